@@ -1,0 +1,1 @@
+"""Position encodings as mathematics: torch and the standard library only."""

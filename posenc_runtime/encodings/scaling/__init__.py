@@ -1,0 +1,37 @@
+"""Context-extension methods. A method is one file, named after its ``rope_type``; nothing else lists it."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from typing import Any
+
+from posenc_runtime.encodings.spec import Scaling
+
+
+def available() -> tuple[str, ...]:
+    """The known values of ``rope_type``."""
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+
+
+def method(rope_type: str) -> type[Scaling]:
+    """The dataclass of a method; its fields are the parameters that the method takes.
+
+    Raises:
+        ValueError: when no method has that name.
+    """
+    if rope_type not in available():
+        raise ValueError(f"rope_type must be one of {', '.join(available())}, got {rope_type!r}")
+    found: type[Scaling] = importlib.import_module(f"{__name__}.{rope_type}").SCALING
+    return found
+
+
+def from_parameters(rope_type: str, parameters: Mapping[str, Any]) -> Scaling:
+    """Build a method from its parameters under Hugging Face's names.
+
+    Raises:
+        ValueError: when the method is unknown or a value is out of range.
+        TypeError: when the method has no such parameter; a key silently dropped is a model silently wrong.
+    """
+    return method(rope_type)(**parameters)

@@ -1,0 +1,22 @@
+"""RoPE (Su et al. 2021, arXiv:2104.09864, section 3.2.2): the checkpoint's own frequencies at every scale."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import torch
+
+from posenc_runtime.encodings.spec import Frequencies, RotarySpec
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Default:
+    rope_type: ClassVar[str] = "default"
+
+    def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
+        exponent = torch.arange(0, spec.rotary_dim, 2, dtype=torch.float64) / spec.rotary_dim
+        return Frequencies(spec.rope_theta**-exponent)
+
+
+SCALING = Default

@@ -1,0 +1,30 @@
+"""Dynamic NTK (emozilla 2023; Hugging Face ``dynamic``): NTK whose stretch follows the sequence length.
+
+A scale s stands for the length s times the trained one, so that ``factor`` 1 equals ``ntk``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from posenc_runtime.encodings.scaling.default import Default
+from posenc_runtime.encodings.scaling.ntk import stretched
+from posenc_runtime.encodings.spec import Frequencies, RotarySpec
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dynamic:
+    rope_type: ClassVar[str] = "dynamic"
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.factor < 1:
+            raise ValueError(f"factor must be at least 1, got {self.factor}")
+
+    def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
+        stretch = self.factor * scale - (self.factor - 1)
+        return Default().frequencies(stretched(spec, stretch), scale)
+
+
+SCALING = Dynamic

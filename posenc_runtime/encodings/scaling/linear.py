@@ -1,0 +1,20 @@
+"""Position interpolation (Chen et al. 2023, arXiv:2306.15595, equation 4)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from posenc_runtime.encodings.scaling.default import Default
+from posenc_runtime.encodings.spec import Frequencies, RotarySpec
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Linear:
+    rope_type: ClassVar[str] = "linear"
+
+    def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
+        return Frequencies(Default().frequencies(spec, scale).inv_freq / scale)
+
+
+SCALING = Linear

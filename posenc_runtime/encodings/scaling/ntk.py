@@ -1,0 +1,35 @@
+"""NTK-aware scaling (bloc97 2023; Peng et al. 2023, arXiv:2309.00071, section 3.1): a larger base.
+
+The lowest frequency is divided by the scale and the highest is left alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from posenc_runtime.encodings.scaling.default import Default
+from posenc_runtime.encodings.spec import Frequencies, RotarySpec
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ntk:
+    rope_type: ClassVar[str] = "ntk"
+
+    def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
+        return Default().frequencies(stretched(spec, scale), scale)
+
+
+def stretched(spec: RotarySpec, stretch: float) -> RotarySpec:
+    """The spec with its base raised so that the lowest frequency falls by ``stretch``.
+
+    Raises:
+        ValueError: when ``rotary_dim`` is 2, where highest and lowest frequency are one.
+    """
+    if spec.rotary_dim == 2:
+        raise ValueError("NTK scaling needs rotary_dim of at least 4, got 2")
+    exponent = spec.rotary_dim / (spec.rotary_dim - 2)
+    return dataclasses.replace(spec, rope_theta=spec.rope_theta * stretch**exponent)
+
+
+SCALING = Ntk

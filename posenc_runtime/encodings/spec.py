@@ -1,0 +1,63 @@
+"""What a rotary encoding is, as data: the checkpoint's spec, a method's frequencies, and the method protocol."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, Protocol
+
+from torch import Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Frequencies:
+    """What a rotary method gives at one scale.
+
+    Attributes:
+        inv_freq: rad / token, float64, ``[rotary_dim // 2]``.
+        attention_factor: multiplies cos and sin, so that scores grow by its square.
+    """
+
+    inv_freq: Tensor
+    attention_factor: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RotarySpec:
+    """The rotary encoding a checkpoint was trained with.
+
+    Attributes:
+        rotary_dim: width of the rotated part of a head; even.
+        rope_theta: base of the frequencies.
+        original_max_position_embeddings: trained length, tokens.
+
+    Raises:
+        ValueError: when a value is out of range.
+    """
+
+    rotary_dim: int
+    rope_theta: float
+    original_max_position_embeddings: int
+
+    def __post_init__(self) -> None:
+        if self.rotary_dim < 2 or self.rotary_dim % 2:
+            raise ValueError(f"rotary_dim must be even and at least 2, got {self.rotary_dim}")
+        if self.rope_theta <= 1:
+            raise ValueError(f"rope_theta must be greater than 1, got {self.rope_theta}")
+        if self.original_max_position_embeddings < 1:
+            raise ValueError(
+                f"original_max_position_embeddings must be at least 1, got {self.original_max_position_embeddings}"
+            )
+
+
+class Scaling(Protocol):
+    """One context-extension method. One file of ``scaling/`` holds one of these, a frozen dataclass.
+
+    Its fields are the method's parameters under Hugging Face's names; ``factor`` is not one of them
+    where the scale itself is the factor.
+    """
+
+    rope_type: ClassVar[str]
+
+    def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
+        """Frequencies of a request that may grow to ``scale`` times the trained length; ``scale`` is at least 1."""
+        ...

@@ -1,0 +1,123 @@
+"""Frequencies against transformers' ``ROPE_INIT_FUNCTIONS``, which shares nothing with ours."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from posenc_runtime.encodings.scaling import from_parameters
+from posenc_runtime.encodings.spec import RotarySpec
+from tests.tolerance import INV_FREQ_RELATIVE
+
+# (head_dim, partial_rotary_factor, rope_theta, trained length)
+SHAPES = [
+    pytest.param(128, 1.0, 500000.0, 8192, id="llama-3-8b"),
+    pytest.param(128, 1.0, 1000000.0, 32768, id="qwen3"),
+    pytest.param(64, 1.0, 10000.0, 2048, id="head-64"),
+    pytest.param(96, 1.0, 10000.0, 4096, id="head-96"),
+    pytest.param(80, 0.4, 10000.0, 2048, id="phi-2-partial"),
+    pytest.param(128, 0.5, 10000.0, 32768, id="glm-half-gptj-pairs"),
+    pytest.param(32, 1.0, 10000.0, 512, id="demo"),
+    pytest.param(256, 0.25, 10000.0, 2048, id="gptj-quarter"),
+    pytest.param(16, 1.0, 1000.0, 1023, id="odd-length"),
+]
+SCALES = [1.0, 1.5, 4.0, 32.0]
+
+
+def theirs(
+    rope_type: str, shape: tuple[int, float, float, int], seq_len: int, **parameters: Any
+) -> tuple[torch.Tensor, float]:
+    head_dim, partial, theta, trained = shape
+    config = LlamaConfig(
+        hidden_size=4 * head_dim, num_attention_heads=4, head_dim=head_dim, max_position_embeddings=trained
+    )
+    config.rope_parameters = {
+        "rope_type": rope_type,
+        "rope_theta": theta,
+        "partial_rotary_factor": partial,
+        "original_max_position_embeddings": trained,
+        **parameters,
+    }
+    inv_freq, attention_factor = ROPE_INIT_FUNCTIONS[rope_type](config, torch.device("cpu"), seq_len=seq_len)
+    return inv_freq.double(), attention_factor
+
+
+def assert_ours_equals(
+    rope_type: str,
+    scale: float,
+    shape: tuple[int, float, float, int],
+    expected: tuple[torch.Tensor, float],
+    **parameters: Any,
+) -> None:
+    head_dim, partial, theta, trained = shape
+    spec = RotarySpec(rotary_dim=int(head_dim * partial), rope_theta=theta, original_max_position_embeddings=trained)
+    ours = from_parameters(rope_type, parameters).frequencies(spec, scale)
+    inv_freq, attention_factor = expected
+    torch.testing.assert_close(ours.inv_freq, inv_freq, rtol=INV_FREQ_RELATIVE, atol=0)
+    assert ours.inv_freq.dtype == torch.float64
+    assert ours.attention_factor == pytest.approx(attention_factor, rel=INV_FREQ_RELATIVE)
+
+
+@pytest.mark.parametrize(("head_dim", "partial", "theta", "trained"), SHAPES)
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        pytest.param({}, id="defaults"),
+        pytest.param({"truncate": False}, id="not-truncated"),
+        pytest.param({"beta_fast": 16.0, "beta_slow": 2.0}, id="narrow-blend"),
+        pytest.param({"mscale": 1.0, "mscale_all_dim": 0.7}, id="deepseek-mscale"),
+    ],
+)
+def test_yarn_equals_transformers_yarn_with_the_scale_as_its_factor(
+    head_dim: int, partial: float, theta: float, trained: int, scale: float, parameters: dict[str, Any]
+) -> None:
+    shape = (head_dim, partial, theta, trained)
+    expected = theirs("yarn", shape, trained, factor=scale, **parameters)
+    assert_ours_equals("yarn", scale, shape, expected, **parameters)
+
+
+@pytest.mark.parametrize(("head_dim", "partial", "theta", "trained"), SHAPES)
+@pytest.mark.parametrize("scale", SCALES)
+def test_linear_equals_transformers_linear_with_the_scale_as_its_factor(
+    head_dim: int, partial: float, theta: float, trained: int, scale: float
+) -> None:
+    shape = (head_dim, partial, theta, trained)
+    assert_ours_equals("linear", scale, shape, theirs("linear", shape, trained, factor=scale))
+
+
+@pytest.mark.parametrize(("head_dim", "partial", "theta", "trained"), SHAPES)
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("factor", [1.0, 2.0, 4.0])
+def test_dynamic_equals_transformers_dynamic_at_the_length_of_the_scale(
+    head_dim: int, partial: float, theta: float, trained: int, scale: float, factor: float
+) -> None:
+    shape = (head_dim, partial, theta, trained)
+    seq_len = scale * trained  # transformers takes any number here
+    expected = theirs("dynamic", shape, seq_len, factor=factor)  # type: ignore[arg-type]
+    assert_ours_equals("dynamic", scale, shape, expected, factor=factor)
+
+
+@pytest.mark.parametrize(("head_dim", "partial", "theta", "trained"), SHAPES)
+@pytest.mark.parametrize("scale", SCALES)
+def test_ntk_raises_the_base_so_that_the_slowest_pair_is_slowed_by_the_scale(
+    head_dim: int, partial: float, theta: float, trained: int, scale: float
+) -> None:
+    rotary_dim = int(head_dim * partial)
+    raised = theta * scale ** (rotary_dim / (rotary_dim - 2))
+    expected = torch.tensor([raised ** (-2 * i / rotary_dim) for i in range(rotary_dim // 2)], dtype=torch.float64)
+    assert_ours_equals("ntk", scale, (head_dim, partial, theta, trained), (expected, 1.0))
+    assert math.isclose(float(expected[-1]) * scale, theta ** (-(rotary_dim - 2) / rotary_dim), rel_tol=1e-12)
+
+
+@pytest.mark.parametrize(("head_dim", "partial", "theta", "trained"), SHAPES)
+def test_dynamic_with_factor_1_equals_ntk(head_dim: int, partial: float, theta: float, trained: int) -> None:
+    spec = RotarySpec(rotary_dim=int(head_dim * partial), rope_theta=theta, original_max_position_embeddings=trained)
+    dynamic = from_parameters("dynamic", {}).frequencies(spec, 4.0)
+    ntk = from_parameters("ntk", {}).frequencies(spec, 4.0)
+    assert torch.equal(dynamic.inv_freq, ntk.inv_freq)

@@ -1,0 +1,91 @@
+"""What holds for every method, those to come included."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from posenc_runtime.encodings.scaling import available, from_parameters, method
+from posenc_runtime.encodings.spec import RotarySpec
+
+SPEC = RotarySpec(rotary_dim=64, rope_theta=10000.0, original_max_position_embeddings=2048)
+
+
+@pytest.mark.parametrize("rope_type", available())
+def test_scale_1_is_the_checkpoints_own_rotation(rope_type: str) -> None:
+    frequencies = from_parameters(rope_type, {}).frequencies(SPEC, 1.0)
+    own = torch.tensor([10000.0 ** (-2 * i / 64) for i in range(32)], dtype=torch.float64)
+    torch.testing.assert_close(frequencies.inv_freq, own, rtol=1e-12, atol=0)
+    assert frequencies.attention_factor == 1.0
+
+
+@pytest.mark.parametrize("rope_type", sorted(set(available()) - {"default"}))
+def test_a_larger_scale_never_turns_a_pair_faster(rope_type: str) -> None:
+    scaling = from_parameters(rope_type, {})
+    previous = scaling.frequencies(SPEC, 1.0).inv_freq
+    for scale in (1.5, 2.0, 4.0, 16.0):
+        current = scaling.frequencies(SPEC, scale).inv_freq
+        assert (current <= previous * (1 + 1e-12)).all()
+        assert current[-1] < previous[-1]
+        previous = current
+
+
+@pytest.mark.parametrize("rope_type", available())
+def test_a_method_is_frozen_and_named_after_its_file(rope_type: str) -> None:
+    scaling = from_parameters(rope_type, {})
+    assert scaling.rope_type == rope_type
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        scaling.rope_type = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("rope_type", available())
+def test_an_unknown_parameter_is_refused(rope_type: str) -> None:
+    with pytest.raises(TypeError, match="beta_fats"):
+        from_parameters(rope_type, {"beta_fats": 32.0})
+
+
+def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="rope_type must be one of default, .*yarn, got 'yarm'"):
+        method("yarm")
+
+
+@pytest.mark.parametrize(
+    ("rope_type", "parameters", "rule"),
+    [
+        ("yarn", {"beta_slow": 0.0}, "beta_slow must be greater than 0, got 0.0"),
+        ("yarn", {"beta_fast": 1.0}, "beta_fast must exceed beta_slow 1.0, got 1.0"),
+        ("yarn", {"attention_factor": -1.0}, "attention_factor must be greater than 0, got -1.0"),
+        ("dynamic", {"factor": 0.5}, "factor must be at least 1, got 0.5"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_with_the_rule(
+    rope_type: str, parameters: dict[str, float], rule: str
+) -> None:
+    with pytest.raises(ValueError, match=rule):
+        from_parameters(rope_type, parameters)
+
+
+def test_an_attention_factor_that_is_given_replaces_yarns_own_at_every_scale_above_1() -> None:
+    scaling = from_parameters("yarn", {"attention_factor": 1.25})
+    assert [scaling.frequencies(SPEC, scale).attention_factor for scale in (1.0, 2.0, 8.0)] == [1.0, 1.25, 1.25]
+
+
+@pytest.mark.parametrize(
+    ("values", "rule"),
+    [
+        ({"rotary_dim": 63}, "rotary_dim must be even and at least 2, got 63"),
+        ({"rotary_dim": 0}, "rotary_dim must be even and at least 2, got 0"),
+        ({"rope_theta": 1.0}, "rope_theta must be greater than 1, got 1.0"),
+        ({"original_max_position_embeddings": 0}, "original_max_position_embeddings must be at least 1, got 0"),
+    ],
+)
+def test_a_spec_out_of_range_is_refused_with_the_rule(values: dict[str, float], rule: str) -> None:
+    with pytest.raises(ValueError, match=rule):
+        dataclasses.replace(SPEC, **values)
+
+
+def test_ntk_of_a_single_pair_is_refused() -> None:
+    with pytest.raises(ValueError, match="rotary_dim of at least 4"):
+        from_parameters("ntk", {}).frequencies(dataclasses.replace(SPEC, rotary_dim=2), 2.0)
