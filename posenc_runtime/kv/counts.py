@@ -1,0 +1,39 @@
+"""What happened since the last report, by scale: the plain values that become metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+
+class Counts:
+    """Counters of the scheduler's half, keyed by the scale's label."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[str] = Counter()
+        self.prompt_tokens: Counter[str] = Counter()
+        self.generation_tokens: Counter[str] = Counter()
+        self.prefix_hit_tokens: Counter[str] = Counter()
+
+    def take(self) -> dict[str, dict[str, int]]:
+        """The counts since the last call; empty counters are left out."""
+        taken = {name: dict(counter) for name, counter in vars(self).items() if counter}
+        for counter in vars(self).values():
+            counter.clear()
+        return taken
+
+
+def merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Two reports as one: counts add up, observations are joined, and of a level the later one holds.
+
+    Counts and levels are mappings by scale, ``kv_blocks`` being the only level; observations are lists.
+    """
+    result = dict(first)
+    for name, value in second.items():
+        if name not in result or name == "kv_blocks":
+            result[name] = value
+        elif isinstance(value, list):
+            result[name] = [*result[name], *value]
+        else:
+            result[name] = dict(Counter(result[name]) + Counter(value))
+    return result

@@ -1,0 +1,115 @@
+"""What one deployment decided about scaling: the strict form of the configuration's ``scaling`` section."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Literal, Self, get_args
+
+from posenc_runtime.encodings.scaling import from_parameters
+from posenc_runtime.encodings.spec import Scaling
+from posenc_runtime.kv.scales import ScaleSet
+
+OnCrossing = Literal["pin"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """Everything that decides how keys are rotated, in every process of an engine.
+
+    Attributes:
+        rope_type: name of a method in ``encodings/scaling``.
+        parameters: the method's own, under Hugging Face's names.
+        scales: ascending, starting at 1.
+        original_max_position_embeddings: trained length, tokens.
+        max_model_len: served length, tokens.
+        headroom_tokens: new tokens that a request is admitted for when it does not say how many it wants.
+        on_crossing: ``pin`` admits a request at the largest length it may reach.
+        rope_theta: base of the scaled frequencies; None takes the checkpoint's. Scale 1 is always the checkpoint's.
+        allow_beyond_trained: let ``default`` serve lengths past the trained one, for comparisons.
+
+    Raises:
+        ValueError: when a value is out of range or two contradict each other.
+        TypeError: when the method has no such parameter.
+    """
+
+    rope_type: str
+    original_max_position_embeddings: int
+    max_model_len: int
+    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    scales: tuple[float, ...] = (1.0,)
+    headroom_tokens: int = 256
+    on_crossing: OnCrossing = "pin"
+    rope_theta: float | None = None
+    allow_beyond_trained: bool = False
+
+    def __post_init__(self) -> None:
+        if self.original_max_position_embeddings < 1:
+            raise ValueError(
+                f"original_max_position_embeddings must be at least 1, got {self.original_max_position_embeddings}"
+            )
+        if self.headroom_tokens < 1:
+            raise ValueError(f"headroom_tokens must be at least 1, got {self.headroom_tokens}")
+        if self.on_crossing not in get_args(OnCrossing):
+            raise ValueError(f"on_crossing must be one of {', '.join(get_args(OnCrossing))}, got {self.on_crossing!r}")
+        if self.rope_theta is not None and self.rope_theta <= 1:
+            raise ValueError(f"rope_theta must be greater than 1, got {self.rope_theta}")
+        if self.rope_type == "default" and len(self.scales) > 1:
+            raise ValueError(
+                f"scales must be [1] when rope_type is default, which does not scale, got {list(self.scales)}"
+            )
+        if self.allow_beyond_trained and self.rope_type != "default":
+            raise ValueError(
+                f"allow_beyond_trained is only for rope_type default, got rope_type {self.rope_type}: "
+                "a scaled deployment covers max_model_len by its largest scale"
+            )
+        _ = self.method, self.scale_set
+
+    @property
+    def method(self) -> Scaling:
+        return from_parameters(self.rope_type, self.parameters)
+
+    @property
+    def scale_set(self) -> ScaleSet:
+        return ScaleSet(
+            scales=self.scales,
+            original_max_position_embeddings=self.original_max_position_embeddings,
+            max_model_len=self.max_model_len,
+            allow_beyond_trained=self.allow_beyond_trained,
+        )
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Plain values only, so that it travels to every process of an engine."""
+        fields = dataclasses.asdict(self)
+        return fields | {"parameters": dict(self.parameters), "scales": list(self.scales)}
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
+        """The inverse of ``to_mapping``; also the form in which plain vLLM users pass it.
+
+        Raises:
+            ValueError: when a key is unknown or missing, or a value is refused.
+            TypeError: when the method has no such parameter.
+        """
+        known = {field.name: field for field in dataclasses.fields(cls)}
+        if unknown := sorted(set(mapping) - set(known)):
+            raise ValueError(f"known keys are {', '.join(sorted(known))}, got {', '.join(unknown)}")
+        required = [name for name, field in known.items() if field.default is field.default_factory]
+        if missing := [name for name in required if name not in mapping]:
+            raise ValueError(f"{', '.join(missing)} must be given")
+        values = dict(mapping)
+        if "scales" in values:
+            values["scales"] = tuple(float(scale) for scale in values["scales"])
+        return cls(**values)
+
+    def fingerprint(self) -> str:
+        """Names the rotations of this deployment: equal fingerprints rotate keys equally, scale by scale."""
+        rotation = {
+            "rope_type": self.rope_type,
+            "parameters": dict(self.parameters),
+            "original_max_position_embeddings": self.original_max_position_embeddings,
+            "rope_theta": self.rope_theta,
+        }
+        return hashlib.sha256(json.dumps(rotation, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,82 @@
+"""The ordered scales of a deployment, and how their tables are stacked into one."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+import math
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScaleSet:
+    """Scale number i lets a request grow to ``scales[i]`` times the trained length.
+
+    A request is named by the index of its scale. The tables of all scales are stacked in one; a scale's part
+    has only the rows that a request of that scale can reach, so four scales 1, 2, 4, 8 cost 15 trained lengths
+    of rows and not 32.
+
+    Attributes:
+        scales: ascending, starting at 1.
+        original_max_position_embeddings: trained length, tokens.
+        max_model_len: served length, tokens; the largest scale covers it.
+
+    Raises:
+        ValueError: when the scales do not start at 1, do not ascend, or do not cover ``max_model_len``.
+    """
+
+    scales: tuple[float, ...]
+    original_max_position_embeddings: int
+    max_model_len: int
+    allow_beyond_trained: bool = False
+
+    def __post_init__(self) -> None:
+        if not all(math.isfinite(scale) for scale in self.scales):
+            raise ValueError(f"scales must be finite, got {list(self.scales)}")
+        if not self.scales or self.scales[0] != 1:
+            raise ValueError(f"scales must start at 1, got {list(self.scales)}")
+        if any(low >= high for low, high in itertools.pairwise(self.scales)):
+            raise ValueError(f"scales must ascend, got {list(self.scales)}")
+        if self.max_model_len < 1:
+            raise ValueError(f"max_model_len must be at least 1, got {self.max_model_len}")
+        longest = math.floor(self.scales[-1] * self.original_max_position_embeddings)
+        if longest < self.max_model_len and not self.allow_beyond_trained:
+            raise ValueError(
+                f"scales must cover max_model_len {self.max_model_len}, but the largest, {self.scales[-1]:g}, reaches "
+                f"only {longest} tokens ({self.scales[-1]:g} times the trained "
+                f"{self.original_max_position_embeddings}): add a larger scale or lower max_model_len"
+            )
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Longest request of each scale, tokens. The last scale ends at ``max_model_len``."""
+        reach = [math.floor(scale * self.original_max_position_embeddings) for scale in self.scales]
+        return (*(min(length, self.max_model_len) for length in reach[:-1]), self.max_model_len)
+
+    @property
+    def row_offsets(self) -> tuple[int, ...]:
+        """First row of each scale's part in the stacked table."""
+        return tuple(itertools.accumulate(self.lengths[:-1], initial=0))
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the stacked table.
+
+        A row index is an offset plus a position below ``max_model_len``, and the last part is the longest:
+        no index of a padded or stale token can leave the table.
+        """
+        return sum(self.lengths)
+
+    def for_length(self, num_tokens: int) -> int:
+        """Index of the smallest scale that covers ``num_tokens``.
+
+        Raises:
+            ValueError: when the length exceeds ``max_model_len``.
+        """
+        if num_tokens > self.max_model_len:
+            raise ValueError(f"a request may have at most {self.max_model_len} tokens, got {num_tokens}")
+        return bisect.bisect_left(self.lengths, num_tokens)
+
+    def label(self, index: int) -> str:
+        """The scale as it is written in metrics and responses: ``1``, ``1.5``, ``8``."""
+        return f"{self.scales[index]:g}"

@@ -1,0 +1,81 @@
+"""The strict form of a deployment's scaling."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from posenc_runtime.kv.deployment import Deployment
+
+YARN = Deployment(
+    rope_type="yarn",
+    parameters={"beta_fast": 16.0},
+    scales=(1.0, 2.0, 4.0),
+    original_max_position_embeddings=512,
+    max_model_len=2048,
+)
+
+
+def test_a_deployment_travels_as_plain_values_and_comes_back_equal() -> None:
+    assert Deployment.from_mapping(json.loads(json.dumps(YARN.to_mapping()))) == YARN
+
+
+def test_only_what_has_no_default_must_be_given() -> None:
+    small = Deployment.from_mapping(
+        {"rope_type": "linear", "original_max_position_embeddings": 512, "max_model_len": 1024, "scales": [1, 2]}
+    )
+    assert small.headroom_tokens == 256 and small.on_crossing == "pin" and small.scales == (1.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "rule"),
+    [
+        ({"rope_typ": "yarn"}, "known keys are .*rope_type.*, got rope_typ"),
+        ({"rope_type": "longropes"}, "rope_type must be one of .*, got 'longropes'"),
+        ({"headroom_tokens": 0}, "headroom_tokens must be at least 1, got 0"),
+        ({"on_crossing": "hope"}, "on_crossing must be one of pin, got 'hope'"),
+        ({"rope_theta": 0.5}, "rope_theta must be greater than 1, got 0.5"),
+        ({"original_max_position_embeddings": 0}, "original_max_position_embeddings must be at least 1, got 0"),
+        ({"rope_type": "default", "parameters": {}}, r"scales must be \[1\] when rope_type is default"),
+        ({"allow_beyond_trained": True}, "allow_beyond_trained is only for rope_type default, got rope_type yarn"),
+        ({"max_model_len": 2049}, "scales must cover max_model_len 2049"),
+    ],
+)
+def test_a_bad_mapping_is_refused_with_the_rule_and_the_value(changed: dict[str, Any], rule: str) -> None:
+    with pytest.raises(ValueError, match=rule):
+        Deployment.from_mapping(YARN.to_mapping() | changed)
+
+
+def test_a_missing_key_is_named() -> None:
+    with pytest.raises(ValueError, match="original_max_position_embeddings, max_model_len must be given"):
+        Deployment.from_mapping({"rope_type": "yarn"})
+
+
+def test_default_serves_past_the_trained_length_only_when_told_to() -> None:
+    values = {"rope_type": "default", "original_max_position_embeddings": 512, "max_model_len": 4096}
+    with pytest.raises(ValueError, match="scales must cover max_model_len 4096"):
+        Deployment.from_mapping(values)
+    beyond = Deployment.from_mapping(values | {"allow_beyond_trained": True})
+    assert beyond.scale_set.lengths == (4096,)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"rope_type": "linear", "parameters": {}},
+        {"parameters": {"beta_fast": 17.0}},
+        {"original_max_position_embeddings": 513},
+        {"rope_theta": 20000.0},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_whatever_changes_a_rotation_changes_the_fingerprint(changed: dict[str, Any]) -> None:
+    assert dataclasses.replace(YARN, **changed).fingerprint() != YARN.fingerprint()
+
+
+def test_what_changes_no_rotation_leaves_the_fingerprint_alone() -> None:
+    longer = dataclasses.replace(YARN, headroom_tokens=7, scales=(1.0, 2.0, 4.0, 8.0), max_model_len=4096)
+    assert longer.fingerprint() == YARN.fingerprint()
