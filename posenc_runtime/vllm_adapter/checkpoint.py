@@ -1,0 +1,66 @@
+"""What a checkpoint's own configuration says about its rotary embedding, read before an engine is started."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from posenc_runtime.encodings.spec import RotarySpec
+from posenc_runtime.vllm_adapter.support import refuse_checkpoint
+
+
+class UnreadableCheckpoint(ValueError):
+    """The checkpoint's configuration could not be read."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """The part of a checkpoint's configuration that scaling depends on.
+
+    Attributes:
+        max_position_embeddings: trained length as the checkpoint states it, tokens.
+        spec: the rotary embedding it was trained with.
+    """
+
+    max_position_embeddings: int
+    spec: RotarySpec
+
+
+def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
+    """Read and check a checkpoint's configuration.
+
+    Args:
+        engine: vLLM engine arguments; those that say where the configuration comes from are used.
+
+    Raises:
+        UnreadableCheckpoint: when there is none to read, a hub that cannot be reached for example.
+        Unsupported: when it cannot be scaled; the message names the architecture or the rope type.
+    """
+    from vllm.transformers_utils.config import get_config, get_hf_text_config
+
+    source = engine.get("hf_config_path") or model
+    try:
+        config = get_config(
+            source,
+            trust_remote_code=bool(engine.get("trust_remote_code", False)),
+            revision=engine.get("revision"),
+            code_revision=engine.get("code_revision"),
+        )
+    except Exception as error:
+        # Whatever a hub client or a checkpoint's own code raises means the same here.
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UnreadableCheckpoint(f"the configuration of {source!r} cannot be read: {reason}") from error
+    text_config = get_hf_text_config(config)
+    refuse_checkpoint(text_config, getattr(config, "architectures", None) or [])
+    rope_parameters = text_config.rope_parameters
+    head_dim = getattr(text_config, "head_dim", None) or text_config.hidden_size // text_config.num_attention_heads
+    rotary_dim = int(head_dim * rope_parameters.get("partial_rotary_factor", 1.0))
+    return Checkpoint(
+        max_position_embeddings=text_config.max_position_embeddings,
+        spec=RotarySpec(
+            rotary_dim=rotary_dim,
+            rope_theta=float(rope_parameters["rope_theta"]),
+            original_max_position_embeddings=text_config.max_position_embeddings,
+        ),
+    )

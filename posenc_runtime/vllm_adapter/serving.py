@@ -1,0 +1,123 @@
+"""vLLM's engine and OpenAI routes, started in this process for our server."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter import compat
+from posenc_runtime.vllm_adapter.streaming import announce_scale_when_streaming
+from posenc_runtime.vllm_adapter.support import refuse_unsupported
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+
+def prepare_environment(*, verbose: bool, world_size: int) -> None:
+    """Set what vLLM reads from the environment, before it is imported. What the user set stays.
+
+    Args:
+        verbose: let vLLM log what it does; otherwise warnings only.
+        world_size: workers on this machine.
+    """
+    if not verbose:
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    # The deployment's largest scale covers max_model_len; a tokenizer's model_max_length must not refuse it.
+    os.environ.setdefault("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
+    # With any connector vLLM reserves a second core a worker for network transfers, of which there are none here;
+    # on two cores that leaves the worker without a core of its own.
+    os.environ.setdefault("VLLM_CPU_NUM_OF_RESERVED_CPU", str(world_size))
+
+
+@contextlib.asynccontextmanager
+async def running_engine(args: argparse.Namespace) -> AsyncIterator[Any]:
+    """Start the engine, and stop it on leaving.
+
+    Raises:
+        IncompatibleVllm: when vLLM lacks a name that we touch.
+        Unsupported: when the engine's configuration cannot be combined with scaling.
+    """
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client_from_engine_args
+    from vllm.usage.usage_lib import UsageContext
+
+    compat.verify_names()
+    engine_args = AsyncEngineArgs.from_cli_args(args)
+    refuse_unsupported(engine_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER))
+    async with build_async_engine_client_from_engine_args(
+        engine_args, usage_context=UsageContext.OPENAI_API_SERVER
+    ) as engine:
+        yield engine
+
+
+async def build_openai_app(args: argparse.Namespace, engine: Any, deployment: Deployment) -> FastAPI:
+    """vLLM's application with its own routes, told what a request without ``max_tokens`` gets."""
+    from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+    from vllm.entrypoints.launchers.app import build_app
+
+    tasks = await engine.get_supported_tasks()
+    app: FastAPI = build_app(args, tasks, engine.model_config)
+    await init_app_state(engine, app.state, args, tasks)
+    _default_max_tokens(app.state, deployment.headroom_tokens)
+    announce_scale_when_streaming(app.state)
+    return app
+
+
+async def serve(app: FastAPI, sock: Any, args: argparse.Namespace) -> Any:
+    """Serve until a signal says stop; returns vLLM's shutdown task, to be awaited after the engine has stopped."""
+    from vllm.entrypoints.launchers.launcher import serve_http
+
+    return await serve_http(
+        app,
+        sock=sock,
+        enable_ssl_refresh=args.enable_ssl_refresh,
+        host=args.host,
+        port=args.port,
+        log_level=args.uvicorn_log_level,
+        access_log=not args.disable_uvicorn_access_log,
+        ssl_keyfile=args.ssl_keyfile,
+        ssl_certfile=args.ssl_certfile,
+        ssl_ca_certs=args.ssl_ca_certs,
+        ssl_cert_reqs=args.ssl_cert_reqs,
+        ssl_ciphers=args.ssl_ciphers,
+        h11_max_incomplete_event_size=args.h11_max_incomplete_event_size,
+        h11_max_header_count=args.h11_max_header_count,
+    )
+
+
+def bind(args: argparse.Namespace) -> tuple[str, Any]:
+    """Bind the address before the engine takes its time. Returns the address and the socket.
+
+    Raises:
+        OSError: when the address is taken.
+    """
+    from vllm.entrypoints.launchers.launcher import setup_server
+
+    address, sock = setup_server(args, reuse_port=False)
+    return address, sock
+
+
+def _default_max_tokens(state: Any, headroom_tokens: int) -> None:
+    """A request that does not say how long its answer may be gets the headroom.
+
+    vLLM would give a chat all that is left of ``max_model_len``, which admits every short chat at the largest scale.
+    Its own ``override_generation_config`` would cap requests that do say.
+    """
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+
+    # A completion's missing value is filled in from the field's default while the body is parsed.
+    CompletionRequest.model_fields["max_tokens"].default = headroom_tokens
+    for name in (
+        "openai_serving_chat",
+        "openai_serving_chat_batch",
+        "openai_serving_completion",
+        "openai_serving_responses",
+    ):
+        serving = getattr(state, name, None)
+        if serving is not None:
+            serving.default_sampling_params = {**serving.default_sampling_params, "max_tokens": headroom_tokens}

@@ -1,0 +1,65 @@
+"""The connector's half in a worker: gives every block its scale before the forward that writes to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from posenc_runtime.kv.coordinator import StepPlan
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.worker_state import STATE
+
+if TYPE_CHECKING:
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+
+class WorkerHalf:
+    """Owns this worker's table of block scales."""
+
+    def __init__(self, deployment: Deployment, kv_cache_config: KVCacheConfig) -> None:
+        self._deployment = deployment
+        self._kv_cache_config = kv_cache_config
+        self._row_offsets = deployment.scale_set.row_offsets
+        self._apply_seconds: list[float] = []
+
+    def register_kv_caches(self, kv_caches: Mapping[str, Tensor]) -> None:
+        """Allocate the table of block scales, once the number of blocks is known.
+
+        Raises:
+            ValueError: when no rotary embedding of this process was built for this deployment.
+        """
+        if not STATE.rotary_deployments or STATE.rotary_deployments[-1] != self._deployment:
+            raise ValueError(
+                "scaling needs a model whose rotary embedding posenc replaced, but this worker built none for this "
+                "deployment: the model has no rotary embeddings, or an earlier engine of this process left its own"
+            )
+        device = next(iter(kv_caches.values())).device
+        STATE.block_row_offset = torch.zeros(self._kv_cache_config.num_blocks, dtype=torch.int64, device=device)
+        STATE.block_size = {
+            layer: group.kv_cache_spec.block_size
+            for group in self._kv_cache_config.kv_cache_groups
+            for layer in group.layer_names
+        }
+
+    def apply(self, plan: StepPlan) -> None:
+        """Carry out a step's plan. Runs on the runner's current stream, so the forward sees it."""
+        if not plan.block_scales:
+            return
+        began = time.perf_counter()
+        table = STATE.block_row_offset
+        assert table is not None, "vLLM registers the KV caches before the first step"
+        for scale_index, block_ids in plan.block_scales.items():
+            index = torch.tensor(block_ids, dtype=torch.int64, pin_memory=table.is_cuda)
+            table.index_fill_(0, index.to(table.device, non_blocking=True), self._row_offsets[scale_index])
+        self._apply_seconds.append(time.perf_counter() - began)
+
+    def take_report(self) -> dict[str, list[float]]:
+        """What happened since the last call, in the form of ``counts.merged``."""
+        if not self._apply_seconds:
+            return {}
+        taken, self._apply_seconds = self._apply_seconds, []
+        return {"apply_seconds": taken}

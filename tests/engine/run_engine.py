@@ -1,0 +1,99 @@
+"""Run vLLM's ``LLM`` in a process of its own: each test gets a fresh engine, and stock vLLM one without our plugin."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+_ONE_CORE = {"VLLM_CPU_OMP_THREADS_BIND": "0"}  # equal threads on both sides, so that sums round equally
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What the engine said to one request: tokens and their logprobs, and how much of the prompt was cached."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    num_cached_tokens: int
+    posenc: dict[str, Any] | None
+
+
+def run_engine(
+    model: pathlib.Path,
+    arguments: dict[str, Any],
+    batches: Sequence[Sequence[tuple[list[int], int]]],
+    *,
+    plugins: str | None = None,
+    environment: dict[str, str] | None = None,
+    folder: pathlib.Path,
+) -> list[list[Answer]]:
+    """Start an engine, give it batches one after the other, each a list of (prompt, max_tokens), greedily.
+
+    Args:
+        plugins: vLLM's ``VLLM_PLUGINS``; an empty string loads none.
+        folder: where the job and its log are kept.
+    """
+    job = folder / "job.json"
+    result = folder / "result.json"
+    log = folder / "engine.log"
+    result.unlink(missing_ok=True)
+    job.write_text(json.dumps({"model": str(model), "arguments": arguments, "batches": batches, "result": str(result)}))
+    settings = {"VLLM_LOGGING_LEVEL": "INFO", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"} | _ONE_CORE
+    if plugins is not None:
+        settings["VLLM_PLUGINS"] = plugins
+    with log.open("w") as stream:
+        status = subprocess.run(
+            [sys.executable, "-m", "tests.engine.run_engine", str(job)],
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=os.environ | settings | (environment or {}),
+            timeout=900,
+            check=False,
+        ).returncode
+    if status or not result.exists():
+        raise EngineFailed(log.read_text()[-6000:])
+    return [[Answer(**answer) for answer in batch] for batch in json.loads(result.read_text())]
+
+
+class EngineFailed(RuntimeError):
+    """The engine did not start or did not finish; the message is the end of its log."""
+
+
+def _main(job: dict[str, Any]) -> None:
+    from vllm import LLM, SamplingParams
+
+    llm = LLM(job["model"], **job["arguments"])
+    answers = []
+    for batch in job["batches"]:
+        outputs = llm.generate(
+            [{"prompt_token_ids": prompt} for prompt, _ in batch],
+            [
+                SamplingParams(max_tokens=max_tokens, temperature=0, logprobs=0, ignore_eos=True)
+                for _, max_tokens in batch
+            ],
+            use_tqdm=False,
+        )
+        answers.append([_answer(output) for output in outputs])
+    pathlib.Path(job["result"]).write_text(json.dumps(answers))
+
+
+def _answer(output: Any) -> dict[str, Any]:
+    completion = output.outputs[0]
+    return {
+        "token_ids": list(completion.token_ids),
+        "logprobs": [
+            step[token].logprob for step, token in zip(completion.logprobs, completion.token_ids, strict=True)
+        ],
+        "num_cached_tokens": output.num_cached_tokens,
+        "posenc": (output.kv_transfer_params or {}).get("posenc"),
+    }
+
+
+if __name__ == "__main__":
+    _main(json.loads(pathlib.Path(sys.argv[1]).read_text()))

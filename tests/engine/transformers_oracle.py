@@ -1,0 +1,57 @@
+"""What transformers says to the same tokens, with static rope parameters that match one scale."""
+
+from __future__ import annotations
+
+import pathlib
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from tests.checkpoints import TRAINED
+
+
+def rope_parameters(rope_type: str, scale: int, *, rope_theta: float, rotary_dim: int) -> dict[str, object]:
+    """Transformers' own static parameters for one scale of a method."""
+    if scale == 1:
+        return {"rope_type": "default", "rope_theta": rope_theta}
+    if rope_type == "linear":
+        return {"rope_type": "linear", "rope_theta": rope_theta, "factor": float(scale)}
+    if rope_type == "yarn":
+        return {
+            "rope_type": "yarn",
+            "rope_theta": rope_theta,
+            "factor": float(scale),
+            "original_max_position_embeddings": TRAINED,
+        }
+    if rope_type in ("ntk", "dynamic"):
+        # transformers' "dynamic" follows the length of the batch; at one length it is plain RoPE with this base
+        return {"rope_type": "default", "rope_theta": rope_theta * scale ** (rotary_dim / (rotary_dim - 2))}
+    raise AssertionError(rope_type)
+
+
+class Oracle:
+    """Teacher-forced logprobs of a checkpoint at one scale."""
+
+    def __init__(self, model: pathlib.Path, rope_type: str, scale: int) -> None:
+        config = AutoConfig.from_pretrained(model)
+        head_dim = config.hidden_size // config.num_attention_heads if config.head_dim is None else config.head_dim
+        partial = config.rope_parameters.get("partial_rotary_factor", 1.0)
+        parameters = rope_parameters(
+            rope_type,
+            scale,
+            rope_theta=config.rope_parameters["rope_theta"],
+            rotary_dim=int(head_dim * partial),
+        )
+        config.rope_parameters = parameters | ({"partial_rotary_factor": partial} if partial != 1.0 else {})
+        config.max_position_embeddings = TRAINED * scale
+        self._model = AutoModelForCausalLM.from_pretrained(
+            model, config=config, dtype=torch.float32, attn_implementation="eager"
+        ).eval()
+
+    @torch.no_grad()
+    def score(self, prompt: list[int], token_ids: list[int]) -> tuple[list[int], list[float]]:
+        """The greedy choice at every step of an answer, and the logprob of the token that was chosen."""
+        logits = self._model(torch.tensor([prompt + token_ids])).logits[0].float()
+        logprobs = logits.log_softmax(-1)[len(prompt) - 1 : -1]
+        chosen = logprobs.gather(1, torch.tensor(token_ids)[:, None])[:, 0]
+        return logprobs.argmax(-1).tolist(), chosen.tolist()
