@@ -1,0 +1,5 @@
+"""``python -m server`` is ``posenc``."""
+
+from server.cli import app
+
+app()

@@ -1,0 +1,31 @@
+"""The server: our routes beside vLLM's, in one process with the engine's client."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter import serving
+from server.routes import scales_router
+
+
+async def run(args: argparse.Namespace, deployment: Deployment, say: Callable[[str], None]) -> None:
+    """Start the engine, serve until told to stop, stop the engine.
+
+    Args:
+        args: vLLM's own, from ``engine_args.serve_arguments``.
+        say: shows a line of progress to whoever started the server.
+    """
+    began = time.monotonic()
+    address, sock = serving.bind(args)
+    try:
+        async with serving.running_engine(args) as engine:
+            app = await serving.build_openai_app(args, engine, deployment)
+            app.include_router(scales_router(deployment))
+            say(f"ready after {time.monotonic() - began:.0f} s: {address}")
+            stopped = await serving.serve(app, sock, args)
+        await stopped
+    finally:
+        sock.close()

@@ -1,0 +1,128 @@
+"""The command ``posenc``: serve a deployment, or check what a configuration file would do."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import shlex
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from posenc_runtime.vllm_adapter import serving
+from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
+from posenc_runtime.vllm_adapter.engine_args import ArgumentRefused, command_line, serve_arguments
+from server import report
+from server.deployment import checkpoint_of, deployment_of
+from server.settings import ConfigurationError, load
+
+app = typer.Typer(
+    name="posenc",
+    help="Serve long-context completions, every request at its own rotary scale.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_out = Console(soft_wrap=True)
+_err = Console(stderr=True, soft_wrap=True)
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Override a setting: --set scaling.headroom_tokens=64."),
+]
+File = Annotated[pathlib.Path, typer.Argument(metavar="FILE", help="A deployment's YAML file.")]
+
+
+@app.command()
+def serve(
+    config: Annotated[pathlib.Path, typer.Option("--config", metavar="FILE", help="A deployment's YAML file.")],
+    overrides: Overrides = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show vLLM's own log.")] = False,
+) -> None:
+    """Serve a deployment over HTTP until interrupted."""
+    with _refusals():
+        settings = load(config, overrides)
+        engine = settings.engine
+        world_size = int(engine.get("tensor_parallel_size", 1)) * int(engine.get("pipeline_parallel_size", 1))
+        serving.prepare_environment(verbose=verbose, world_size=world_size)
+        deployment = deployment_of(settings, checkpoint_of(settings))
+        http = {"host": settings.server.host, "port": settings.server.port, **settings.server.arguments}
+        if not verbose:
+            http.setdefault("uvicorn_log_level", "warning")
+        args = serve_arguments(
+            model=settings.model,
+            served_model_name=settings.served_model_name,
+            deployment=deployment,
+            engine=engine,
+            http=http,
+        )
+        _out.print(report.headline(settings, deployment))
+        _out.print("starting the engine; this takes half a minute on a small machine")
+        # Only now: vLLM's own event loop, and the server, which needs it.
+        import uvloop
+
+        from server.app import run
+
+        uvloop.run(run(args, deployment, _out.print))
+
+
+@app.command()
+def check(
+    file: File,
+    overrides: Overrides = None,
+    tokens: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--tokens", metavar="N", min=1, help="Show what a request of N tokens, answer included, would get."
+        ),
+    ] = None,
+) -> None:
+    """Validate a file; print its scales, their lengths, the table's memory, and what requests would get."""
+    with _refusals():
+        settings = load(file, overrides)
+        serving.prepare_environment(verbose=False, world_size=1)
+        checkpoint = checkpoint_of(settings)
+        deployment = deployment_of(settings, checkpoint)
+        serve_arguments(
+            model=settings.model,
+            served_model_name=settings.served_model_name,
+            deployment=deployment,
+            engine=settings.engine,
+            http={"host": settings.server.host, "port": settings.server.port, **settings.server.arguments},
+        )
+        _out.print(report.headline(settings, deployment))
+        _out.print(report.scales_table(deployment, checkpoint))
+        _out.print(report.table_memory(deployment, checkpoint, settings.engine.get("dtype", "auto")))
+        _out.print(report.requests_table(deployment, tokens or report.telling_lengths(deployment)))
+
+
+@app.command()
+def flags(file: File, overrides: Overrides = None) -> None:
+    """Print the command with which plain vLLM, with the plugin installed, runs a deployment."""
+    with _refusals():
+        settings = load(file, overrides)
+        serving.prepare_environment(verbose=False, world_size=1)
+        deployment = deployment_of(settings, checkpoint_of(settings))
+        _out.print(
+            "vllm serve " + shlex.join([settings.model, *command_line(deployment, settings.engine)]),
+            markup=False,
+            highlight=False,
+        )
+
+
+class _refusals:
+    """Turn refusals into one line each on stderr, and exit status 2."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, ConfigurationError | ArgumentRefused | IncompatibleVllm):
+            for line in str(error).splitlines():
+                _err.print(f"[bold red]refused[/] {line}", highlight=False)
+            raise typer.Exit(2)
+        if isinstance(error, OSError) and error.errno is not None and error.strerror:
+            _err.print(f"[bold red]refused[/] {error.strerror}", highlight=False)
+            raise typer.Exit(1)
+        return isinstance(error, KeyboardInterrupt | asyncio.CancelledError)

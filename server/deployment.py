@@ -1,0 +1,58 @@
+"""From settings to a deployment: the checkpoint fills in what the file leaves out."""
+
+from __future__ import annotations
+
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.checkpoint import Checkpoint, UnreadableCheckpoint, read_checkpoint
+from posenc_runtime.vllm_adapter.support import Unsupported
+from server.settings import ConfigurationError, Settings
+
+
+def checkpoint_of(settings: Settings) -> Checkpoint | None:
+    """The checkpoint's own configuration, None where it cannot be read.
+
+    Raises:
+        ConfigurationError: when it was read and cannot be scaled.
+    """
+    try:
+        return read_checkpoint(settings.model, settings.engine)
+    except UnreadableCheckpoint:
+        return None
+    except Unsupported as error:
+        raise ConfigurationError(f"model: {error}") from None
+
+
+def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployment:
+    """Complete the settings, and check them against each other.
+
+    Raises:
+        ConfigurationError: when two contradict each other, or the trained length is known to nobody.
+    """
+    scaling = settings.scaling
+    trained = scaling.original_max_position_embeddings
+    if trained is None:
+        if checkpoint is None:
+            raise ConfigurationError(
+                "scaling.original_max_position_embeddings: must be given, because the configuration of model "
+                f"{settings.model!r} cannot be read"
+            )
+        trained = checkpoint.max_position_embeddings
+    elif checkpoint is not None and trained > checkpoint.max_position_embeddings:
+        raise ConfigurationError(
+            "scaling.original_max_position_embeddings: must not exceed the checkpoint's max_position_embeddings "
+            f"{checkpoint.max_position_embeddings}, got {trained}"
+        )
+    try:
+        return Deployment(
+            rope_type=scaling.rope_type,
+            parameters=scaling.parameters,
+            scales=tuple(float(scale) for scale in scaling.scales),
+            original_max_position_embeddings=trained,
+            max_model_len=settings.max_model_len or max(int(scaling.scales[-1] * trained), 1) if scaling.scales else 1,
+            headroom_tokens=scaling.headroom_tokens,
+            on_crossing=scaling.on_crossing,
+            rope_theta=scaling.rope_theta,
+            allow_beyond_trained=scaling.allow_beyond_trained,
+        )
+    except ValueError as error:
+        raise ConfigurationError(f"scaling.{error}") from None

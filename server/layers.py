@@ -1,0 +1,60 @@
+"""The two layers over a deployment's file: environment variables and ``--set``, both with values in YAML."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+PREFIX = "POSENC_"
+
+
+def environment_layer(environment: Mapping[str, str], known: set[str]) -> dict[str, Any]:
+    """``POSENC_SCALING__HEADROOM_TOKENS=64`` as ``{"scaling": {"headroom_tokens": 64}}``.
+
+    Raises:
+        ValueError: when a variable with our prefix names no setting.
+    """
+    layer: dict[str, Any] = {}
+    for variable, text in sorted(environment.items()):
+        if not variable.startswith(PREFIX):
+            continue
+        path = variable.removeprefix(PREFIX).lower().split("__")
+        if path[0] not in known:
+            close = difflib.get_close_matches(path[0], known, n=1)
+            hint = f"; did you mean {PREFIX}{close[0].upper()}?" if close else ""
+            raise ValueError(f"{variable}: names no setting, known are {', '.join(sorted(known))}{hint}")
+        _put(layer, path, _value(variable, text), variable)
+    return layer
+
+
+def set_layer(override: str) -> dict[str, Any]:
+    """``scaling.headroom_tokens=64`` as ``{"scaling": {"headroom_tokens": 64}}``.
+
+    Raises:
+        ValueError: when it is not of the form path=value.
+    """
+    path, equals, text = override.partition("=")
+    if not equals or not all(path.split(".")):
+        raise ValueError(f"--set {override}: must be of the form scaling.headroom_tokens=64")
+    layer: dict[str, Any] = {}
+    _put(layer, path.split("."), _value(f"--set {path}", text), f"--set {path}")
+    return layer
+
+
+def _value(name: str, text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ValueError(f"{name}: must be a YAML value, got {text!r}") from None
+
+
+def _put(layer: dict[str, Any], path: list[str], value: Any, name: str) -> None:
+    *sections, key = path
+    for section in sections:
+        layer = layer.setdefault(section, {})
+        if not isinstance(layer, dict):
+            raise ValueError(f"{name}: {section} is set to a value and to a section at once")
+    layer[key] = value

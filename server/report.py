@@ -1,0 +1,73 @@
+"""What a deployment will do, for a person to read: scales, lengths, memory, and what requests would get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.table import Table
+
+from posenc_runtime.kv.admission import admit
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.checkpoint import Checkpoint
+from server.settings import Settings
+
+_BYTES_PER_VALUE = {"float32": 4, "float": 4}  # every other data type that vLLM serves in takes 2
+
+
+def headline(settings: Settings, deployment: Deployment) -> str:
+    """One line: what is served, and how it is scaled."""
+    name = settings.served_model_name or settings.model
+    scales = ", ".join(deployment.scale_set.label(index) for index in range(len(deployment.scales)))
+    return (
+        f"[bold]{name}[/]: trained on {deployment.original_max_position_embeddings} tokens, serves "
+        f"{deployment.max_model_len}; {deployment.rope_type} at scales {scales}"
+    )
+
+
+def scales_table(deployment: Deployment, checkpoint: Checkpoint | None) -> Table:
+    """Each scale, the longest request that it takes, and what it does to the frequencies."""
+    table = Table(title="Scales", title_justify="left")
+    for heading in ("scale", "requests of", "attention factor", "slowest pair slowed"):
+        table.add_column(heading, justify="right")
+    shortest = 1
+    for index, (scale, length) in enumerate(zip(deployment.scales, deployment.scale_set.lengths, strict=True)):
+        row = [deployment.scale_set.label(index), f"{shortest} to {length} tokens"]
+        if checkpoint is None:
+            row += ["unknown", "unknown"]
+        else:
+            own = deployment.method.frequencies(checkpoint.spec, 1.0)
+            scaled = deployment.method.frequencies(checkpoint.spec, scale)
+            slowed = float(own.inv_freq[-1] / scaled.inv_freq[-1])
+            row += [f"{scaled.attention_factor:.4f}", f"{slowed:.2f} times"]
+        table.add_row(*row)
+        shortest = length + 1
+    return table
+
+
+def table_memory(deployment: Deployment, checkpoint: Checkpoint | None, dtype: str) -> str:
+    """Memory that the stacked table of cosines and sines takes on each worker."""
+    num_rows = deployment.scale_set.num_rows
+    if checkpoint is None:
+        return f"table: {num_rows} rows; its memory is unknown, because the model's configuration cannot be read"
+    num_bytes = num_rows * checkpoint.spec.rotary_dim * _BYTES_PER_VALUE.get(dtype, 2)
+    return f"table: {num_rows} rows of {checkpoint.spec.rotary_dim} values, {num_bytes / 2**20:.2f} MiB a worker"
+
+
+def requests_table(deployment: Deployment, lengths: Iterable[int]) -> Table:
+    """What requests of given lengths, prompt and answer together, would get."""
+    table = Table(title="Requests", title_justify="left")
+    table.add_column("tokens", justify="right")
+    table.add_column("runs at")
+    for length in lengths:
+        if length > deployment.max_model_len:
+            table.add_row(str(length), f"refused: longer than max_model_len {deployment.max_model_len}")
+            continue
+        admission = admit(deployment, num_prompt_tokens=length, max_tokens=0)
+        table.add_row(str(length), f"scale {deployment.scale_set.label(admission.scale_index)}")
+    return table
+
+
+def telling_lengths(deployment: Deployment) -> list[int]:
+    """Lengths worth showing: the ends of every scale, and one token more than fits."""
+    ends = deployment.scale_set.lengths
+    return sorted({max(ends[0] // 2, 1), *ends, *(end + 1 for end in ends)})

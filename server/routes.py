@@ -1,0 +1,81 @@
+"""Our own route: what the deployment's scales are, and what runs at them now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import APIRouter
+from prometheus_client import REGISTRY, CollectorRegistry
+from pydantic import BaseModel
+
+from posenc_runtime.kv.deployment import Deployment
+
+_LIVE = {
+    "requests": "posenc_requests_total",
+    "prompt_tokens": "posenc_prompt_tokens_total",
+    "generation_tokens": "posenc_generation_tokens_total",
+    "prefix_hit_tokens": "posenc_prefix_hit_tokens_total",
+    "kv_blocks": "posenc_kv_blocks",
+}
+
+
+class Live(BaseModel):
+    """Counts since the start, but ``kv_blocks``, which are held now."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    kv_blocks: int = 0
+
+
+class Scale(BaseModel):
+    """One scale: a request of it may have ``max_request_tokens`` tokens, prompt and answer together."""
+
+    scale: float
+    max_request_tokens: int
+    live: Live
+
+
+class Scales(BaseModel):
+    """The answer of ``GET /posenc/scales``."""
+
+    rope_type: str
+    parameters: dict[str, Any]
+    original_max_position_embeddings: int
+    max_model_len: int
+    headroom_tokens: int
+    on_crossing: str
+    scales: list[Scale]
+
+
+def scales_router(deployment: Deployment, registry: CollectorRegistry = REGISTRY) -> APIRouter:
+    """``GET /posenc/scales``; the live state is read from the same counters as ``/metrics``."""
+    router = APIRouter(tags=["posenc"])
+
+    @router.get("/posenc/scales")
+    def scales() -> Scales:
+        return Scales(
+            rope_type=deployment.rope_type,
+            parameters=dict(deployment.parameters),
+            original_max_position_embeddings=deployment.original_max_position_embeddings,
+            max_model_len=deployment.max_model_len,
+            headroom_tokens=deployment.headroom_tokens,
+            on_crossing=deployment.on_crossing,
+            scales=list(_scales(deployment, registry)),
+        )
+
+    return router
+
+
+def _scales(deployment: Deployment, registry: CollectorRegistry) -> Iterator[Scale]:
+    samples = [sample for metric in registry.collect() for sample in metric.samples]
+    scale_set = deployment.scale_set
+    for index, (scale, length) in enumerate(zip(scale_set.scales, scale_set.lengths, strict=True)):
+        label = scale_set.label(index)
+        live = {
+            field: sum(int(s.value) for s in samples if s.name == name and s.labels.get("scale") == label)
+            for field, name in _LIVE.items()
+        }
+        yield Scale(scale=scale, max_request_tokens=length, live=Live(**live))
