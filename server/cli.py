@@ -15,7 +15,7 @@ from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
 from posenc_runtime.vllm_adapter.engine_args import ArgumentRefused, command_line, serve_arguments
 from server import report
 from server.deployment import checkpoint_of, deployment_of
-from server.settings import ConfigurationError, load
+from server.load import ConfigurationError, load
 
 app = typer.Typer(
     name="posenc",

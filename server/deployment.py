@@ -5,7 +5,8 @@ from __future__ import annotations
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.checkpoint import Checkpoint, UnreadableCheckpoint, read_checkpoint
 from posenc_runtime.vllm_adapter.support import Unsupported
-from server.settings import ConfigurationError, Settings
+from server.load import ConfigurationError
+from server.settings import Settings
 
 
 def checkpoint_of(settings: Settings) -> Checkpoint | None:

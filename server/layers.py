@@ -1,4 +1,4 @@
-"""The two layers over a deployment's file: environment variables and ``--set``, both with values in YAML."""
+"""The layers of a deployment's settings: its file, environment variables and ``--set``, all with values in YAML."""
 
 from __future__ import annotations
 
@@ -9,6 +9,19 @@ from typing import Any
 import yaml
 
 PREFIX = "POSENC_"
+
+
+class UniqueKeysLoader(yaml.SafeLoader):
+    """YAML that refuses a key given twice; plain YAML silently takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key} is given twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
 
 
 def environment_layer(environment: Mapping[str, str], known: set[str]) -> dict[str, Any]:

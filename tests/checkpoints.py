@@ -31,7 +31,9 @@ def save_tiny(folder: pathlib.Path, model_type: str = "llama", **config: Any) ->
         "pad_token_id": None,
     }
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **(settings | config)), dtype=torch.float32)
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(model_type, **(settings | config)), dtype=torch.float32
+    )
     for parameter in model.parameters():
         if parameter.ndim > 1:
             # Large enough that attention depends on position: the tests must see a wrong rotation.

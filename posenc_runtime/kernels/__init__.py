@@ -1,1 +1,1 @@
-"""Triton kernels, and beside each the torch reference of the same signature. Tables in, tensors out: no method by name."""
+"""Triton kernels, and beside each the torch reference of the same signature. They know no method by name."""

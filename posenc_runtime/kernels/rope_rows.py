@@ -11,9 +11,16 @@ _TILE = 256
 
 
 @triton.jit
-def _rope_rows_kernel(
-    p_positions, p_slot_mapping, p_block_row_offset, p_rows, num_tokens, num_slots, BLOCK_SIZE: tl.constexpr, BT: tl.constexpr
-):  # fmt: skip
+def _rope_rows_kernel(  # type: ignore[no-untyped-def]
+    p_positions,
+    p_slot_mapping,
+    p_block_row_offset,
+    p_rows,
+    num_tokens,
+    num_slots,
+    BLOCK_SIZE: tl.constexpr,
+    BT: tl.constexpr,
+):
     o_token = tl.program_id(0).to(tl.int64) * BT + tl.arange(0, BT)
     m_token = o_token < num_tokens
     b_slot = tl.load(p_slot_mapping + o_token, mask=o_token < tl.minimum(num_tokens, num_slots), other=-1)

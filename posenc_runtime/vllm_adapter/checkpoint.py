@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,7 +43,7 @@ def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
     source = engine.get("hf_config_path") or model
     try:
         config = get_config(
-            source,
+            _at_hand(source, engine),
             trust_remote_code=bool(engine.get("trust_remote_code", False)),
             revision=engine.get("revision"),
             code_revision=engine.get("code_revision"),
@@ -64,3 +65,15 @@ def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
             original_max_position_embeddings=text_config.max_position_embeddings,
         ),
     )
+
+
+def _at_hand(source: str, engine: Mapping[str, Any]) -> str:
+    """The folder of a checkpoint's configuration, fetched if need be.
+
+    Asking for the one file fails at once where a hub cannot be reached; vLLM's own way of asking retries for minutes.
+    """
+    if pathlib.Path(source).is_dir() or engine.get("trust_remote_code"):
+        return source
+    from huggingface_hub import hf_hub_download
+
+    return str(pathlib.Path(hf_hub_download(source, "config.json", revision=engine.get("revision"))).parent)

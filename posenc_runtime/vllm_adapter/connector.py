@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
-class PosencConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
+class PosencConnector(KVConnectorBase_V1, SupportsHMA):
     """Moves no keys; tells the workers which scale each block carries, and the outside what happened."""
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        compat.verify_names()
+        compat.verify()
         deployment = deployment_of(vllm_config)
         if deployment is None:
             raise ValueError(

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.active import KEY
-from posenc_runtime.vllm_adapter.support import CONNECTOR, CONNECTOR_MODULE
+from posenc_runtime.vllm_adapter.channel import CONNECTOR
 
 # Engine arguments that follow from a deployment's own settings.
 _OURS = {
@@ -49,11 +49,7 @@ def engine_arguments(deployment: Deployment, engine: Mapping[str, Any] | None = 
         "max_model_len": deployment.max_model_len,
         "hf_overrides": {**hf_overrides, "max_position_embeddings": deployment.max_model_len},
         "additional_config": {**additional_config, KEY: deployment.to_mapping()},
-        "kv_transfer_config": {
-            "kv_connector": CONNECTOR,
-            "kv_role": "kv_both",
-            "kv_connector_module_path": CONNECTOR_MODULE,
-        },
+        "kv_transfer_config": {"kv_connector": CONNECTOR, "kv_role": "kv_both"},
     }
 
 
@@ -130,7 +126,7 @@ def _parser() -> tuple[Any, dict[str, argparse.Action], dict[str, argparse.Actio
     from vllm.entrypoints.launchers.cli_args import FrontendArgs, make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    class Parser(FlexibleArgumentParser):  # type: ignore[misc]
+    class Parser(FlexibleArgumentParser):
         def error(self, message: str) -> NoReturn:
             raise ArgumentRefused(_as_setting(message, http_names))
 

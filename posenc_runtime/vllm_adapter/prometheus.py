@@ -27,7 +27,7 @@ _COUNTERS = {
 _APPLY_BUCKETS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
 
 
-class PosencPromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]
+class PosencPromMetrics(KVConnectorPromMetrics):
     """Registers every metric at zero for every scale, so that a dashboard shows them before the first request."""
 
     def __init__(

@@ -66,7 +66,8 @@ def _scaling(rotary_class: Any) -> Any:
     def _compute_cos_sin_cache(self: Any) -> Tensor:
         deployment = _current_deployment()
         if deployment is None:
-            return rotary_class._compute_cos_sin_cache(self)
+            stock: Tensor = rotary_class._compute_cos_sin_cache(self)
+            return stock
         self.posenc_scaled = True
         spec = RotarySpec(
             rotary_dim=self.rotary_dim,
@@ -154,11 +155,13 @@ def _rope_rows(positions: Tensor) -> Tensor:
     if positions.is_cuda:
         return ops.rope_rows(positions, context.slot_mapping[layer], STATE.block_row_offset, STATE.block_size[layer])
     # All layers of a forward have the same positions and slots, and on the CPU a look-up costs as much as a rotation.
-    cached = context.additional_kwargs.get("posenc_rows")
-    if cached is None or cached[0] != (positions.data_ptr(), positions.shape[0]):
+    # The positions are kept beside their rows, so that no other tensor can come to lie at their address.
+    known, rows = context.additional_kwargs.get("posenc_rows", (None, None))
+    if known is None or rows is None or (known.data_ptr(), known.shape) != (positions.data_ptr(), positions.shape):
         rows = ops.rope_rows(positions, context.slot_mapping[layer], STATE.block_row_offset, STATE.block_size[layer])
-        cached = context.additional_kwargs["posenc_rows"] = ((positions.data_ptr(), positions.shape[0]), rows)
-    return cached[1].clone()
+        context.additional_kwargs["posenc_rows"] = (positions, rows)
+    copied: Tensor = rows.clone()
+    return copied
 
 
 def _rope_rows_fake(positions: Tensor) -> Tensor:

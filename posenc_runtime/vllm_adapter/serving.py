@@ -46,7 +46,7 @@ async def running_engine(args: argparse.Namespace) -> AsyncIterator[Any]:
     from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client_from_engine_args
     from vllm.usage.usage_lib import UsageContext
 
-    compat.verify_names()
+    compat.verify_server()
     engine_args = AsyncEngineArgs.from_cli_args(args)
     refuse_unsupported(engine_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER))
     async with build_async_engine_client_from_engine_args(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
 
@@ -10,11 +11,11 @@ from posenc_runtime.kv.counts import merged
 
 
 @dataclasses.dataclass
-class PosencStats(KVConnectorStats):  # type: ignore[misc]
+class PosencStats(KVConnectorStats):
     """Plain values: counts by scale since the last report, levels by scale, and lists of seconds."""
 
     def reset(self) -> None:
-        self.data = {}
+        self.data: dict[str, Any] = {}
 
     def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:
         self.data = merged(self.data, other.data)
@@ -22,7 +23,9 @@ class PosencStats(KVConnectorStats):  # type: ignore[misc]
 
     def reduce(self) -> dict[str, int | float]:
         """One figure each, for vLLM's periodic log line."""
-        totals = {name: sum(value.values()) for name, value in self.data.items() if isinstance(value, dict)}
+        totals: dict[str, int | float] = {
+            name: sum(value.values()) for name, value in self.data.items() if isinstance(value, dict)
+        }
         if seconds := self.data.get("apply_seconds"):
             totals["apply_seconds"] = round(sum(seconds), 6)
         return totals

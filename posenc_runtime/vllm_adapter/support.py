@@ -8,11 +8,10 @@ import pathlib
 import re
 from typing import TYPE_CHECKING, Any
 
+from posenc_runtime.vllm_adapter.channel import CONNECTOR
+
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-
-CONNECTOR = "PosencConnector"
-CONNECTOR_MODULE = "posenc_runtime.vllm_adapter.connector"
 
 # A model file that reads the table itself, or uses a fused layer that does, would take the unscaled rows for
 # every request, silently.
@@ -106,8 +105,9 @@ def _reader_of_the_table(architecture: str) -> str | None:
     """Name of the model file, among those that define an architecture, which reads the table itself."""
     from vllm.model_executor.models.registry import ModelRegistry
 
-    module_name = getattr(ModelRegistry.models.get(architecture), "module_name", None)
-    pending, seen = ([module_name] if module_name else []), set()
+    module_name: str | None = getattr(ModelRegistry.models.get(architecture), "module_name", None)
+    pending: list[str] = [module_name] if module_name else []
+    seen: set[str] = set()
     while pending:
         name = pending.pop()
         if name in seen:

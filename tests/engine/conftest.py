@@ -24,7 +24,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture
-def prompts() -> "PromptMaker":
+def prompts() -> PromptMaker:
     return PromptMaker(seed=0)
 
 

@@ -58,7 +58,9 @@ def test_each_request_of_a_mixed_batch_answers_as_transformers_at_its_own_scale(
     rope_type: str, mode: str, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     batch = [(prompts(length), NEW_TOKENS) for length, _ in REQUESTS]
-    first, again = run_engine(tiny, arguments(rope_type, enforce_eager=mode == "eager"), [batch, batch], folder=tmp_path)
+    first, again = run_engine(
+        tiny, arguments(rope_type, enforce_eager=mode == "eager"), [batch, batch], folder=tmp_path
+    )
     for (length, scale), (prompt, _), answer, repeated in zip(REQUESTS, batch, first, again, strict=True):
         assert answer.posenc == {
             "rope_type": rope_type,

@@ -31,7 +31,7 @@ def test_a_block_keeps_its_scale_for_the_prefix_cache_after_its_request_has_gone
 
 def test_reading_a_block_of_another_scale_is_an_error(ledger: BlockLedger) -> None:
     ledger.write("a", [1], 1)
-    with pytest.raises(MixedRotations, match="request b reads keys of scale 2, but block 1 .* carries scale 1"):
+    with pytest.raises(MixedRotations, match=r"request b reads keys of scale 2, but block 1 .* carries scale 1"):
         ledger.read("b", [1], 2)
 
 

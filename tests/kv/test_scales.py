@@ -71,9 +71,7 @@ def test_no_row_index_can_leave_the_stacked_table(steps: list[int], trained: int
     for step in steps:
         scales.append(scales[-1] + step / 4)
     longest = max(1, int(served * scales[-1] * trained))
-    scale_set = ScaleSet(
-        scales=tuple(scales), original_max_position_embeddings=trained, max_model_len=longest
-    )
+    scale_set = ScaleSet(scales=tuple(scales), original_max_position_embeddings=trained, max_model_len=longest)
     # A stale token may sit in a block of any scale, at any position that is served.
     for offset in scale_set.row_offsets:
         assert offset + longest - 1 < scale_set.num_rows

@@ -47,7 +47,7 @@ def test_an_unknown_parameter_is_refused(rope_type: str) -> None:
 
 
 def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="rope_type must be one of default, .*yarn, got 'yarm'"):
+    with pytest.raises(ValueError, match=r"rope_type must be one of default, .*yarn, got 'yarm'"):
         method("yarm")
 
 
@@ -60,9 +60,7 @@ def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
         ("dynamic", {"factor": 0.5}, "factor must be at least 1, got 0.5"),
     ],
 )
-def test_a_value_out_of_range_is_refused_with_the_rule(
-    rope_type: str, parameters: dict[str, float], rule: str
-) -> None:
+def test_a_value_out_of_range_is_refused_with_the_rule(rope_type: str, parameters: dict[str, float], rule: str) -> None:
     with pytest.raises(ValueError, match=rule):
         from_parameters(rope_type, parameters)
 

@@ -1,0 +1,25 @@
+"""A rotary method's own parameters as a strict pydantic model, so that they are checked like every other setting."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, create_model
+
+from posenc_runtime.encodings.scaling import method
+
+
+def parameters_model(rope_type: str) -> type[BaseModel]:
+    """The fields of the method's dataclass, with their types and defaults; other keys are refused.
+
+    Raises:
+        ValueError: when no method has that name.
+    """
+    parameters: Any = method(rope_type)
+    hints = typing.get_type_hints(parameters)
+    fields: dict[str, Any] = {
+        field.name: (hints[field.name], field.default) for field in dataclasses.fields(parameters)
+    }
+    return create_model(rope_type, __config__=ConfigDict(extra="forbid", strict=True), **fields)

@@ -1,0 +1,40 @@
+"""Every file under ``configs/`` is a deployment that can be served."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from posenc_runtime.kv.admission import admit
+from server.deployment import deployment_of
+from server.load import load
+
+FOLDER = pathlib.Path(__file__).parents[2] / "configs"
+FILES = sorted(FOLDER.glob("*.yaml"))
+# file: (trained length, served length, method)
+PROMISED = {
+    "demo.yaml": (512, 4096, "yarn"),
+    "qwen3-yarn.yaml": (32768, 131072, "yarn"),
+    "llama3-dynamic.yaml": (8192, 32768, "dynamic"),
+    "mistral-linear.yaml": (32768, 65536, "linear"),
+}
+
+
+def test_every_file_is_promised_and_every_promise_has_a_file() -> None:
+    assert {path.name for path in FILES} == set(PROMISED)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_file_gives_the_deployment_that_it_promises(path: pathlib.Path) -> None:
+    deployment = deployment_of(load(path, environment={}), None)
+    trained, served, rope_type = PROMISED[path.name]
+    assert (deployment.original_max_position_embeddings, deployment.max_model_len) == (trained, served)
+    assert deployment.rope_type == rope_type
+    assert admit(deployment, num_prompt_tokens=trained - 1, max_tokens=1).scale_index == 0
+    assert admit(deployment, num_prompt_tokens=served - 1, max_tokens=1).scale_index == len(deployment.scales) - 1
+
+
+def test_the_demos_model_is_in_the_repository() -> None:
+    model = pathlib.Path(load(FOLDER / "demo.yaml", environment={}).model)
+    assert (model / "config.json").exists() and (model / "model.safetensors").exists()

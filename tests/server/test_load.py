@@ -1,0 +1,195 @@
+"""A deployment's file, the environment over it, and ``--set`` over that."""
+
+from __future__ import annotations
+
+import pathlib
+import textwrap
+
+import pytest
+
+from server.deployment import deployment_of
+from server.load import ConfigurationError, load
+
+GOOD = """
+model: some/model
+max_model_len: 4096
+scaling:
+  rope_type: yarn
+  original_max_position_embeddings: 512
+  scales: [1, 2, 4, 8]
+  beta_fast: 16
+server: {port: 8001}
+engine: {dtype: float32}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "deployment.yaml"
+    path.write_text(GOOD)
+    return path
+
+
+def test_a_file_says_it_all(file: pathlib.Path) -> None:
+    settings = load(file, environment={})
+    assert settings.model == "some/model"
+    assert settings.scaling.parameters == {"beta_fast": 16}
+    assert settings.scaling.scales == [1, 2, 4, 8]
+    assert (settings.server.host, settings.server.port) == ("127.0.0.1", 8001)
+    assert settings.engine == {"dtype": "float32"}
+
+
+def test_the_environment_goes_over_the_file_and_set_over_the_environment(file: pathlib.Path) -> None:
+    environment = {"POSENC_SCALING__HEADROOM_TOKENS": "64", "POSENC_SERVER__PORT": "9000", "PATH": "/bin"}
+    settings = load(file, ["server.port=9001", "engine.max_num_seqs=4"], environment)
+    assert settings.scaling.headroom_tokens == 64
+    assert settings.server.port == 9001
+    assert settings.engine == {"dtype": "float32", "max_num_seqs": 4}
+    assert settings.scaling.rope_type == "yarn"
+
+
+def test_a_list_or_a_mapping_can_be_set(file: pathlib.Path) -> None:
+    settings = load(file, ["scaling.scales=[1, 8]", "engine={dtype: bfloat16}"], {})
+    assert settings.scaling.scales == [1, 8]
+    assert settings.engine == {"dtype": "bfloat16"}
+
+
+def test_a_models_path_that_starts_with_a_dot_is_relative_to_the_file(file: pathlib.Path) -> None:
+    file.write_text("model: ../weights")
+    assert load(file, environment={}).model == str(file.parent.parent / "weights")
+
+
+def test_the_served_length_defaults_to_what_the_largest_scale_reaches(file: pathlib.Path) -> None:
+    file.write_text(GOOD.replace("max_model_len: 4096\n", ""))
+    assert deployment_of(load(file, environment={}), None).max_model_len == 4096
+
+
+def refusal(path: pathlib.Path, text: str, overrides: list[str] | None = None, **environment: str) -> str:
+    path.write_text(textwrap.dedent(text))
+    with pytest.raises(ConfigurationError) as caught:
+        deployment_of(load(path, overrides, environment), None)
+    return str(caught.value)
+
+
+BAD = {
+    "unknown-key": (GOOD + "modell: x", "modell: is not a known setting, got 'x'"),
+    "unknown-scaling-key": (
+        GOOD.replace("beta_fast", "beta_fats"),
+        "scaling.beta_fats: is not a known setting, got 16",
+    ),
+    "parameter-of-another-method": (
+        GOOD.replace("yarn", "linear"),
+        "scaling.beta_fast: is not a known setting, got 16",
+    ),
+    "unknown-method": (GOOD.replace("yarn", "yarm"), "scaling.rope_type must be one of default, "),
+    "wrong-type": (
+        GOOD.replace("max_model_len: 4096", "max_model_len: many"),
+        "max_model_len: must be a valid integer, got 'many'",
+    ),
+    "number-as-text": (
+        GOOD.replace("max_model_len: 4096", "max_model_len: '4096'"),
+        "max_model_len: must be a valid integer, got '4096'",
+    ),
+    "parameter-of-wrong-type": (
+        GOOD.replace("beta_fast: 16", "beta_fast: fast"),
+        "scaling.beta_fast: must be a valid number, got 'fast'",
+    ),
+    "parameter-out-of-range": (
+        GOOD.replace("beta_fast: 16", "beta_fast: 0.5"),
+        "scaling.beta_fast must exceed beta_slow 1.0, got 0.5",
+    ),
+    "scales-not-ascending": (
+        GOOD.replace("[1, 2, 4, 8]", "[1, 4, 2, 8]"),
+        "scaling.scales must ascend, got [1.0, 4.0, 2.0, 8.0]",
+    ),
+    "scales-not-from-1": (GOOD.replace("[1, 2, 4, 8]", "[2, 8]"), "scaling.scales must start at 1, got [2.0, 8.0]"),
+    "no-scales": (GOOD.replace("[1, 2, 4, 8]", "[]"), "scaling.scales must start at 1, got []"),
+    "scales-too-small": (
+        GOOD.replace("[1, 2, 4, 8]", "[1, 2]"),
+        "scaling.scales must cover max_model_len 4096, but the largest, 2, reaches only 1024 tokens",
+    ),
+    "scales-not-numbers": (
+        GOOD.replace("[1, 2, 4, 8]", "[1, two]"),
+        "scaling.scales.1: must be a valid number, got 'two'",
+    ),
+    "scale-not-finite": (GOOD.replace("[1, 2, 4, 8]", "[1, .inf]"), "scaling.scales must be finite, got [1.0, inf]"),
+    "negative-length": (
+        GOOD.replace("max_model_len: 4096", "max_model_len: -1"),
+        "max_model_len: must be greater than or equal to 1, got -1",
+    ),
+    "no-headroom": (
+        GOOD.replace("  beta_fast: 16", "  headroom_tokens: 0"),
+        "scaling.headroom_tokens: must be greater than or equal to 1, got 0",
+    ),
+    "unknown-crossing": (
+        GOOD.replace("  beta_fast: 16", "  on_crossing: hope"),
+        "scaling.on_crossing: must be 'pin', got 'hope'",
+    ),
+    "default-with-scales": (
+        GOOD.replace("yarn", "default").replace("  beta_fast: 16", ""),
+        "scaling.scales must be [1] when rope_type is default",
+    ),
+    "beyond-trained-with-scaling": (
+        GOOD.replace("  beta_fast: 16", "  allow_beyond_trained: true"),
+        "scaling.allow_beyond_trained is only for rope_type default, got rope_type yarn",
+    ),
+    "no-model": (GOOD.replace("model: some/model\n", ""), "model: must be given"),
+    "port-out-of-range": (
+        GOOD.replace("8001", "80010"),
+        "server.port: must be less than or equal to 65535, got 80010",
+    ),
+    "section-is-a-value": (GOOD.replace("engine: {dtype: float32}", "engine: 5"), "engine: must be a valid dictionary"),
+    "key-twice": (GOOD + "max_model_len: 5", "max_model_len is given twice"),
+    "not-yaml": ("model: [", "is not YAML"),
+    "not-a-mapping": ("- model", "must be a mapping of settings, got list"),
+    "empty": ("", "must be a mapping of settings, got NoneType"),
+    "trained-length-unknown": (
+        GOOD.replace("  original_max_position_embeddings: 512\n", ""),
+        "scaling.original_max_position_embeddings: must be given",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "rule"), BAD.values(), ids=BAD.keys())
+def test_a_bad_file_is_refused_with_the_keys_path_the_rule_and_the_value(
+    text: str, rule: str, tmp_path: pathlib.Path
+) -> None:
+    assert rule in refusal(tmp_path / "bad.yaml", text)
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path: pathlib.Path) -> None:
+    text = GOOD.replace("4096", "many").replace("8001", "80010") + "modell: x"
+    assert len(refusal(tmp_path / "bad.yaml", text).splitlines()) == 3
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"absent\.yaml: cannot be read: No such file or directory"):
+        load(tmp_path / "absent.yaml", environment={})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rule"),
+    [
+        (["scaling.headroom_tokens"], "--set scaling.headroom_tokens: must be of the form"),
+        (["=5"], "--set =5: must be of the form"),
+        (["scaling.headroom_tokens=[1"], "--set scaling.headroom_tokens: must be a YAML value, got '[1'"),
+        (["scaling.headroom_tokens=much"], "scaling.headroom_tokens: must be a valid integer, got 'much'"),
+    ],
+)
+def test_a_bad_override_is_refused(overrides: list[str], rule: str, tmp_path: pathlib.Path) -> None:
+    assert rule in refusal(tmp_path / "good.yaml", GOOD, overrides)
+
+
+@pytest.mark.parametrize(
+    ("environment", "rule"),
+    [
+        ({"POSENC_SCALE": "2"}, "POSENC_SCALE: names no setting, known are .*; did you mean POSENC_SCALING?"),
+        ({"POSENC_SERVER__PORT": "high"}, "server.port: must be a valid integer, got 'high'"),
+        ({"POSENC_SCALING": "1", "POSENC_SCALING__SCALES": "[1]"}, "scaling is set to a value and to a section"),
+    ],
+)
+def test_a_bad_variable_is_refused(environment: dict[str, str], rule: str, tmp_path: pathlib.Path) -> None:
+    import re
+
+    pattern = re.escape(rule).replace(r"\.\*", ".*")
+    assert re.search(pattern, refusal(tmp_path / "good.yaml", GOOD, None, **environment))

@@ -1,0 +1,68 @@
+"""From a deployment to vLLM's own arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.engine_args import ArgumentRefused, command_line, engine_arguments, serve_arguments
+
+YARN = Deployment(rope_type="yarn", scales=(1.0, 2.0, 8.0), original_max_position_embeddings=256, max_model_len=2048)
+
+
+def parsed(engine: dict[str, Any] | None = None, http: dict[str, Any] | None = None) -> Any:
+    return serve_arguments(
+        model="some/model", served_model_name="served", deployment=YARN, engine=engine or {}, http=http or {}
+    )
+
+
+def test_what_scaling_needs_is_added_to_what_the_caller_gives() -> None:
+    args = parsed({"max_num_seqs": 7, "enforce_eager": True, "hf_overrides": {"attention_bias": False}}, {"port": 8123})
+    assert (args.model, args.served_model_name, args.max_num_seqs, args.port) == ("some/model", ["served"], 7, 8123)
+    assert args.enforce_eager is True
+    assert args.hf_overrides == {"attention_bias": False, "max_position_embeddings": 2048}
+    assert Deployment.from_mapping(args.additional_config["posenc"]) == YARN
+    assert args.kv_transfer_config.kv_connector == "PosencConnector"
+
+
+def test_false_switches_a_flag_off() -> None:
+    assert parsed({"enable_prefix_caching": False}).enable_prefix_caching is False
+
+
+@pytest.mark.parametrize(
+    ("engine", "rule"),
+    [
+        ({"max_num_seq": 7}, "engine.max_num_seq: is not an argument of vLLM, got 7; did you mean max_num_seqs?"),
+        ({"max_num_seqs": "many"}, "engine.max_num_seqs: "),
+        ({"dtype": "float99"}, "engine.dtype: "),
+        ({"max_model_len": 5}, "engine.max_model_len: follows from max_model_len and must not be given, got 5"),
+        ({"kv_transfer_config": {}}, "engine.kv_transfer_config: follows from scaling"),
+        ({"hf_overrides": {"rope_theta": 5.0}}, "engine.hf_overrides.rope_theta: the section scaling says"),
+        ({"additional_config": {"posenc": {}}}, "engine.additional_config.posenc: follows from scaling"),
+        ({"port": 5}, "engine.port: is not an argument of vLLM"),
+    ],
+)
+def test_a_bad_engine_argument_is_refused_by_its_path(engine: dict[str, Any], rule: str) -> None:
+    with pytest.raises(ArgumentRefused) as caught:
+        parsed(engine)
+    assert str(caught.value).startswith(rule)
+
+
+def test_a_bad_front_end_argument_is_refused_by_its_path() -> None:
+    with pytest.raises(ArgumentRefused, match=r"server\.apikey: is not an argument of vLLM, .*did you mean api_key\?"):
+        parsed(http={"apikey": "x"})
+    with pytest.raises(ArgumentRefused, match=r"server\.uvicorn_log_level: "):
+        parsed(http={"uvicorn_log_level": "loud"})
+
+
+def test_the_flags_for_plain_vllm_mean_the_same() -> None:
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    engine = {"max_num_seqs": 7, "enforce_eager": True, "enable_prefix_caching": False}
+    args = make_arg_parser(FlexibleArgumentParser()).parse_args(command_line(YARN, engine))
+    for name, value in engine_arguments(YARN, engine).items():
+        if name != "kv_transfer_config":  # parsed into an object of vLLM
+            assert getattr(args, name) == value

@@ -1,0 +1,46 @@
+"""The stacked table, and the row that a token takes in it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from posenc_runtime.encodings.spec import RotarySpec
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter import rotary
+
+LINEAR = Deployment(rope_type="linear", scales=(1.0, 2.0, 4.0), original_max_position_embeddings=10, max_model_len=35)
+SPEC = RotarySpec(rotary_dim=4, rope_theta=100.0, original_max_position_embeddings=10)
+
+
+def test_the_first_part_is_the_checkpoints_own_table_to_the_bit() -> None:
+    unscaled = torch.randn(35, 4)
+    assert torch.equal(rotary.stacked_table(LINEAR, SPEC, unscaled)[:10], unscaled[:10])
+
+
+def test_each_further_part_is_the_table_of_its_scale() -> None:
+    table = rotary.stacked_table(LINEAR, SPEC, torch.zeros(35, 4))
+    assert table.shape == (10 + 20 + 35, 4)
+    for scale, offset, position in [(2, 10, 0), (2, 10, 19), (4, 30, 34)]:
+        angles = [position / scale, position / scale * 0.1]
+        expected = [math.cos(a) for a in angles] + [math.sin(a) for a in angles]
+        torch.testing.assert_close(table[offset + position], torch.tensor(expected), rtol=0, atol=1e-6)
+
+
+def test_the_table_has_the_data_type_of_the_model() -> None:
+    assert rotary.stacked_table(LINEAR, SPEC, torch.zeros(10, 4, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+def test_registering_twice_is_registering_once_and_stock_engines_keep_the_stock_table() -> None:
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
+
+    rotary.register()
+    rotary.register()
+    with set_current_vllm_config(VllmConfig()):
+        module = RotaryEmbedding(8, 8, 16, 100.0, True, torch.float32)
+    assert type(module).__name__ == "PosencRotaryEmbedding"
+    assert module.name == "rotary_embedding"
+    assert not module.posenc_scaled
+    assert torch.equal(module.cos_sin_cache, RotaryEmbedding._compute_cos_sin_cache(module))

@@ -1,0 +1,66 @@
+"""The scale in the last chunk of a streamed answer."""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import AsyncIterator
+from typing import Any
+
+from posenc_runtime.vllm_adapter.streaming import announce_scale_when_streaming
+
+SAID = {"posenc": {"scale": 4.0}}
+
+
+class Serving:
+    """Streams one chunk for each result, as vLLM's serving objects do, and then says that it is done."""
+
+    async def chat_completion_stream_generator(self, request: str, results: AsyncIterator[Any]) -> AsyncIterator[str]:
+        async for result in results:
+            yield f"data: {json.dumps({'text': result.text})}\n\n"
+        yield "data: [DONE]\n\n"
+
+    async def completion_stream_generator(self, request: str, results: AsyncIterator[Any]) -> AsyncIterator[str]:
+        async for _, result in results:
+            yield f"data: {json.dumps({'text': result.text})}\n\n"
+        yield f"data: {json.dumps({'error': {'message': 'boom'}})}\n\n"
+        yield "data: [DONE]\n\n"
+
+
+def output(text: str, said: dict[str, Any] | None = None) -> types.SimpleNamespace:
+    return types.SimpleNamespace(text=text, kv_transfer_params=said)
+
+
+async def arriving(*results: Any) -> AsyncIterator[Any]:
+    for result in results:
+        yield result
+
+
+def announced() -> Serving:
+    serving = Serving()
+    announce_scale_when_streaming(types.SimpleNamespace(openai_serving_chat=serving, openai_serving_completion=serving))
+    return serving
+
+
+async def test_the_last_chunk_before_the_end_says_the_scale_and_no_other() -> None:
+    events = [
+        event
+        async for event in announced().chat_completion_stream_generator(
+            "request", arriving(output("a"), output("b"), output("c", SAID))
+        )
+    ]
+    assert events[-1] == "data: [DONE]\n\n"
+    chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-1]]
+    assert chunks == [{"text": "a"}, {"text": "b"}, {"text": "c", "kv_transfer_params": SAID}]
+
+
+async def test_an_error_event_is_passed_on_as_it_is() -> None:
+    events = [
+        event async for event in announced().completion_stream_generator("request", arriving((0, output("a", SAID))))
+    ]
+    assert json.loads(events[-2].removeprefix("data: ")) == {"error": {"message": "boom"}}
+
+
+async def test_a_stream_that_nobody_said_anything_about_is_passed_on_as_it_is() -> None:
+    events = [event async for event in announced().chat_completion_stream_generator("request", arriving(output("a")))]
+    assert events == ['data: {"text": "a"}\n\n', "data: [DONE]\n\n"]
