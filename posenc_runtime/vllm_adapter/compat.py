@@ -65,6 +65,12 @@ _SERVER_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("result_generator",),
     ),
     (
+        "vllm.entrypoints.openai.completion.serving",
+        "OpenAIServingCompletion.request_output_to_completion_response",
+        ("final_res_batch",),
+    ),
+    ("vllm.entrypoints.openai.completion.protocol", "CompletionRequest.normalize_null_max_tokens", ()),
+    (
         "vllm.entrypoints.openai.chat_completion.serving",
         "OpenAIServingChat.chat_completion_stream_generator",
         ("result_generator",),

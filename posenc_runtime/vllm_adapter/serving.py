@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import compat
-from posenc_runtime.vllm_adapter.streaming import announce_scale_when_streaming
+from posenc_runtime.vllm_adapter.responses import announce_scales
 from posenc_runtime.vllm_adapter.support import refuse_unsupported
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ async def build_openai_app(args: argparse.Namespace, engine: Any, deployment: De
     app: FastAPI = build_app(args, tasks, engine.model_config)
     await init_app_state(engine, app.state, args, tasks)
     _default_max_tokens(app.state, deployment.headroom_tokens)
-    announce_scale_when_streaming(app.state)
+    announce_scales(app.state)
     return app
 
 

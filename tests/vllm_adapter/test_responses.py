@@ -1,4 +1,4 @@
-"""The scale in the last chunk of a streamed answer."""
+"""The scale in every answer, streamed ones in their last chunk."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import types
 from collections.abc import AsyncIterator
 from typing import Any
 
-from posenc_runtime.vllm_adapter.streaming import announce_scale_when_streaming
+from posenc_runtime.vllm_adapter.responses import announce_scales
 
 SAID = {"posenc": {"scale": 4.0}}
+UNSCALED = {"posenc": {"scale": 1.0}}
+BOTH = {"posenc": {"scale": 1.0}, "posenc_prompts": [{"scale": 1.0}, {"scale": 4.0}]}
 
 
 class Serving:
@@ -23,8 +25,12 @@ class Serving:
     async def completion_stream_generator(self, request: str, results: AsyncIterator[Any]) -> AsyncIterator[str]:
         async for _, result in results:
             yield f"data: {json.dumps({'text': result.text})}\n\n"
-        yield f"data: {json.dumps({'error': {'message': 'boom'}})}\n\n"
+        if request == "fails":
+            yield f"data: {json.dumps({'error': {'message': 'boom'}})}\n\n"
         yield "data: [DONE]\n\n"
+
+    def request_output_to_completion_response(self, outputs: list[Any], request: str) -> types.SimpleNamespace:
+        return types.SimpleNamespace(kv_transfer_params=outputs[0].kv_transfer_params)
 
 
 def output(text: str, said: dict[str, Any] | None = None) -> types.SimpleNamespace:
@@ -38,7 +44,7 @@ async def arriving(*results: Any) -> AsyncIterator[Any]:
 
 def announced() -> Serving:
     serving = Serving()
-    announce_scale_when_streaming(types.SimpleNamespace(openai_serving_chat=serving, openai_serving_completion=serving))
+    announce_scales(types.SimpleNamespace(openai_serving_chat=serving, openai_serving_completion=serving))
     return serving
 
 
@@ -56,7 +62,7 @@ async def test_the_last_chunk_before_the_end_says_the_scale_and_no_other() -> No
 
 async def test_an_error_event_is_passed_on_as_it_is() -> None:
     events = [
-        event async for event in announced().completion_stream_generator("request", arriving((0, output("a", SAID))))
+        event async for event in announced().completion_stream_generator("fails", arriving((0, output("a", SAID))))
     ]
     assert json.loads(events[-2].removeprefix("data: ")) == {"error": {"message": "boom"}}
 
@@ -64,3 +70,16 @@ async def test_an_error_event_is_passed_on_as_it_is() -> None:
 async def test_a_stream_that_nobody_said_anything_about_is_passed_on_as_it_is() -> None:
     events = [event async for event in announced().chat_completion_stream_generator("request", arriving(output("a")))]
     assert events == ['data: {"text": "a"}\n\n', "data: [DONE]\n\n"]
+
+
+async def test_of_several_prompts_every_scale_is_said_in_their_order() -> None:
+    results = arriving((1, output("b", SAID)), (0, output("a", UNSCALED)))
+    events = [event async for event in announced().completion_stream_generator("request", results)]
+    assert json.loads(events[-2].removeprefix("data: "))["kv_transfer_params"] == BOTH
+    whole = announced().request_output_to_completion_response([output("a", UNSCALED), output("b", SAID)], "request")
+    assert whole.kv_transfer_params == BOTH
+
+
+def test_of_one_prompt_an_answer_says_what_the_connector_said() -> None:
+    whole = announced().request_output_to_completion_response([output("a", SAID)], "request")
+    assert whole.kv_transfer_params == SAID

@@ -1,0 +1,83 @@
+"""The scale in every answer.
+
+vLLM carries what the connector says at the end of a request in ``kv_transfer_params``, but only in answers that are
+not streamed, and of several prompts only the first one's. Its serving objects are wrapped, not replaced: what comes in
+is watched, what goes out is completed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+_DATA = "data: "
+_DONE = "[DONE]"
+
+
+def announce_scales(state: Any) -> None:
+    """Wrap the serving objects of a built application.
+
+    Args:
+        state: ``app.state`` after ``init_app_state``.
+    """
+    chat, completion = state.openai_serving_chat, state.openai_serving_completion
+    if chat is not None:
+        chat.chat_completion_stream_generator = _streaming(chat.chat_completion_stream_generator)
+    if completion is not None:
+        completion.completion_stream_generator = _streaming(completion.completion_stream_generator)
+        completion.request_output_to_completion_response = _whole(completion.request_output_to_completion_response)
+
+
+def _whole(respond: Callable[..., Any]) -> Callable[..., Any]:
+    def announcing(outputs: list[Any], *args: Any, **kwargs: Any) -> Any:
+        response = respond(outputs, *args, **kwargs)
+        said = {index: output.kv_transfer_params for index, output in enumerate(outputs) if output.kv_transfer_params}
+        if said:
+            response.kv_transfer_params = _params(said)
+        return response
+
+    return announcing
+
+
+def _streaming(generator: Callable[..., AsyncIterator[str]]) -> Callable[..., AsyncIterator[str]]:
+    async def announcing(*args: Any, **kwargs: Any) -> AsyncIterator[str]:
+        position = next(index for index, argument in enumerate(args) if hasattr(argument, "__aiter__"))
+        said: dict[int, dict[str, Any]] = {}
+        watched = (*args[:position], _watched(args[position], said), *args[position + 1 :])
+        # What is said arrives with a request's last result, so the chunk to complete is the one before the end.
+        held: str | None = None
+        async for event in generator(*watched, **kwargs):
+            if held is not None:
+                yield _completed(held, said) if event.startswith(_DATA + _DONE) else held
+            held = event
+        if held is not None:
+            yield held
+
+    return announcing
+
+
+async def _watched(results: AsyncIterator[Any], said: dict[int, dict[str, Any]]) -> AsyncIterator[Any]:
+    """Pass results on, noting what is said. Completions give (prompt index, output), chats the output alone."""
+    async for result in results:
+        index, output = result if isinstance(result, tuple) else (0, result)
+        if output.kv_transfer_params:
+            said[index] = output.kv_transfer_params
+        yield result
+
+
+def _completed(event: str, said: dict[int, dict[str, Any]]) -> str:
+    if not said or not event.startswith(_DATA + "{"):
+        return event
+    chunk = json.loads(event.removeprefix(_DATA))
+    if "error" in chunk:
+        return event
+    return f"{_DATA}{json.dumps(chunk | {'kv_transfer_params': _params(said)}, ensure_ascii=False)}\n\n"
+
+
+def _params(said: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """The first prompt's under ``posenc``; of several prompts, all in order under ``posenc_prompts``."""
+    first, *others = (said[index] for index in sorted(said))
+    if not others:
+        return first
+    return first | {"posenc_prompts": [each["posenc"] for each in (first, *others)]}

@@ -1,0 +1,51 @@
+"""Keys of one scale are never read at another; at the same scale they are."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import pytest
+
+from tests.engine.conftest import PromptMaker
+from tests.engine.run_engine import EngineFailed, run_engine
+from tests.engine.test_scales_in_one_batch import arguments, assert_answers_as_transformers
+
+
+def test_a_prompt_that_was_cached_at_one_scale_is_computed_anew_at_another_and_found_again_at_the_same(
+    tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    prompt = prompts(200)
+    at_1, at_2, at_4 = (prompt, 24), (prompt, 200), (prompt, 700)
+    answers = [
+        batch[0]
+        for batch in run_engine(
+            tiny,
+            arguments("yarn", enforce_eager=True),
+            [[at_1], [at_2], [at_4], [at_1], [at_2], [at_4]],
+            folder=tmp_path,
+        )
+    ]
+    assert [answer.posenc and answer.posenc["scale"] for answer in answers] == [1, 2, 4, 1, 2, 4]
+    assert [answer.num_cached_tokens for answer in answers] == [0, 0, 0, 192, 192, 192]
+    for answer, scale in zip(answers, (1, 2, 4, 1, 2, 4), strict=True):
+        assert_answers_as_transformers(tiny, "yarn", prompt, scale, answer)
+
+
+def test_without_the_salt_a_prompt_would_be_served_across_scales_and_the_ledger_stops_it(
+    tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    # The negative control of the test above: the salt is switched off in the engine's process.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import posenc_runtime.kv.regime as regime\nregime.salted = lambda cache_salt, regime_name: cache_salt\n"
+    )
+    environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(pathlib.Path(__file__).parents[2])])}
+    prompt = prompts(200)
+    with pytest.raises(EngineFailed, match=r"MixedRotations: request .* reads keys of scale 1, but block"):
+        run_engine(
+            tiny,
+            arguments("yarn", enforce_eager=True),
+            [[(prompt, 24)], [(prompt, 200)]],
+            environment=environment,
+            folder=tmp_path,
+        )

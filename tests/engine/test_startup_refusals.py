@@ -1,0 +1,58 @@
+"""What cannot be served right is refused before the engine starts, by name."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.checkpoints import save_tiny
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "settings", "rule"),
+    [
+        pytest.param(
+            {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}},
+            {},
+            "model: posenc scales checkpoints whose own rope_type is default, got linear",
+            id="scaled-checkpoint",
+        ),
+        pytest.param(
+            {},
+            {"scaling": {"rope_type": "yarn", "scales": [1, 2], "original_max_position_embeddings": 512}},
+            "scaling.original_max_position_embeddings: must not exceed the checkpoint's max_position_embeddings 256",
+            id="trained-length-beyond-the-checkpoints",
+        ),
+        pytest.param(
+            {},
+            {"engine": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}},
+            "posenc does not serve speculative_config",
+            id="speculative-decoding",
+        ),
+        pytest.param(
+            {}, {"engine": {"max_num_seq": 4}}, "engine.max_num_seq: is not an argument of vLLM", id="engine-argument"
+        ),
+    ],
+)
+def test_serving_is_refused_with_the_key_and_the_reason(
+    checkpoint: dict[str, Any], settings: dict[str, Any], rule: str, tmp_path: pathlib.Path
+) -> None:
+    model = save_tiny(tmp_path / "model", **checkpoint)
+    file = tmp_path / "deployment.yaml"
+    scaling = {"scaling": {"rope_type": "yarn", "scales": [1, 2, 4]}}
+    file.write_text(yaml.safe_dump({"model": str(model)} | scaling | settings))
+    finished = subprocess.run(
+        [str(pathlib.Path(sys.executable).with_name("posenc")), "serve", "--config", str(file)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert finished.returncode == 2, finished.stderr
+    assert rule in finished.stderr
+    assert "Traceback" not in finished.stderr
