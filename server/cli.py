@@ -13,6 +13,7 @@ from rich.console import Console
 from posenc_runtime.vllm_adapter import serving
 from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
 from posenc_runtime.vllm_adapter.engine_args import ArgumentRefused, command_line, serve_arguments
+from posenc_runtime.vllm_adapter.support import Unsupported
 from server import report
 from server.deployment import checkpoint_of, deployment_of
 from server.load import ConfigurationError, load
@@ -118,11 +119,14 @@ class _refusals:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, ConfigurationError | ArgumentRefused | IncompatibleVllm):
+        if isinstance(error, ConfigurationError | ArgumentRefused | IncompatibleVllm | Unsupported):
             for line in str(error).splitlines():
                 _err.print(f"[bold red]refused[/] {line}", highlight=False)
             raise typer.Exit(2)
         if isinstance(error, OSError) and error.errno is not None and error.strerror:
             _err.print(f"[bold red]refused[/] {error.strerror}", highlight=False)
+            raise typer.Exit(1)
+        if isinstance(error, serving.EngineDidNotStart):
+            _err.print(f"[bold red]failed[/] {error}", highlight=False)
             raise typer.Exit(1)
         return isinstance(error, KeyboardInterrupt | asyncio.CancelledError)

@@ -56,7 +56,7 @@ class ScaleCoordinator:
         return regime(self.deployment, admission.scale_index)
 
     def allocated(self, request_id: str, block_ids: Sequence[int], *, num_read: int = 0) -> None:
-        """A request got blocks; the first ``num_read`` of them came from the prefix cache.
+        """A request got blocks; the first ``num_read`` of them came from the prefix cache, the others are fresh.
 
         Raises:
             MixedRotations: when a block carries another scale than the request's.

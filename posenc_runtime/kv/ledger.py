@@ -13,31 +13,27 @@ class MixedRotations(RuntimeError):
 
 
 class BlockLedger:
-    """Mirrors, in the scheduler, what the workers' block table of scales says.
+    """Mirrors, in the scheduler, what the workers' table of block scales says.
 
     A block keeps its scale after its request has gone, because the prefix cache may hand it out again.
     """
 
     def __init__(self) -> None:
         self._scale_of: dict[int, int] = {}
-        self._holders: Counter[int] = Counter()
-        self._held_by: dict[str, list[int]] = {}
+        self._holders: dict[int, set[str]] = {}
+        self._held_by: dict[str, set[int]] = {}
         self._num_held: Counter[int] = Counter()
 
     def write(self, request_id: str, block_ids: Iterable[int], scale_index: int) -> None:
         """A request got fresh blocks, which it will fill with keys of its scale.
 
-        Raises:
-            MixedRotations: when another request holds one of them at another scale.
+        Who held such a block has lost it: a sliding window gives blocks back while its request runs on.
         """
         for block_id in block_ids:
             if block_id == NULL_BLOCK:
                 continue
-            if self._holders[block_id] and self._scale_of[block_id] != scale_index:
-                raise MixedRotations(
-                    f"block {block_id} is held at scale {self._scale_of[block_id]}, "
-                    f"request {request_id} would write keys of scale {scale_index}"
-                )
+            for holder in list(self._holders.get(block_id, ())):
+                self._let_go(holder, block_id)
             self._scale_of[block_id] = scale_index
             self._hold(request_id, block_id)
 
@@ -53,25 +49,31 @@ class BlockLedger:
             carried = self._scale_of.get(block_id)
             if carried != scale_index:
                 raise MixedRotations(
-                    f"request {request_id} reads keys of scale {scale_index}, "
-                    f"but block {block_id} of the prefix cache carries scale {carried}"
+                    f"request {request_id} reads keys of scale number {scale_index}, "
+                    f"but block {block_id} of the prefix cache carries number {carried}"
                 )
             self._hold(request_id, block_id)
 
     def release(self, request_id: str) -> None:
         """A request gave its blocks back: it finished, was cancelled, or was preempted."""
         for block_id in self._held_by.pop(request_id, ()):
-            self._holders[block_id] -= 1
-            if not self._holders[block_id]:
-                del self._holders[block_id]
-                self._num_held[self._scale_of[block_id]] -= 1
+            self._let_go(request_id, block_id)
 
     def num_held(self, scale_index: int) -> int:
         """Blocks that running requests hold at a scale; a shared block counts once."""
         return self._num_held[scale_index]
 
     def _hold(self, request_id: str, block_id: int) -> None:
-        self._held_by.setdefault(request_id, []).append(block_id)
-        self._holders[block_id] += 1
-        if self._holders[block_id] == 1:
+        self._held_by.setdefault(request_id, set()).add(block_id)
+        holders = self._holders.setdefault(block_id, set())
+        if not holders:
             self._num_held[self._scale_of[block_id]] += 1
+        holders.add(request_id)
+
+    def _let_go(self, request_id: str, block_id: int) -> None:
+        self._held_by.get(request_id, set()).discard(block_id)
+        holders = self._holders[block_id]
+        holders.discard(request_id)
+        if not holders:
+            del self._holders[block_id]
+            self._num_held[self._scale_of[block_id]] -= 1

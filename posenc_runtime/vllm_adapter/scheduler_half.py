@@ -32,13 +32,16 @@ class SchedulerHalf:
     """
 
     def __init__(self, deployment: Deployment, block_sizes: Sequence[int]) -> None:
+        self._deployment = deployment
         self._coordinator = ScaleCoordinator(deployment)
         self._block_sizes = block_sizes
 
     def on_new_request(self, request: Request) -> None:
         """Choose the scale and put its regime into the salt, before anybody looks the prefix up."""
+        # The prompt of a streaming-input session goes on growing after this: it may reach any length.
+        max_tokens = self._deployment.max_model_len if request.resumable else request.max_tokens
         regime_name = self._coordinator.admit(
-            request.request_id, num_prompt_tokens=request.num_prompt_tokens, max_tokens=request.max_tokens
+            request.request_id, num_prompt_tokens=request.num_prompt_tokens, max_tokens=max_tokens
         )
         salt = salted(request.cache_salt, regime_name)
         if salt != request.cache_salt:

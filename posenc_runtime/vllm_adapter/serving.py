@@ -17,15 +17,19 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 
+class EngineDidNotStart(RuntimeError):
+    """The engine's process ended while starting: no memory, no weights, or a bug."""
+
+
 def prepare_environment(*, verbose: bool, world_size: int) -> None:
     """Set what vLLM reads from the environment, before it is imported. What the user set stays.
 
     Args:
-        verbose: let vLLM log what it does; otherwise warnings only.
+        verbose: let vLLM log what it does; otherwise errors only.
         world_size: workers on this machine.
     """
     if not verbose:
-        os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     # The deployment's largest scale covers max_model_len; a tokenizer's model_max_length must not refuse it.
     os.environ.setdefault("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
@@ -39,6 +43,7 @@ async def running_engine(args: argparse.Namespace) -> AsyncIterator[Any]:
     """Start the engine, and stop it on leaving.
 
     Raises:
+        EngineDidNotStart: when the engine's process ended while starting.
         IncompatibleVllm: when vLLM lacks a name that we touch.
         Unsupported: when the engine's configuration cannot be combined with scaling.
     """
@@ -49,9 +54,15 @@ async def running_engine(args: argparse.Namespace) -> AsyncIterator[Any]:
     compat.verify_server()
     engine_args = AsyncEngineArgs.from_cli_args(args)
     refuse_unsupported(engine_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER))
-    async with build_async_engine_client_from_engine_args(
-        engine_args, usage_context=UsageContext.OPENAI_API_SERVER
-    ) as engine:
+    starting = build_async_engine_client_from_engine_args(engine_args, usage_context=UsageContext.OPENAI_API_SERVER)
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            engine = await stack.enter_async_context(starting)
+        except RuntimeError as error:
+            # The cause was logged by the engine's own process; here is only that it ended.
+            raise EngineDidNotStart(
+                "the engine did not start: the cause is above; --verbose shows all that vLLM says"
+            ) from error
         yield engine
 
 

@@ -160,7 +160,6 @@ def test_metrics_have_ours_beside_vllms_and_the_dashboard_finds_all_that_it_asks
 CHAT = [{"role": "user", "content": "hello"}]
 BAD_REQUESTS = {
     "prompt-too-long": ("completions", {"prompt": "a" * 2049}),
-    "prompt-and-answer-too-long": ("completions", {"prompt": "a" * 2000, "max_tokens": 100}),
     "negative-max-tokens": ("completions", {"prompt": "a", "max_tokens": -1}),
     "huge-max-tokens": ("completions", {"prompt": "a", "max_tokens": 10**9}),
     "max-tokens-as-text": ("completions", {"prompt": "a", "max_tokens": "many"}),
@@ -209,16 +208,15 @@ def test_a_body_that_is_not_a_request_gets_openais_error_shape(
     assert client.completions.create(model="tiny", prompt="a", max_tokens=1).choices
 
 
-def test_a_client_that_names_our_regime_in_its_salt_is_kept_apart(client: openai.OpenAI) -> None:
-    honest = client.completions.create(model="tiny", prompt="h" * 100, max_tokens=8, temperature=0)
-    forged = client.completions.create(
-        model="tiny",
-        prompt="h" * 100,
-        max_tokens=8,
-        temperature=0,
-        extra_body={"cache_salt": "\x00posenc:yarn:2:0123456789abcdef"},
-    )
-    assert forged.choices[0].text == honest.choices[0].text
+def test_an_answer_ends_at_the_served_length_whatever_was_asked_for(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="tiny", prompt="a" * 2000, max_tokens=100)
+    assert answer.usage is not None and answer.usage.total_tokens == 2048
+    assert posenc_of(answer)["admission_tokens"] == 2048
+
+
+def test_a_client_that_names_a_regime_in_its_salt_is_refused(http: httpx.Client) -> None:
+    salt = "\x00posenc:yarn:2:0123456789abcdef"
+    assert_refused(http.post("/v1/completions", json={"model": "tiny", "prompt": "h", "cache_salt": salt}))
 
 
 def assert_refused(response: httpx.Response) -> None:

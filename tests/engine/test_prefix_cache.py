@@ -41,7 +41,7 @@ def test_without_the_salt_a_prompt_would_be_served_across_scales_and_the_ledger_
     )
     environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(pathlib.Path(__file__).parents[2])])}
     prompt = prompts(200)
-    with pytest.raises(EngineFailed, match=r"MixedRotations: request .* reads keys of scale 1, but block"):
+    with pytest.raises(EngineFailed, match=r"MixedRotations: request .* reads keys of scale number 1, but block"):
         run_engine(
             tiny,
             arguments("yarn", enforce_eager=True),
