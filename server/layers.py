@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 PREFIX = "POSENC_"
+OF_THE_SET_UP = {"POSENC_DEVICE", "POSENC_VENV"}  # read by deploy/environment.py; no settings
 
 
 class UniqueKeysLoader(yaml.SafeLoader):
@@ -32,7 +33,7 @@ def environment_layer(environment: Mapping[str, str], known: set[str]) -> dict[s
     """
     layer: dict[str, Any] = {}
     for variable, text in sorted(environment.items()):
-        if not variable.startswith(PREFIX):
+        if not variable.startswith(PREFIX) or variable in OF_THE_SET_UP:
             continue
         path = variable.removeprefix(PREFIX).lower().split("__")
         if path[0] not in known:

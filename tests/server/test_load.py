@@ -40,7 +40,7 @@ def test_a_file_says_it_all(file: pathlib.Path) -> None:
 
 
 def test_the_environment_goes_over_the_file_and_set_over_the_environment(file: pathlib.Path) -> None:
-    environment = {"POSENC_SCALING__HEADROOM_TOKENS": "64", "POSENC_SERVER__PORT": "9000", "PATH": "/bin"}
+    environment = {"POSENC_SCALING__HEADROOM_TOKENS": "64", "POSENC_SERVER__PORT": "9000", "POSENC_DEVICE": "cpu"}
     settings = load(file, ["server.port=9001", "engine.max_num_seqs=4"], environment)
     assert settings.scaling.headroom_tokens == 64
     assert settings.server.port == 9001

@@ -1,0 +1,77 @@
+# The project's verbs. `make` alone lists them.
+
+PYTHON := $(or $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,$(shell command -v $(name)))),python3)
+VENV := $(or $(POSENC_VENV),.venv)
+BIN := $(VENV)/bin
+CONFIG ?= configs/demo.yaml
+ARGS ?=
+
+# timed NAME, COMMAND: runs the command, says how long it took, and keeps its exit status.
+define timed
+@start=$$(date +%s); $(2); status=$$?; \
+took=$$(( $$(date +%s) - start )); \
+printf '%s: %s, %dm%02ds\n' "$(1)" "$$([ $$status -eq 0 ] && echo passed || echo "FAILED ($$status)")" \
+	$$(( took / 60 )) $$(( took % 60 )); \
+exit $$status
+endef
+
+# These two choose the environment; the server would take them for misspelt settings of its own.
+unexport POSENC_DEVICE POSENC_VENV
+MAKE_ENVIRONMENT := POSENC_DEVICE='$(POSENC_DEVICE)' POSENC_VENV='$(POSENC_VENV)' $(PYTHON) deploy/environment.py
+
+.DEFAULT_GOAL := help
+# Test runs follow each other even under -j: an engine and the fast tests together would starve each other.
+.NOTPARALLEL:
+.PHONY: help setup environment serve test test-fast test-engine check format bench accuracy picture train-demo clean clean-env
+
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo '  POSENC_DEVICE=cpu|cuda overrides what is detected, POSENC_VENV=DIR puts the environment elsewhere.'
+
+setup: ## make the environment in .venv (a second run does nothing)
+	@$(MAKE_ENVIRONMENT)
+
+environment:
+	@$(MAKE_ENVIRONMENT) --quiet
+
+serve: environment ## serve a model: CONFIG=configs/demo.yaml
+	@$(BIN)/posenc serve --config $(CONFIG)
+
+test: test-fast test-engine ## all tests, the fast ones first
+
+test-fast: environment ## tests that start no engine: ARGS=...
+	$(call timed,fast tests,$(BIN)/python -m pytest -m "not engine" -rs $(ARGS))
+
+test-engine: environment ## tests that start a vLLM engine: ARGS=...
+	$(call timed,engine tests,$(BIN)/python -m pytest -m engine -rs --timeout 900 $(ARGS))
+
+check: environment ## lint, formatting, types and import rules
+	$(call timed,check,failed=0; \
+	$(BIN)/ruff check . || failed=1; \
+	$(BIN)/ruff format --check . || failed=1; \
+	$(BIN)/mypy --strict || failed=1; \
+	$(BIN)/lint-imports || failed=1; \
+	[ $$failed -eq 0 ])
+
+format: environment ## rewrite the sources the way `make check` wants them
+	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+bench: environment ## measure speed: ARGS=...
+	@$(BIN)/python -m tests.benchmarks $(ARGS)
+
+accuracy: environment ## measure answers beyond the trained length: ARGS=...
+	@$(BIN)/python -m tests.benchmarks.accuracy $(ARGS)
+
+picture: environment ## draw the README's picture
+	@$(BIN)/python -m tests.benchmarks.picture $(ARGS)
+
+train-demo: environment ## train the demo checkpoint again: ARGS=...
+	@$(BIN)/python -m posenc_runtime.zoo.train $(ARGS)
+
+clean: ## remove caches and build leftovers, keep the environment
+	rm -rf build *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+clean-env: clean ## remove the environment too
+	rm -rf $(VENV) $(VENV).lock

@@ -1,0 +1,246 @@
+"""Make the project's environment: a virtual environment holding the build of vLLM that this machine can run.
+
+It uses the standard library alone, because it runs before anything is installed, and its syntax is that of Python 3.8,
+so that an interpreter that is too old can still look for a newer one instead of failing on the first line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from progress import Progress, duration
+from venv_folder import NotOurs, VenvFolder
+
+ROOT = Path(__file__).resolve().parent.parent
+OLDEST, NEWEST = (3, 11), (3, 13)
+
+# The CPU build of vLLM asks for this exact torch, which lies on PyTorch's own index only. That index is asked for this
+# one wheel and for nothing else: as an extra index it would be asked about every package, and where it cannot be
+# reached each of those questions waits for a timeout.
+TORCH_CPU = "torch==2.13.0+cpu"
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+
+# vLLM asks for these without saying which build, so that pip takes the CUDA ones, and transformers then fails on import
+# because it finds them. Serving text needs none of them: those that cannot be imported go. Leaving them out beforehand
+# would mean keeping a copy of vLLM's own list of requirements.
+COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
+
+# --no-compile: imports compile what they use, while pip would compile two hundred packages whole.
+PIP_INSTALL = ("-m", "pip", "install", "--no-compile", "--prefer-binary")
+
+# -I: what the current folder would supply does not count as installed. Our packages are imported no deeper than their
+# top, so that a mistake in a source does not stop the environment in which it would be found.
+VERIFY = (
+    "-I",
+    "-c",
+    """
+import importlib.metadata
+import torch, transformers, vllm, posenc_runtime, server
+from vllm import LLM
+plugins = importlib.metadata.entry_points(group="vllm.general_plugins")
+assert any(plugin.name == "posenc" for plugin in plugins), "vLLM would not find the posenc plug-in"
+print("vllm", vllm.__version__, "torch", torch.__version__, "transformers", transformers.__version__)
+""",
+)
+
+HINTS = (
+    (r"No space left on device", "The disk is full: the environment takes about 4 GB, and 9 GB for CUDA."),
+    (r"No matching distribution found for torch==", f"This PyTorch comes from {TORCH_CPU_INDEX}: can it be reached?"),
+    (
+        r"ConnectionError|ConnectTimeout|ReadTimeout|Name or service not known|Max retries exceeded|ProxyError",
+        "The package index could not be reached: check the network, or pip's proxy and index settings.",
+    ),
+)
+
+
+class SetupError(Exception):
+    """A set-up that cannot go on, told with what its reader can do about it."""
+
+
+def supported(version: tuple[int, ...]) -> bool:
+    return OLDEST <= version[:2] <= NEWEST
+
+
+def version_of(python: str | Path) -> tuple[int, ...] | None:
+    """What the interpreter itself says: a name on PATH may be a shim with nothing behind it."""
+    ask = [str(python), "-c", "import sys; print(*sys.version_info[:3])"]
+    try:
+        answer = subprocess.run(ask, capture_output=True, text=True, timeout=30, check=True)
+        return tuple(int(part) for part in answer.stdout.split())
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+
+
+def find_interpreter(names: Iterable[str], ask: Callable[[str], tuple[int, ...] | None] = version_of) -> str:
+    """The first of the names that runs and is supported."""
+    for name in names:
+        version = ask(name)
+        if version is not None and supported(version):
+            return name
+    bounds = " to ".join(".".join(map(str, bound)) for bound in (OLDEST, NEWEST))
+    raise SetupError(f"Python {bounds} is needed. Install one, or name it: make setup PYTHON=/path/to/python3.11")
+
+
+def has_nvidia_gpu() -> bool:
+    """Whether a GPU and its driver are there; nvidia-smi is asked last because it can take seconds."""
+    if Path("/dev/nvidia0").exists():
+        try:
+            ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            return False
+        return True
+    smi = shutil.which("nvidia-smi")
+    return smi is not None and subprocess.run([smi, "-L"], capture_output=True, check=False).returncode == 0
+
+
+def wanted_device(settings: Mapping[str, str], detect: Callable[[], bool] = has_nvidia_gpu) -> str:
+    asked = settings.get("POSENC_DEVICE", "")
+    if asked not in ("", "cpu", "cuda"):
+        raise SetupError(f"POSENC_DEVICE is {asked!r}; it can be cpu or cuda, or be left out")
+    return asked or ("cuda" if detect() else "cpu")
+
+
+def fingerprint(sources: Iterable[bytes], choices: Iterable[str]) -> str:
+    """Changes whenever the environment would: with these files, the extras, the interpreter or its place."""
+    parts = [hashlib.sha256(source).hexdigest() for source in sources]
+    return hashlib.sha256("\n".join([*parts, *choices]).encode()).hexdigest()
+
+
+def hint(log: str) -> str:
+    advice = [text for pattern, text in HINTS if re.search(pattern, log)]
+    return " ".join([*advice[:1], "Run make setup again: it goes on from where it stopped."])
+
+
+class Setup:
+    """The steps from an empty folder, or from what an interrupted set-up left there, to verified imports."""
+
+    def __init__(self, venv: VenvFolder, device: str, extras: str) -> None:
+        self._venv, self._device, self._extras = venv, device, extras
+        self._own_torch = device == "cpu" and sys.platform == "linux"
+        self._progress = Progress(steps=5 if self._own_torch else 4)
+
+    def run(self) -> None:
+        try:
+            self._virtual_environment()
+            if self._own_torch:
+                self._torch()
+            self._packages()
+            self._companions()
+            self._imports()
+        except BaseException:
+            self._progress.failed()
+            raise
+
+    def _virtual_environment(self) -> None:
+        self._progress.start("virtual environment, Python {}.{}".format(*sys.version_info))
+        fits = self._venv.usable(self._device)
+        if not fits:
+            self._venv.clear()
+        elif self._venv.record():
+            self._venv.drop_half_installed()
+        self._venv.write_record(ready=False, device=self._device)
+        self._venv.log.write_bytes(b"")
+        if not fits and self._python("-m", "venv", str(self._venv.folder), python=sys.executable) is None:
+            self._fail()
+        self._progress.done("already there" if fits else "")
+
+    def _torch(self) -> None:
+        self._progress.start(f"PyTorch {TORCH_CPU.split('==')[1]}")
+        if self._venv.has(TORCH_CPU):
+            self._progress.done("already there")
+            return
+        own_index = ("--index-url", TORCH_CPU_INDEX, "--timeout", "10", "--retries", "1")
+        wheel_alone = (*PIP_INSTALL, "--no-deps", TORCH_CPU)
+        # Where PyTorch's index is out of reach, a mirror that pip is set to use may have the wheel.
+        if self._python(*wheel_alone, *own_index) is None and self._python(*wheel_alone) is None:
+            self._fail()
+        self._progress.done()
+
+    def _packages(self) -> None:
+        # One resolution for vLLM, posenc and its tools: in two, the second could undo what the first chose.
+        self._progress.start(f"vLLM for {self._device}, posenc and its tools")
+        if self._python(*PIP_INSTALL, "--editable", f".[{self._extras}]") is None:
+            self._fail()
+        self._progress.done()
+
+    def _companions(self) -> None:
+        self._progress.start("companions of PyTorch")
+        broken = self._venv.broken(COMPANIONS, self._progress.tick)
+        if broken and self._python("-m", "pip", "uninstall", "--yes", *broken) is None:
+            self._fail()
+        self._progress.done(f"removed, as they cannot be imported: {', '.join(broken)}" if broken else "")
+
+    def _imports(self) -> None:
+        self._progress.start("trial import")
+        versions = self._python(*VERIFY)
+        if versions is None:
+            self._fail()
+        self._progress.done(versions)
+
+    def _python(self, *arguments: str, python: str = "") -> str | None:
+        return self._venv.run(arguments, self._progress.tick, python)
+
+    def _fail(self) -> NoReturn:
+        output = self._venv.log.read_text(errors="replace").rpartition("\n$ ")[2]
+        # pip can print a thousand characters in one line.
+        tail = "\n".join(f"    {line[:200]}" for line in output.splitlines()[-20:])
+        raise SetupError(f"the last lines of {self._venv.log}:\n{tail}\n{hint(output)}")
+
+
+def set_up(folder: Path, with_dev: bool, quiet: bool) -> None:
+    began = time.monotonic()
+    device = wanted_device(os.environ)
+    extras = f"{device},dev" if with_dev else device
+    sources = [ROOT / "pyproject.toml", Path(__file__)]
+    mark = fingerprint((source.read_bytes() for source in sources), (extras, str(sys.version_info[:2]), str(folder)))
+    venv = VenvFolder(folder, ROOT)
+    if not venv.ready(mark):
+        venv.lock()
+    if venv.ready(mark):
+        if not quiet:
+            print(f"{folder} is ready ({device})")
+        return
+    Setup(venv, device, extras).run()
+    venv.write_record(ready=True, device=device, mark=mark)
+    print(f"{folder} is ready ({device}), made in {duration(time.monotonic() - began)}")
+
+
+def stop(number: int, frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quiet", action="store_true", help="say nothing when the environment is ready")
+    parser.add_argument("--no-dev", action="store_true", help="leave out the tools for tests and checks")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        if not supported(sys.version_info[:2]):
+            python = find_interpreter(("python3.11", "python3.12", "python3.13"))
+            os.execvp(python, [python, *sys.argv])
+        folder = Path(os.environ.get("POSENC_VENV") or ".venv")
+        set_up(ROOT / folder, with_dev=not options.no_dev, quiet=options.quiet)
+    except (SetupError, NotOurs) as error:
+        print(f"set-up failed: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted: run make setup again, it goes on from where it stopped", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

