@@ -9,7 +9,7 @@ import pytest
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.engine_args import engine_arguments
-from tests.checkpoints import TRAINED
+from tests.checkpoints import TRAINED, save_tiny
 from tests.engine.conftest import PromptMaker
 from tests.engine.run_engine import Answer, run_engine
 from tests.engine.transformers_oracle import Oracle
@@ -71,3 +71,33 @@ def test_each_request_of_a_mixed_batch_answers_as_transformers_at_its_own_scale(
         assert_answers_as_transformers(tiny, rope_type, prompt, scale, answer)
         assert_answers_as_transformers(tiny, rope_type, prompt, scale, repeated)
         assert repeated.num_cached_tokens == (length - 1) // 32 * 32
+
+
+def test_two_tensor_parallel_workers_answer_as_transformers(
+    tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    batch = [(prompts(length), NEW_TOKENS) for length, _ in REQUESTS]
+    (answers,) = run_engine(
+        tiny,
+        arguments("yarn", enforce_eager=True, tensor_parallel_size=2),
+        [batch],
+        environment={"VLLM_CPU_OMP_THREADS_BIND": "0|1"},
+        folder=tmp_path,
+    )
+    for (_, scale), (prompt, _), answer in zip(REQUESTS, batch, answers, strict=True):
+        assert_answers_as_transformers(tiny, "yarn", prompt, scale, answer)
+
+
+def test_interleaved_pairs_and_partial_rotary_answer_as_transformers(
+    prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    # GLM rotates the first half of each head, in interleaved (GPT-J) pairs.
+    model = save_tiny(
+        tmp_path / "glm",
+        "glm",
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+    )
+    batch = [(prompts(length), NEW_TOKENS) for length, _ in REQUESTS]
+    (answers,) = run_engine(model, arguments("yarn", enforce_eager=True), [batch], folder=tmp_path)
+    for (_, scale), (prompt, _), answer in zip(REQUESTS, batch, answers, strict=True):
+        assert_answers_as_transformers(model, "yarn", prompt, scale, answer)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import pathlib
 import random
 from typing import Any
 
+import httpx
+import openai
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.engine.running_server import running_server
 
@@ -18,14 +22,10 @@ AT_ONCE = 32
 async def test_200_requests_of_random_lengths_answer_as_each_does_alone_while_the_pool_preempts(
     tiny: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    import asyncio
-
-    import openai
-
     source = random.Random(7)
     requests = [
         ([source.randrange(2, 256) for _ in range(source.choice((20, 100, 230, 300, 500, 900, 1500)))],
-         source.randrange(8, 64))
+         source.randrange(32, 128))
         for _ in range(NUM_REQUESTS)
     ]  # fmt: skip
     settings: dict[str, Any] = {
@@ -38,43 +38,40 @@ async def test_200_requests_of_random_lengths_answer_as_each_does_alone_while_th
             "block_size": 32,
             "max_num_seqs": AT_ONCE,
             "max_num_batched_tokens": 512,
-            # 32 requests of a mean 520 tokens want 520 blocks
-            "num_gpu_blocks_override": 200,
+            # 32 requests of a mean 560 tokens want 560 blocks
+            "num_gpu_blocks_override": 80,
+            "kv_cache_memory_bytes": 2**28,
         },
     }
+    gate = asyncio.Semaphore(AT_ONCE)
     with running_server(tmp_path, settings, {"VLLM_CPU_OMP_THREADS_BIND": "0"}) as address:
-        client = openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=600)
+        async with openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=600) as client:
 
-        async def answer(prompt: list[int], max_tokens: int) -> tuple[list[int], float]:
-            completion = await client.completions.create(
-                model="tiny",
-                prompt=prompt,
-                max_tokens=max_tokens,
-                temperature=0,
-                extra_body={"ignore_eos": True, "return_token_ids": True},
-            )
-            body = completion.model_dump()
-            return body["choices"][0]["token_ids"], body["kv_transfer_params"]["posenc"]["scale"]
+            async def answer(prompt: list[int], max_tokens: int) -> tuple[list[int], float]:
+                completion = await client.completions.create(
+                    model="tiny",
+                    prompt=prompt,
+                    max_tokens=max_tokens,
+                    temperature=0,
+                    extra_body={"ignore_eos": True, "return_token_ids": True},
+                )
+                body = completion.model_dump()
+                return body["choices"][0]["token_ids"], body["kv_transfer_params"]["posenc"]["scale"]
 
-        gate = asyncio.Semaphore(AT_ONCE)
+            async def crowded(prompt: list[int], max_tokens: int) -> tuple[list[int], float]:
+                async with gate:
+                    return await answer(prompt, max_tokens)
 
-        async def crowded(prompt: list[int], max_tokens: int) -> tuple[list[int], float]:
-            async with gate:
-                return await answer(prompt, max_tokens)
-
-        together = await asyncio.gather(*(crowded(*request) for request in requests))
-        preemptions = await preempted(address)
-        alone = [await answer(*request) for request in requests]
-        assert preemptions >= 20
-        assert await preempted(address) == preemptions
+            together = await asyncio.gather(*(crowded(*request) for request in requests))
+            preemptions = await preempted(address)
+            alone = [await answer(*request) for request in requests]
+            assert preemptions >= 20
+            assert await preempted(address) == preemptions
     assert {scale for _, scale in together} == {1.0, 2.0, 4.0, 8.0}
     assert together == alone
 
 
 async def preempted(address: str) -> int:
-    import httpx
-    from prometheus_client.parser import text_string_to_metric_families
-
     async with httpx.AsyncClient() as client:
         text = (await client.get(f"{address}/metrics")).text
     return sum(

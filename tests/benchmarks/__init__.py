@@ -1,0 +1,1 @@
+"""Measurements of speed and of answers; none of them is a test."""

@@ -1,0 +1,129 @@
+"""Throughput of our engine over stock vLLM with static YaRN: ``python -m tests.benchmarks``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import tempfile
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from tests.benchmarks import record
+from tests.benchmarks.engine_process import EngineFailed, EngineProcess
+from tests.benchmarks.progress import progress_bar
+from tests.benchmarks.tables import Table
+from tests.benchmarks.throughput import TARGET, Invalid, Measured, caution, idleness, measure, results_table, verdict
+from tests.benchmarks.two_engines import (
+    MODEL,
+    cases,
+    our_arguments,
+    save_model,
+    setup,
+    shared_arguments,
+    stock_arguments,
+)
+
+_console = Console(soft_wrap=True)
+
+
+def last_core() -> int:
+    """The last of the cores that this process may use; the first ones get most of a machine's interrupts."""
+    return max(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) - 1
+
+
+def main(
+    pairs: Annotated[int, typer.Option(min=1, help="Measured pairs a case; at least 7 for a result to quote.")] = 9,
+    batch: Annotated[list[int] | None, typer.Option(min=1, help="Batch size; may be repeated.")] = None,
+    decode_tokens: Annotated[int, typer.Option(min=2, max=4000, help="Tokens that a decode case generates.")] = 128,
+    prefill_tokens: Annotated[int, typer.Option(min=16, max=4000, help="Prompt tokens of a prefill case.")] = 1024,
+    compiled: Annotated[bool, typer.Option("--compiled/--eager", help="Compile the model on both sides.")] = False,
+    core: Annotated[
+        list[int] | None,
+        typer.Option(help="Core that computes; may be repeated. The last one when left out."),
+    ] = None,
+    warm_ups: Annotated[int, typer.Option(min=0, help="Pairs that are run first and not counted.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 0,
+    control: Annotated[
+        bool, typer.Option("--control", help="Stock vLLM on both sides: how far from 1 the measurement is by itself.")
+    ] = False,
+    out: Annotated[pathlib.Path | None, typer.Option(help="Write the result to OUT.json and OUT.md.")] = None,
+) -> None:
+    """Measure the throughput of our engine over stock vLLM with static YaRN at the same largest scale.
+
+    Both engines are alive at once and take turns; each case reports the median and the quartiles of the ratios of its
+    pairs. Missing the target is reported, and is not an error.
+    """
+    all_cases = cases(batch or [1, 8, 32], decode_tokens=decode_tokens, prefill_tokens=prefill_tokens)
+    shared = shared_arguments(all_cases, compiled=compiled)
+    cores = core or [last_core()]
+    results: list[Measured] = []
+    with tempfile.TemporaryDirectory(prefix="posenc-bench-") as name, contextlib.ExitStack() as stack:
+        folder = pathlib.Path(name)
+        bar = stack.enter_context(progress_bar(_console))
+        starting = bar.add_task("making the model", total=3)
+        model = save_model(folder / "model")
+        bar.update(starting, advance=1, description="starting the first engine")
+        try:
+            ours = stack.enter_context(
+                EngineProcess(
+                    model,
+                    stock_arguments(shared) if control else our_arguments(shared),
+                    worker_cores=cores,
+                    # By name: unnamed, vLLM would load whatever else is installed, which the other side does not get.
+                    plugins="" if control else "posenc",
+                    log=folder / "first.log",
+                )
+            )
+            bar.update(starting, advance=1, description="starting the second engine")
+            stock = stack.enter_context(
+                EngineProcess(model, stock_arguments(shared), worker_cores=cores, plugins="", log=folder / "second.log")
+            )
+            bar.update(starting, advance=1, description="engines started")
+            total = len(all_cases) * (pairs + warm_ups) * 2
+            running = bar.add_task("measuring", total=total)
+            for case in all_cases:
+                bar.update(running, description=case.name)
+                results.append(
+                    measure(
+                        case,
+                        ours,
+                        stock,
+                        control=control,
+                        pairs=pairs,
+                        warm_ups=warm_ups,
+                        seed=seed,
+                        advance=lambda: bar.advance(running),
+                    )
+                )
+        except (EngineFailed, Invalid) as error:
+            bar.stop()
+            _console.print(f"[bold red]failed[/] {error}", highlight=False)
+            raise typer.Exit(1) from None
+    settings = {"control": control, "model": MODEL, "both_engines": shared, "cores": cores}
+    remarks = [setup(all_cases, shared, cores), *caution(results), idleness(results)]
+    if control:
+        remarks.insert(0, "A control: how far from 1 these ratios are is what the measurement cannot tell apart.")
+    else:
+        remarks.insert(1, verdict(results))
+    _report(results_table(results, control=control), remarks, settings, results, out)
+
+
+def _report(
+    table: Table, remarks: list[str], settings: dict[str, Any], results: list[Measured], out: pathlib.Path | None
+) -> None:
+    _console.print(table.for_terminal())
+    for remark in remarks:
+        _console.print(remark, highlight=False)
+    if out is None:
+        return
+    result = settings | {"target": TARGET, "cases": [one.to_json() for one in results], "remarks": remarks}
+    markdown = "\n\n".join([f"{table.title}:", table.as_markdown(), *remarks])
+    for file in record.write(out, result, record.Provenance.of_this_run("tests.benchmarks"), markdown):
+        _console.print(f"wrote {file}", highlight=False)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,197 @@
+"""Pass key accuracy over HTTP, by deployment and length: ``python -m tests.benchmarks.accuracy``."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from posenc_runtime.zoo.passkey import PasskeySample, make_sample
+from server.load import ConfigurationError, load
+from server.settings import Settings
+from tests.benchmarks import record
+from tests.benchmarks.intervals import wilson
+from tests.benchmarks.passkey_client import Cell, ask
+from tests.benchmarks.progress import progress_bar
+from tests.benchmarks.servers import ServerFailed, running
+from tests.benchmarks.tables import Table
+from tests.benchmarks.variants import Checkpoint, Variant, command, served_length, served_name, variants
+
+# Far from the seeds with which the demo was trained, its weights selected and its tests written.
+SEED = 7_000_000
+MULTIPLES = (0.5, 1.0, 2.0, 4.0, 8.0)
+CONFIG = pathlib.Path(__file__).parents[2] / "configs" / "demo.yaml"
+_console = Console(soft_wrap=True)
+
+Results = dict[str, list[Cell]]
+
+
+def main(
+    samples: Annotated[int, typer.Option(min=1, help="Samples a cell; at least 200 for a result to quote.")] = 200,
+    config: Annotated[
+        pathlib.Path, typer.Option(help="A deployment's YAML file.", show_default="configs/demo.yaml")
+    ] = CONFIG,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Override a setting, for every deployment alike."),
+    ] = None,
+    deployment: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="unscaled, static-yarn, static-ntk, yarn, dynamic or linear; may be repeated. All when left out."
+        ),
+    ] = None,
+    multiple: Annotated[
+        list[float] | None,
+        typer.Option(min=0.1, help="Length, in trained lengths; may be repeated. 0.5 to 8 when left out."),
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 8,
+    seed: Annotated[int, typer.Option(help="Seed of the first sample; the others follow.")] = SEED,
+    out: Annotated[pathlib.Path | None, typer.Option(help="Write the result to OUT.json and OUT.md.")] = None,
+) -> None:
+    """Measure how often each deployment finds the pass key, at lengths below and beyond the trained one.
+
+    Every deployment gets the same samples; prompt and answer together have exactly the length of their column.
+    The exit status is 1 when a response ran at another scale than its length asks for.
+    """
+    try:
+        settings = load(config, overrides)
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error)) from None
+    checkpoint = Checkpoint.of(settings)
+    chosen = _chosen(variants(checkpoint, settings.scaling.scales), deployment)
+    lengths = [round(one * checkpoint.trained) for one in multiple or MULTIPLES]
+    with progress_bar(_console) as bar:
+        made = _make_samples(settings, lengths, samples, seed, bar)
+        try:
+            results = {
+                variant.name: _measure(variant, config, overrides or [], settings, made, concurrency, checkpoint, bar)
+                for variant in chosen
+            }
+        except ServerFailed as error:
+            bar.stop()
+            _console.print(f"[bold red]failed[/] {error}", highlight=False)
+            raise typer.Exit(1) from None
+    sampled = {
+        "samples": samples,
+        "seed": seed,
+        "concurrency": concurrency,
+        "weights_sha256": checkpoint.weights_sha256,
+    }
+    _report(results, checkpoint.trained, sampled, out)
+    if any(cell.wrong_scales or cell.wrong_lengths for cells in results.values() for cell in cells):
+        raise typer.Exit(1)
+
+
+def results_table(results: Results, trained: int, samples: int) -> Table:
+    """One row for each deployment, one column for each length."""
+    lengths = [cell.length for cell in next(iter(results.values()))]
+    return Table(
+        title=f"Pass key accuracy with 95 % intervals, {samples} samples a cell",
+        headings=("deployment", *(f"{length} tokens ({length / trained:g}x)" for length in lengths)),
+        rows=tuple(
+            (name, *(f"{wilson(cell.correct, cell.samples):.2f}" for cell in cells)) for name, cells in results.items()
+        ),
+    )
+
+
+def scales_remark(results: Results) -> str:
+    """Whether every response ran at the scale that its length asks for, in words."""
+    every = [(name, cell) for name, cells in results.items() for cell in cells]
+    wrong = [
+        f"{name} at {cell.length} tokens ({cell.wrong_scales} of {cell.samples})"
+        for name, cell in every
+        if cell.wrong_scales
+    ]
+    miscounted = sum(cell.wrong_lengths for _, cell in every)
+    named = sum(count for _, cell in every for scale, count in cell.scales.items() if scale != "none")
+    said = f"All {named} responses of Posenc ran at the scale expected of their length; stock vLLM names none."
+    if wrong:
+        said = f"NOT at the expected scale: {'; '.join(wrong)}."
+    if miscounted:
+        said += f" The server counted {miscounted} prompts otherwise than the samples do."
+    return said
+
+
+def to_json(results: Results) -> list[dict[str, Any]]:
+    """Every cell with its interval."""
+    return [
+        {"deployment": name}
+        | dataclasses.asdict(cell)
+        | {"accuracy": dataclasses.asdict(wilson(cell.correct, cell.samples))}
+        for name, cells in results.items()
+        for cell in cells
+    ]
+
+
+def _chosen(known: dict[str, Variant], names: Sequence[str] | None) -> list[Variant]:
+    if unknown := [name for name in names or () if name not in known]:
+        raise typer.BadParameter(f"--deployment must be one of {', '.join(known)}, got {', '.join(unknown)}")
+    return [variant for name, variant in known.items() if not names or name in names]
+
+
+def _make_samples(
+    settings: Settings, lengths: Sequence[int], samples: int, seed: int, bar: Progress
+) -> dict[int, Sequence[PasskeySample]]:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(settings.model)
+    task = bar.add_task("making samples", total=samples * len(lengths))
+    made: dict[int, Sequence[PasskeySample]] = {}
+    for length in lengths:
+        of_length = []
+        for index in range(samples):
+            of_length.append(make_sample(tokenizer, length, seed + index))
+            bar.advance(task)
+        made[length] = of_length
+    return made
+
+
+def _measure(
+    variant: Variant,
+    config: pathlib.Path,
+    overrides: Sequence[str],
+    settings: Settings,
+    samples: dict[int, Sequence[PasskeySample]],
+    concurrency: int,
+    checkpoint: Checkpoint,
+    bar: Progress,
+) -> list[Cell]:
+    task = bar.add_task(f"{variant.name}: starting", total=sum(map(len, samples.values())))
+    started = command(variant, config, overrides, settings, served_length(settings, checkpoint))
+    with running(started) as address:
+        bar.reset(task, description=variant.name)
+        return asyncio.run(
+            ask(
+                address,
+                served_name(settings),
+                variant,
+                samples,
+                trained=checkpoint.trained,
+                concurrency=concurrency,
+                advance=lambda: bar.advance(task),
+            )
+        )
+
+
+def _report(results: Results, trained: int, sampled: dict[str, Any], out: pathlib.Path | None) -> None:
+    table = results_table(results, trained, sampled["samples"])
+    _console.print(table.for_terminal())
+    remark = scales_remark(results)
+    _console.print(remark, highlight=False)
+    if out is None:
+        return
+    result = sampled | {"trained_length": trained, "cells": to_json(results), "remark": remark}
+    markdown = f"{table.title}:\n\n{table.as_markdown()}\n\n{remark}"
+    for file in record.write(out, result, record.Provenance.of_this_run("tests.benchmarks.accuracy"), markdown):
+        _console.print(f"wrote {file}", highlight=False)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,155 @@
+"""An engine in a process of its own, and how busy that process is while it has nothing to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, Self
+
+import psutil
+
+_ENVIRONMENT = {
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    "VLLM_CPU_NUM_OF_RESERVED_CPU": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    # OpenMP threads sleep between parallel regions and do not spin: an engine that waits must not slow the other.
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
+
+
+class EngineFailed(RuntimeError):
+    """The engine did not start or ended early; the message is the end of its log."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """What an engine did with one batch."""
+
+    seconds: float
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    scales: list[float]
+
+
+class EngineProcess:
+    """Start an engine and keep it: a context manager.
+
+    Args:
+        arguments: those of ``vllm.LLM``.
+        worker_cores: cores that compute; everything else of the engine stays off them where there are others.
+        plugins: vLLM's ``VLLM_PLUGINS``; an empty string loads none.
+        log: where all of the engine's output goes.
+    """
+
+    def __init__(
+        self,
+        model: pathlib.Path,
+        arguments: dict[str, Any],
+        *,
+        worker_cores: Sequence[int],
+        plugins: str,
+        log: pathlib.Path,
+    ) -> None:
+        self._job = {"model": str(model), "arguments": arguments, "worker_cores": list(worker_cores)}
+        self._environment = _ENVIRONMENT | {
+            "VLLM_PLUGINS": plugins,
+            "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, worker_cores)),
+        }
+        self._log = log
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.benchmarks.engine_worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=os.environ | self._environment,
+            )
+        try:
+            self._ask(self._job)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is None:
+            return
+        family = self._family()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        # Workers of an engine that died are on their own.
+        for process in psutil.wait_procs(family, timeout=5)[1]:
+            process.kill()
+
+    def run(self, prompts: list[list[int]], max_tokens: int) -> Batch:
+        """Generate ``max_tokens`` tokens for every prompt.
+
+        Raises:
+            EngineFailed: when the engine ends before it answers.
+        """
+        return Batch(**self._ask({"prompts": prompts, "max_tokens": max_tokens}))
+
+    def cpu_seconds(self) -> float:
+        """Processor time of the engine's processes since they began."""
+        total = 0.0
+        for process in self._family():
+            try:
+                times = process.cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            total += times.user + times.system
+        return total
+
+    def wait_until_idle(self, *, at_most: float = 0.05, patience: float = 15.0) -> float:
+        """Wait until the engine leaves the processor alone; returns the share of a core that it still takes.
+
+        vLLM's workers poll for the next step for a second before they go to sleep.
+        """
+        deadline = time.monotonic() + patience
+        while True:
+            before, began = self.cpu_seconds(), time.monotonic()
+            time.sleep(0.3)
+            share = (self.cpu_seconds() - before) / (time.monotonic() - began)
+            if share <= at_most or time.monotonic() > deadline:
+                return share
+
+    def _family(self) -> list[psutil.Process]:
+        assert self._process is not None
+        try:
+            parent = psutil.Process(self._process.pid)
+            return [parent, *parent.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(message) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise EngineFailed(self._end_of_log()) from None
+        line = self._process.stdout.readline()
+        if not line:
+            raise EngineFailed(self._end_of_log())
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _end_of_log(self) -> str:
+        return "the engine ended early; its log ends with\n" + self._log.read_text(errors="replace")[-6000:]

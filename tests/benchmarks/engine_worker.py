@@ -1,0 +1,85 @@
+"""One vLLM engine behind a pipe: a line of JSON comes in on stdin, a line of JSON goes out on stdout.
+
+The first line says what to start: ``{"model": ..., "arguments": {...}, "worker_cores": [1]}``. Every further one is a
+batch: ``{"prompts": [[...], ...], "max_tokens": 64}``. The end of stdin is the end of the engine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any, TextIO
+
+import psutil
+
+
+def _main() -> None:
+    answers = _take_stdout()
+    job = json.loads(sys.stdin.readline())
+
+    from vllm import LLM
+
+    llm = LLM(job["model"], **job["arguments"])
+    _leave_cores(set(job["worker_cores"]))
+    _say(answers, {"ready": True})
+    for line in sys.stdin:
+        batch = json.loads(line)
+        _say(answers, _run(llm, batch["prompts"], batch["max_tokens"]))
+
+
+def _take_stdout() -> TextIO:
+    """Keep stdout for answers: vLLM's processes and libraries print where they like, from now on to stderr."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    return answers
+
+
+def _say(answers: TextIO, answer: dict[str, Any]) -> None:
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
+
+
+def _run(llm: Any, prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
+    """Generate exactly ``max_tokens`` tokens for every prompt, and say how long all of it took."""
+    from vllm import SamplingParams
+
+    parameters = SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True, detokenize=False)
+    began = time.perf_counter()
+    outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], parameters, use_tqdm=False)
+    seconds = time.perf_counter() - began
+    said = [(output.kv_transfer_params or {}).get("posenc") for output in outputs]
+    return {
+        "seconds": seconds,
+        "prompt_tokens": sum(len(output.prompt_token_ids) for output in outputs),
+        "cached_tokens": sum(output.num_cached_tokens or 0 for output in outputs),
+        "generated_tokens": sum(len(output.outputs[0].token_ids) for output in outputs),
+        "scales": sorted({one["scale"] for one in said if one}),
+    }
+
+
+def _leave_cores(worker_cores: set[int]) -> None:
+    """Move every thread that OpenMP did not bind to the workers' cores off them.
+
+    vLLM binds the threads that compute. The scheduler polls for their results without sleeping, and must not do so
+    on their core.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    others = os.sched_getaffinity(0) - worker_cores
+    if not others:
+        return
+    this = psutil.Process()
+    for process in (this, *this.children(recursive=True)):
+        try:
+            for thread in process.threads():
+                if not os.sched_getaffinity(thread.id) <= worker_cores:
+                    os.sched_setaffinity(thread.id, others)
+        except (psutil.NoSuchProcess, ProcessLookupError):
+            # a thread that ended since it was listed
+            continue
+
+
+if __name__ == "__main__":
+    _main()

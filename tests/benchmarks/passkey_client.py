@@ -1,0 +1,87 @@
+"""Ask a server for pass keys and score its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from posenc_runtime.zoo.passkey import PasskeySample, is_correct
+from tests.benchmarks.variants import Variant
+
+
+@dataclasses.dataclass
+class Cell:
+    """How one deployment answered the samples of one length.
+
+    Attributes:
+        scales: how many responses named which scale; ``none`` for those that named none.
+        wrong_scales: responses that named another scale than the request's length asks for.
+        wrong_lengths: prompts that the server counted other than we did.
+    """
+
+    length: int
+    samples: int = 0
+    correct: int = 0
+    scales: dict[str, int] = dataclasses.field(default_factory=dict)
+    wrong_scales: int = 0
+    wrong_lengths: int = 0
+
+    def count(self, sample: PasskeySample, answer: str, scale: float | None, expected: float | None) -> None:
+        """Take one response in."""
+        self.samples += 1
+        self.correct += is_correct(sample, answer)
+        label = "none" if scale is None else f"{scale:g}"
+        self.scales[label] = self.scales.get(label, 0) + 1
+        self.wrong_scales += scale != expected
+
+
+async def ask(
+    address: str,
+    model: str,
+    variant: Variant,
+    samples: dict[int, Sequence[PasskeySample]],
+    *,
+    trained: int,
+    concurrency: int,
+    advance: Callable[[], None],
+) -> list[Cell]:
+    """Send every sample, length by length, and score the answers.
+
+    Args:
+        samples: by total length, tokens.
+        concurrency: requests at once.
+        advance: called after every response.
+    """
+    from openai import AsyncOpenAI
+
+    cells = []
+    slots = asyncio.Semaphore(concurrency)
+    async with AsyncOpenAI(base_url=f"{address}/v1", api_key="none", timeout=600, max_retries=0) as client:
+        for length, of_length in samples.items():
+            cell = Cell(length)
+            expected = variant.expected_scale(length, trained)
+
+            async def one(sample: PasskeySample, cell: Cell = cell, expected: float | None = expected) -> None:
+                async with slots:
+                    response = await client.completions.create(
+                        model=model,
+                        prompt=sample.prompt,
+                        temperature=0,
+                        max_tokens=sample.total_tokens - sample.prompt_tokens,
+                    )
+                cell.count(sample, response.choices[0].text, scale_of(response.model_extra), expected)
+                cell.wrong_lengths += response.usage is None or response.usage.prompt_tokens != sample.prompt_tokens
+                advance()
+
+            await asyncio.gather(*map(one, of_length))
+            cells.append(cell)
+    return cells
+
+
+def scale_of(extra: dict[str, Any] | None) -> float | None:
+    """The scale that a response names beside OpenAI's own fields; None when it names none."""
+    params = (extra or {}).get("kv_transfer_params") or {}
+    said = params.get("posenc")
+    return None if said is None else float(said["scale"])

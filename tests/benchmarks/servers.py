@@ -1,0 +1,116 @@
+"""Start a server, wait until it answers, stop it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO
+
+import httpx
+
+START_SECONDS = 600.0
+_STOP_SECONDS = 60.0
+_ENVIRONMENT = {
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_NO_USAGE_STATS": "1",
+    # As `posenc serve` sets them for itself: one core for the scheduler, and the served length decides.
+    "VLLM_CPU_NUM_OF_RESERVED_CPU": "1",
+    "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """How a server is started, but for its port.
+
+    Attributes:
+        arguments: ``{port}`` in them is replaced by the port.
+        environment: over that of this process.
+    """
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def on_port(self, port: int) -> list[str]:
+        return [argument.replace("{port}", str(port)) for argument in self.arguments]
+
+
+class ServerFailed(RuntimeError):
+    """The server did not start; the message is the end of its log."""
+
+
+@contextlib.contextmanager
+def running(command: Command, *, waiting: Callable[[], None] = lambda: None) -> Iterator[str]:
+    """Start a server on a free port, give its address once it is healthy, stop it on leaving.
+
+    Args:
+        waiting: called now and then until the server is up.
+
+    Raises:
+        ServerFailed: when it ends or is not up after ten minutes.
+    """
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        process = subprocess.Popen(
+            command.on_port(port),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | _ENVIRONMENT | dict(command.environment),
+            # A group of its own: it can be stopped whole, and an interrupt from the keyboard reaches it through us.
+            start_new_session=True,
+        )
+        try:
+            _wait_until_healthy(process, address, log, waiting)
+            yield address
+        finally:
+            _stop(process)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait_until_healthy(
+    process: subprocess.Popen[bytes], address: str, log: IO[str], waiting: Callable[[], None]
+) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        with contextlib.suppress(httpx.HTTPError):
+            if httpx.get(f"{address}/health", timeout=5).status_code == 200:
+                return
+        if process.poll() is not None:
+            raise ServerFailed(f"the server ended with status {process.returncode}; its log ends with\n{_end(log)}")
+        if time.monotonic() > deadline:
+            raise ServerFailed(f"the server was not up after {START_SECONDS:.0f} s; its log ends with\n{_end(log)}")
+        waiting()
+        time.sleep(0.5)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(timeout=_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    # Whatever it started and left behind would go on taking memory and time from the next server.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _end(log: IO[str]) -> str:
+    log.seek(0)
+    return log.read()[-6000:]

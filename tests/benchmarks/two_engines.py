@@ -1,0 +1,137 @@
+"""The model and the two engines whose speed is compared: ours, and stock vLLM with static YaRN at our largest scale."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import Any
+
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.engine_args import engine_arguments
+
+TRAINED = 512  # tokens
+SCALES = (1.0, 2.0, 4.0, 8.0)
+ROPE_THETA = 10000.0
+BLOCK_SIZE = 32
+MAX_MODEL_LEN = int(SCALES[-1] * TRAINED)
+MODEL: dict[str, Any] = {
+    "vocab_size": 4096,
+    "hidden_size": 512,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "max_position_embeddings": TRAINED,
+    "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_THETA},
+}
+_BYTES_PER_VALUE = 4  # float32
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One kind of work, given to both engines.
+
+    Attributes:
+        kind: ``decode`` counts generated tokens, ``prefill`` prompt tokens.
+        batch: requests at once.
+    """
+
+    kind: str
+    batch: int
+    prompt_tokens: int
+    new_tokens: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}, batch {self.batch}"
+
+    @property
+    def kv_blocks(self) -> int:
+        """Blocks that all its requests hold at their ends."""
+        return self.batch * -(-(self.prompt_tokens + self.new_tokens) // BLOCK_SIZE)
+
+
+def cases(batches: list[int], *, decode_tokens: int, prefill_tokens: int) -> list[Case]:
+    """Decode and prefill at every batch size.
+
+    Decoding starts from prompts of 8 tokens, so that nearly all of its time is decoding; a prefill ends with its
+    first token.
+    """
+    return [
+        *(Case("decode", batch, 8, decode_tokens) for batch in batches),
+        *(Case("prefill", batch, prefill_tokens, 1) for batch in batches),
+    ]
+
+
+def setup(all_cases: list[Case], shared: dict[str, Any], worker_cores: list[int]) -> str:
+    """What is measured, in words."""
+    decode, prefill = (next(case for case in all_cases if case.kind == kind) for kind in ("decode", "prefill"))
+    cores = "one core computes" if len(worker_cores) == 1 else f"{len(worker_cores)} cores compute"
+    return (
+        f"Decode: prompts of {decode.prompt_tokens} tokens, {decode.new_tokens} generated. Prefill: prompts of "
+        f"{prefill.prompt_tokens} tokens, none of them cached. A Llama of {MODEL['num_hidden_layers']} layers, hidden "
+        f"size {MODEL['hidden_size']}, random weights in {shared['dtype']}, trained length {TRAINED}; both sides "
+        f"{'eager' if shared['enforce_eager'] else 'compiled'}; {cores}, for both the same."
+    )
+
+
+def save_model(folder: pathlib.Path) -> pathlib.Path:
+    """Save a Llama of 29 million random weights: on one core a step takes 10 ms or more, as steps of real models do.
+
+    With a model of two small layers the engine's own bookkeeping would be all that is measured.
+    """
+    # Only now: transformers takes seconds to import.
+    from transformers.utils import logging
+
+    from tests.checkpoints import save_tiny
+
+    # its bar would break ours
+    logging.disable_progress_bar()
+    return save_tiny(folder, "llama", **MODEL)
+
+
+def shared_arguments(all_cases: list[Case], *, compiled: bool) -> dict[str, Any]:
+    """Engine arguments that both sides get, with room for the largest case."""
+    bytes_per_block = (
+        2 * MODEL["num_hidden_layers"] * MODEL["num_key_value_heads"] * MODEL["head_dim"] * _BYTES_PER_VALUE
+    ) * BLOCK_SIZE
+    # At least one longest request: vLLM does not start with less.
+    blocks = max(MAX_MODEL_LEN // BLOCK_SIZE, *(case.kv_blocks for case in all_cases))
+    return {
+        "dtype": "float32",
+        "enforce_eager": not compiled,
+        "block_size": BLOCK_SIZE,
+        "max_num_seqs": max(case.batch for case in all_cases),
+        "max_num_batched_tokens": 2048,
+        # A quarter more, so that no case ends in preemptions.
+        "kv_cache_memory_bytes": blocks * bytes_per_block * 5 // 4,
+        "seed": 0,
+    }
+
+
+def our_arguments(shared: dict[str, Any]) -> dict[str, Any]:
+    """Ours: per-request YaRN."""
+    deployment = Deployment(
+        rope_type="yarn",
+        scales=SCALES,
+        original_max_position_embeddings=TRAINED,
+        max_model_len=MAX_MODEL_LEN,
+    )
+    return engine_arguments(deployment, shared)
+
+
+def stock_arguments(shared: dict[str, Any]) -> dict[str, Any]:
+    """Stock vLLM: every request at the largest scale, as vLLM's documentation configures YaRN."""
+    return shared | {
+        "max_model_len": MAX_MODEL_LEN,
+        "hf_overrides": {
+            "max_position_embeddings": MAX_MODEL_LEN,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "factor": SCALES[-1],
+                "original_max_position_embeddings": TRAINED,
+                "rope_theta": ROPE_THETA,
+            },
+        },
+    }
