@@ -1,0 +1,86 @@
+"""The command ``posenc``, without an engine."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from server.cli import app
+from tests.checkpoints import save_tiny
+
+SCALING = {"rope_type": "yarn", "scales": [1, 2, 4]}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return save_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+def run(folder: pathlib.Path, settings: dict[str, object], *arguments: str) -> tuple[int, str, str]:
+    file = folder / "deployment.yaml"
+    file.write_text(yaml.safe_dump(settings))
+    command, *options = arguments
+    result = CliRunner().invoke(app, [command, str(file), *options], env={"COLUMNS": "200"})
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_check_prints_scales_memory_and_what_requests_would_get(model: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    status, out, _ = run(
+        tmp_path,
+        {"model": str(model), "scaling": SCALING, "engine": {"dtype": "float32"}},
+        "check", "--tokens", "257", "--tokens", "1025",
+    )  # fmt: skip
+    assert status == 0
+    assert "trained on 256 tokens, serves 1024; yarn at scales 1, 2, 4" in out
+    assert "257 to 512 tokens" in out and "1.0693" in out
+    # 256 + 512 + 1024 rows of 32 float32 values
+    assert "1792 rows of 32 values, 0.22 MiB" in out
+    assert "scale 2" in out and "refused: longer than max_model_len 1024" in out
+
+
+def test_check_does_without_the_checkpoint_when_the_trained_length_is_given(tmp_path: pathlib.Path) -> None:
+    settings = {"model": str(tmp_path / "absent"), "scaling": SCALING | {"original_max_position_embeddings": 256}}
+    status, out, _ = run(tmp_path, settings, "check")
+    assert status == 0
+    assert "its memory is unknown, because the model's configuration cannot be read" in out
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [
+        ({"scaling": SCALING | {"beta_fats": 3}}, "refused scaling.beta_fats: is not a known setting, got 3"),
+        ({"engine": {"max_num_seq": 3}}, "refused engine.max_num_seq: is not an argument of vLLM, got 3"),
+        ({"server": {"apikey": "x"}}, "refused server.apikey: is not an argument of vLLM, got 'x'"),
+        ({"max_model_len": 5000}, "refused scaling.scales must cover max_model_len 5000"),
+    ],
+)
+def test_check_refuses_in_one_line_and_exits_with_2(
+    settings: dict[str, object], rule: str, model: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    status, out, err = run(tmp_path, {"model": str(model), "scaling": SCALING} | settings, "check")
+    assert status == 2
+    assert rule in err and len(err.strip().splitlines()) == 1 and not out
+
+
+def test_check_refuses_a_checkpoint_that_cannot_be_scaled(tmp_path: pathlib.Path) -> None:
+    rope_parameters = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
+    scaled = save_tiny(tmp_path / "model", rope_parameters=rope_parameters)
+    status, _, err = run(tmp_path, {"model": str(scaled), "scaling": SCALING}, "check")
+    assert status == 2
+    assert "refused model: posenc scales checkpoints whose own rope_type is default, got linear" in err
+
+
+def test_flags_prints_a_command_of_plain_vllm(model: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    status, out, _ = run(tmp_path, {"model": str(model), "scaling": SCALING}, "flags")
+    assert status == 0
+    assert out.startswith(f"vllm serve {model} --max-model-len 1024 ")
+    assert '"kv_connector": "PosencConnector"' in out
+
+
+def test_help_names_every_command() -> None:
+    result = CliRunner().invoke(app, ["--help"])
+    assert result.exit_code == 0
+    assert all(command in result.stdout for command in ("serve", "check", "flags"))

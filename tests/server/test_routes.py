@@ -1,0 +1,44 @@
+"""``GET /posenc/scales``."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from posenc_runtime.kv.deployment import Deployment
+from server.routes import scales_router
+
+YARN = Deployment(
+    rope_type="yarn",
+    parameters={"beta_fast": 16.0},
+    scales=(1.0, 2.5),
+    original_max_position_embeddings=100,
+    max_model_len=250,
+)
+
+
+def test_the_answer_joins_the_configuration_with_the_counters_of_every_engine() -> None:
+    registry = CollectorRegistry()
+    requests = Counter("posenc_requests", "", ["engine", "rope_type", "scale"], registry=registry)
+    blocks = Gauge("posenc_kv_blocks", "", ["engine", "scale"], registry=registry)
+    requests.labels("0", "yarn", "2.5").inc(3)
+    requests.labels("1", "yarn", "2.5").inc(4)
+    blocks.labels("0", "1").set(9)
+    app = FastAPI()
+    app.include_router(scales_router(YARN, registry))
+    with TestClient(app) as client:
+        body = client.get("/posenc/scales").json()
+    nothing = {"requests": 0, "prompt_tokens": 0, "generation_tokens": 0, "prefix_hit_tokens": 0, "kv_blocks": 0}
+    assert body == {
+        "rope_type": "yarn",
+        "parameters": {"beta_fast": 16.0},
+        "original_max_position_embeddings": 100,
+        "max_model_len": 250,
+        "headroom_tokens": 256,
+        "on_crossing": "pin",
+        "scales": [
+            {"scale": 1.0, "max_request_tokens": 100, "live": nothing | {"kv_blocks": 9}},
+            {"scale": 2.5, "max_request_tokens": 250, "live": nothing | {"requests": 7}},
+        ],
+    }

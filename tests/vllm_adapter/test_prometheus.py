@@ -1,0 +1,58 @@
+"""Our metrics, from the connector's reports."""
+
+from __future__ import annotations
+
+import types
+
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram
+
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.prometheus import PosencPromMetrics
+from posenc_runtime.vllm_adapter.stats import PosencStats
+
+YARN = Deployment(rope_type="yarn", scales=(1.0, 4.0), original_max_position_embeddings=256, max_model_len=1024)
+LABELS = {"model_name": "tiny", "engine": "0"}
+
+
+def registered() -> PosencPromMetrics:
+    config = types.SimpleNamespace(additional_config={"posenc": YARN.to_mapping()}, kv_transfer_config=None)
+    kinds = {Counter: Counter, Gauge: Gauge, Histogram: Histogram}
+    return PosencPromMetrics(config, kinds, list(LABELS), {0: list(LABELS.values())})
+
+
+def value(name: str, **labels: str) -> float | None:
+    return REGISTRY.get_sample_value(name, LABELS | labels)
+
+
+def test_every_scale_is_there_at_zero_before_the_first_request() -> None:
+    registered()
+    for scale in ("1", "4"):
+        assert value("posenc_requests_total", rope_type="yarn", scale=scale) == 0
+        assert value("posenc_kv_blocks", scale=scale) == 0
+    strategy = {
+        "rope_type": "yarn",
+        "scales": "1,4",
+        "original_max_position_embeddings": "256",
+        "on_crossing": "pin",
+        "headroom_tokens": "256",
+    }
+    assert value("posenc_strategy_info", **strategy) == 1
+
+
+def test_counts_add_up_and_levels_follow() -> None:
+    metrics = registered()
+    report = PosencStats(data={"requests": {"4": 1}, "kv_blocks": {"1": 0, "4": 7}, "apply_seconds": [0.001]})
+    report.aggregate(PosencStats(data={"requests": {"4": 1}, "generation_tokens": {"4": 5}, "apply_seconds": [0.002]}))
+    metrics.observe(report.data)
+    metrics.observe({"kv_blocks": {"1": 0, "4": 3}})
+    assert value("posenc_requests_total", rope_type="yarn", scale="4") == 2
+    assert value("posenc_generation_tokens_total", scale="4") == 5
+    assert value("posenc_kv_blocks", scale="4") == 3
+    assert value("posenc_apply_seconds_count") == 2
+    assert report.reduce() == {"requests": 2, "kv_blocks": 7, "generation_tokens": 5, "apply_seconds": 0.003}
+
+
+def test_a_second_engine_of_a_process_starts_from_zero() -> None:
+    registered().observe({"requests": {"4": 1}})
+    registered()
+    assert value("posenc_requests_total", rope_type="yarn", scale="4") == 0
