@@ -54,6 +54,7 @@ def _refuse_settings(vllm_config: VllmConfig) -> None:
         "multimodal models": model.is_multimodal_model,
         "multi-head latent attention (MLA)": model.use_mla,
         "pooling models": model.runner_type == "pooling",
+        "models that run on vLLM's Transformers backend, which rotates by itself": model.using_transformers_backend(),
         "prefill_context_parallel_size above 1": parallel.prefill_context_parallel_size > 1,
         "decode_context_parallel_size above 1": parallel.decode_context_parallel_size > 1,
         "enable_dbo": parallel.enable_dbo,
@@ -93,6 +94,11 @@ def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
                 f"posenc does not scale rope_parameters with {key}: its positions are not one number a token"
             )
     for architecture in architectures:
+        if not _has_own_model(architecture):
+            raise Unsupported(
+                f"posenc does not serve {architecture}: vLLM has no model of its own for it, and its Transformers "
+                "backend rotates past the rotary embedding, so every request would run unscaled"
+            )
         if reader := _reader_of_the_table(architecture):
             raise Unsupported(
                 f"posenc does not serve {architecture}: {reader} of vLLM reads the table of rotations past the rotary "
@@ -100,12 +106,24 @@ def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
             )
 
 
+def _has_own_model(architecture: str) -> bool:
+    return _module_of(architecture) not in (None, "vllm.model_executor.models.transformers")
+
+
+def _module_of(architecture: str) -> str | None:
+    """The module that defines an architecture; models that others registered may be there as classes."""
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    registered = ModelRegistry.models.get(architecture)
+    model_class = getattr(registered, "model_cls", None)
+    module: str | None = getattr(registered, "module_name", getattr(model_class, "__module__", None))
+    return module
+
+
 @functools.cache
 def _reader_of_the_table(architecture: str) -> str | None:
     """Name of the model file, among those that define an architecture, which reads the table itself."""
-    from vllm.model_executor.models.registry import ModelRegistry
-
-    module_name: str | None = getattr(ModelRegistry.models.get(architecture), "module_name", None)
+    module_name = _module_of(architecture)
     pending: list[str] = [module_name] if module_name else []
     seen: set[str] = set()
     while pending:

@@ -91,10 +91,10 @@ def test_two_tensor_parallel_workers_answer_as_transformers(
 def test_interleaved_pairs_and_partial_rotary_answer_as_transformers(
     prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
-    # GLM rotates the first half of each head, in interleaved (GPT-J) pairs.
+    # GLM-4 rotates the first half of each head, in interleaved (GPT-J) pairs.
     model = save_tiny(
-        tmp_path / "glm",
-        "glm",
+        tmp_path / "glm4",
+        "glm4",
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
     )
     batch = [(prompts(length), NEW_TOKENS) for length, _ in REQUESTS]

@@ -25,9 +25,8 @@ def config(rope_parameters: Any) -> types.SimpleNamespace:
         "Qwen3ForCausalLM",
         "Qwen3MoeForCausalLM",
         "Phi3ForCausalLM",
-        "GPTNeoXForCausalLM",
         "GPTJForCausalLM",
-        "Olmo2ForCausalLM",
+        "Glm4ForCausalLM",
     ],
 )
 def test_architectures_that_rotate_through_the_rotary_embedding_are_served(architecture: str) -> None:
@@ -45,6 +44,14 @@ def test_architectures_that_rotate_through_the_rotary_embedding_are_served(archi
 )
 def test_architectures_that_read_the_table_themselves_are_refused_by_name(architecture: str, reader: str) -> None:
     with pytest.raises(Unsupported, match=rf"does not serve {architecture}: .*{reader} of vLLM reads the table"):
+        refuse_checkpoint(config(LLAMA), [architecture])
+
+
+@pytest.mark.parametrize(
+    "architecture", ["GlmForCausalLM", "GPTNeoXForCausalLM", "Olmo2ForCausalLM", "NobodyHeardOfForCausalLM"]
+)
+def test_architectures_that_only_the_transformers_backend_runs_are_refused_by_name(architecture: str) -> None:
+    with pytest.raises(Unsupported, match=f"does not serve {architecture}: vLLM has no model of its own for it"):
         refuse_checkpoint(config(LLAMA), [architecture])
 
 
