@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pathlib
 import shlex
 from typing import Annotated
@@ -51,6 +52,7 @@ def serve(
         http = {"host": settings.server.host, "port": settings.server.port, **settings.server.arguments}
         if not verbose:
             http.setdefault("uvicorn_log_level", "warning")
+            engine = {"use_tqdm_on_load": False} | engine
         args = serve_arguments(
             model=settings.model,
             served_model_name=settings.served_model_name,
@@ -66,6 +68,10 @@ def serve(
         from server.app import run
 
         uvloop.run(run(args, deployment, _out.print))
+        _out.print("stopped")
+        # Triton's bindings, which vLLM imports even where it cannot use them, report leaks by the page on a normal exit.
+        _out.file.flush()
+        os._exit(0)
 
 
 @app.command()

@@ -30,6 +30,7 @@ def prepare_environment(*, verbose: bool, world_size: int) -> None:
     """
     if not verbose:
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        os.environ.setdefault("PYTHONWARNINGS", "ignore")
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     # The deployment's largest scale covers max_model_len; a tokenizer's model_max_length must not refuse it.
     os.environ.setdefault("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
