@@ -1,0 +1,97 @@
+"""What a training run leaves behind: the state to resume from, the checkpoint folder, its recipe and its loss curve."""
+
+from __future__ import annotations
+
+import csv
+import os
+import platform
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+import transformers
+import yaml
+from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from posenc_runtime.zoo import tokenizer
+from posenc_runtime.zoo.recipe import Recipe
+
+STATE_FILE = "training_state.pt"
+CURVE_COLUMNS = (
+    "step", "tokens", "seconds", "length", "loss", "recall_loss", "text_loss", "recall_accuracy", "lr_scale",
+)  # fmt: skip
+
+
+@dataclass
+class Progress:
+    """Where a run stands; everything here is plain data, so that a state file loads without running code."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    best_score: float = -1.0
+    best_step: int = 0
+    curve: list[dict[str, float]] = field(default_factory=list)
+    evaluations: list[dict[str, float]] = field(default_factory=list)
+    schedules: list[dict[str, int]] = field(default_factory=list)
+
+
+def save_state(folder: Path, progress: Progress, model: LlamaForCausalLM, optimizer: dict[str, Any]) -> None:
+    """Written beside and then moved into place, so that an interruption never leaves half a file."""
+    partial = folder / (STATE_FILE + ".partial")
+    torch.save({"progress": asdict(progress), "model": model.state_dict(), "optimizer": optimizer}, partial)
+    os.replace(partial, folder / STATE_FILE)
+
+
+def load_state(folder: Path) -> tuple[Progress, dict[str, Any], dict[str, Any]]:
+    state = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
+    return Progress(**state["progress"]), state["model"], state["optimizer"]
+
+
+def save_checkpoint(folder: Path, model: LlamaForCausalLM, tok: PreTrainedTokenizerFast) -> None:
+    """The folder that transformers and vLLM load."""
+    kind: Any = GenerationConfig
+    end = model.config.eos_token_id
+    model.generation_config = kind(do_sample=False, eos_token_id=end, pad_token_id=end)
+    model.save_pretrained(folder, safe_serialization=True)
+    tokenizer.save(tok, folder)
+
+
+def write_loss_curve(folder: Path, progress: Progress) -> None:
+    with (folder / "loss_curve.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, CURVE_COLUMNS)
+        writer.writeheader()
+        writer.writerows(progress.curve)
+
+
+def write_recipe(folder: Path, recipe: Recipe, progress: Progress, corpus_facts: dict[str, Any]) -> None:
+    """Every setting and what came of it; tuples become lists so that any YAML reader understands the file."""
+    written = {
+        "settings": plain(asdict(recipe)),
+        "corpus": corpus_facts,
+        "versions": {
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            "transformers": transformers.__version__,
+            "tokenizers": tokenizers.__version__,
+        },
+        "machine": {"processor": platform.machine(), "threads": torch.get_num_threads()},
+        "result": {
+            "steps": progress.step,
+            "schedules": progress.schedules,
+            "tokens": progress.tokens,
+            "minutes": round(progress.seconds / 60, 1),
+            "kept_step": progress.best_step,
+            "best_score": progress.best_score,
+            "evaluations": progress.evaluations,
+        },
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(written, sort_keys=False), encoding="utf-8")
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,46 @@
+"""A checkpoint of transformers with its rotary embedding at another scale, for evaluation without a server."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from transformers import LlamaForCausalLM
+
+from posenc_runtime.encodings.scaling import from_parameters
+from posenc_runtime.encodings.spec import RotarySpec
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A method and its factor; factor 1 is the unscaled model whatever the method."""
+
+    method: str = "default"
+    factor: float = 1.0
+
+
+def factor_for(tokens: int, trained_length: int) -> float:
+    """The next power of two by which the trained length reaches `tokens`."""
+    return float(2 ** max(0, math.ceil(math.log2(tokens / trained_length))))
+
+
+@contextmanager
+def scaled(model: LlamaForCausalLM, scaling: Scaling) -> Iterator[None]:
+    """The model with its rotary embedding at another scale, for as long as the block lasts."""
+    rotary = model.model.rotary_emb
+    config = model.config.to_dict()
+    spec = RotarySpec(
+        rotary_dim=config["head_dim"],
+        rope_theta=float(config["rope_parameters"]["rope_theta"]),
+        original_max_position_embeddings=config["max_position_embeddings"],
+    )
+    frequencies = from_parameters(scaling.method, {}).frequencies(spec, scaling.factor)
+    kept = rotary.inv_freq, rotary.attention_scaling
+    rotary.inv_freq = frequencies.inv_freq.to(kept[0])
+    rotary.attention_scaling = frequencies.attention_factor
+    try:
+        yield
+    finally:
+        rotary.inv_freq, rotary.attention_scaling = kept

@@ -1,0 +1,199 @@
+"""Train the demo model: `python -m posenc_runtime.zoo.train --out DIR`."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch import Tensor
+from torch.nn import functional
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from posenc_runtime.zoo import corpus, evaluate, outputs, tokenizer
+from posenc_runtime.zoo.muon import Optimizer
+from posenc_runtime.zoo.pace import Pace
+from posenc_runtime.zoo.recall import Ids, SequenceMaker
+from posenc_runtime.zoo.recipe import Recipe
+from posenc_runtime.zoo.scaling import Scaling, factor_for
+
+# other samples than those of the final evaluation, because the kept weights are chosen by them
+SELECTION_SEED = 5_000_000
+# scores this close are equal within their sampling error, and later weights write better text
+SCORE_NOISE = 0.02
+SELECTION_LENGTHS = (256, 512, 1024, 2048)
+CURVE_EVERY = 20
+SAVE_EVERY = 50
+
+
+def corpus_tokens(tok: PreTrainedTokenizerFast) -> tuple[Ids, dict[str, Any]]:
+    """The whole corpus as one row of ids with end-of-text between documents, and what a recipe says about it."""
+    texts = list(corpus.documents())
+    encoded = tok(texts, verbose=False)["input_ids"]
+    end = tokenizer.end_of_text_id(tok)
+    ids = np.concatenate([np.asarray([*row, end], dtype=np.int64) for row in encoded])
+    facts = {"documents": len(texts), "tokens": len(ids), "sha256": corpus.fingerprint(texts)}
+    return ids, facts
+
+
+class Trainer:
+    """One run: model, optimizer, data and progress."""
+
+    def __init__(self, recipe: Recipe, folder: Path, resume: bool) -> None:
+        self.recipe = recipe
+        self.folder = folder
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        resume = resume and (folder / outputs.STATE_FILE).exists()
+        self.tok = tokenizer.load(folder) if resume else tokenizer.build(folder, recipe.vocab_size)
+        ids, self.corpus_facts = corpus_tokens(self.tok)
+        self.data = SequenceMaker(self.tok, ids, recipe.seed)
+        torch.manual_seed(recipe.seed)
+        fresh: Any = LlamaForCausalLM(recipe.model_config(self.data.end))
+        self.model: LlamaForCausalLM = fresh.to(self.device)
+        self.optimizer = Optimizer(self.model, recipe.matrix_lr, recipe.other_lr, recipe.weight_decay)
+        self.progress = outputs.Progress()
+        if resume:
+            self.progress, weights, state = outputs.load_state(folder)
+            self.model.load_state_dict(weights)
+            self.optimizer.load_state_dict(state)
+        if not self.progress.schedules or self.progress.schedules[-1]["steps"] != recipe.steps:
+            self.progress.schedules.append({"from_step": self.progress.step, "steps": recipe.steps})
+
+    def losses(self, ids: Tensor, recalled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean loss over recalled tokens, mean loss over all others, and the accuracy on recalled tokens."""
+        logits = self.model(ids[:, :-1], use_cache=False).logits.flatten(0, 1)
+        targets, mask = ids[:, 1:].flatten(), recalled[:, 1:].flatten()
+        each = functional.cross_entropy(logits, targets, reduction="none")
+        right = (logits.argmax(-1) == targets).float()
+        count = mask.sum().clamp(min=1)
+        rest = (1 - mask).sum().clamp(min=1)
+        return (each * mask).sum() / count, (each * (1 - mask)).sum() / rest, (right * mask).sum() / count
+
+    def step(self) -> dict[str, float]:
+        """One update; returns the row of the loss curve."""
+        recipe, progress = self.recipe, self.progress
+        length = recipe.length(progress.step)
+        size = recipe.tokens_per_step // length
+        stage = recipe.stage(progress.step)
+        ids, recalled = self.data.batch(progress.step, length, size, stage.mix)
+        recall_loss, text_loss, accuracy = self.losses(
+            torch.from_numpy(ids).to(self.device), torch.from_numpy(recalled).to(self.device)
+        )
+        loss = recall_loss + stage.text_loss_weight * text_loss
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.gradient_clip)
+        scale = recipe.lr_scale(progress.step)
+        self.optimizer.step(scale)
+        self.optimizer.zero_grad()
+        progress.step += 1
+        progress.tokens += length * size
+        return {
+            "step": progress.step,
+            "tokens": progress.tokens,
+            "seconds": round(progress.seconds, 1),
+            "length": length,
+            "loss": round(loss.item(), 4),
+            "recall_loss": round(recall_loss.item(), 4),
+            "text_loss": round(text_loss.item(), 4),
+            "recall_accuracy": round(accuracy.item(), 4),
+            "lr_scale": round(scale, 4),
+        }
+
+    def evaluate(self) -> None:
+        """Accuracy within the window and beyond it with YaRN; exports the weights unless earlier ones were better."""
+        samples, trained = self.recipe.evaluation_samples, self.recipe.trained_length
+        row: dict[str, float] = {"step": self.progress.step}
+        for length in SELECTION_LENGTHS:
+            ids, starts = evaluate.sample_ids(self.tok, length, samples, SELECTION_SEED)
+            scaling = Scaling("yarn", factor_for(length, trained))
+            row[str(length)] = evaluate.correct_answers(self.model, ids, starts, scaling) / samples
+        score = sum(row[str(length)] for length in SELECTION_LENGTHS) / len(SELECTION_LENGTHS)
+        self.progress.evaluations.append(row)
+        if score >= self.progress.best_score - SCORE_NOISE:
+            self.progress.best_score = max(score, self.progress.best_score)
+            self.progress.best_step = self.progress.step
+            outputs.save_checkpoint(self.folder, self.model, self.tok)
+
+    def record(self) -> None:
+        outputs.save_state(self.folder, self.progress, self.model, self.optimizer.state_dict())
+        outputs.write_loss_curve(self.folder, self.progress)
+        outputs.write_recipe(self.folder, self.recipe, self.progress, self.corpus_facts)
+
+    def run(self, console: Console, minutes: float | None, until: int | None) -> None:
+        """To the end of the schedule, to a step, or until the minutes are over; `--resume` continues from there."""
+        end = min(self.recipe.steps, until or self.recipe.steps)
+        started = time.monotonic() - self.progress.seconds
+        deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+        times = (TimeElapsedColumn(), TimeRemainingColumn())
+        pace = Pace(torch.get_num_threads())
+        with Progress(*columns, *times, console=console) as bar:
+            task = bar.add_task("starting", total=self.recipe.steps, completed=self.progress.step)
+            while self.progress.step < end and time.monotonic() < deadline:
+                pace.prepare()
+                before = time.monotonic()
+                row = self.step()
+                self.progress.seconds = time.monotonic() - started
+                speed = self.recipe.tokens_per_step / (time.monotonic() - before)
+                pace.measured(speed)
+                text = (
+                    f"loss {row['loss']:.3f} recall {row['recall_accuracy']:.2f} {speed:,.0f} tokens/s {self.latest()}"
+                )
+                bar.update(task, completed=self.progress.step, description=text)
+                self.keep(row, console)
+        if not self.evaluated():
+            self.evaluate()
+        self.record()
+
+    def keep(self, row: dict[str, float], console: Console) -> None:
+        """What is due after a step: a row of the curve, an evaluation, a state to resume from."""
+        step = self.progress.step
+        if step % CURVE_EVERY == 0:
+            self.progress.curve.append(row)
+            if not console.is_terminal:
+                console.print(" ".join(f"{key} {value:g}" for key, value in row.items()), soft_wrap=True)
+        if step % self.recipe.evaluate_every == 0:
+            self.evaluate()
+            console.print(f"step {step} pass key accuracy {self.latest()}")
+        if step % SAVE_EVERY == 0:
+            self.record()
+
+    def evaluated(self) -> bool:
+        found = self.progress.evaluations
+        return bool(found) and found[-1]["step"] == self.progress.step
+
+    def latest(self) -> str:
+        """The last evaluation, accuracy by length."""
+        found = self.progress.evaluations[-1:]
+        return " ".join(f"{length}:{row[str(length)]:.2f}" for row in found for length in SELECTION_LENGTHS)
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder for the checkpoint, its recipe and the state to resume from.")],
+    steps: Annotated[int, typer.Option(help="Length of the schedule in steps.")] = Recipe.steps,
+    until: Annotated[int | None, typer.Option(help="Stop after this step; --resume continues.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Stop after this time; --resume continues.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the weights and of the data.")] = Recipe.seed,
+    resume: Annotated[bool, typer.Option(help="Continue from the state in --out.")] = False,
+    threads: Annotated[int | None, typer.Option(help="CPU threads at most.")] = None,
+) -> None:
+    """Train the demo model and write it as a Hugging Face checkpoint."""
+    if threads:
+        torch.set_num_threads(threads)
+    out.mkdir(parents=True, exist_ok=True)
+    console = Console()
+    trainer = Trainer(replace(Recipe(), steps=steps, seed=seed), out, resume)
+    trainer.run(console, minutes, until)
+    best = trainer.progress
+    console.print(f"kept step {best.best_step}, mean pass key accuracy {best.best_score:.3f}, in {out}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
