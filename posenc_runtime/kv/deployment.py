@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -67,11 +68,11 @@ class Deployment:
             )
         _ = self.method, self.scale_set
 
-    @property
+    @functools.cached_property
     def method(self) -> Scaling:
         return from_parameters(self.rope_type, self.parameters)
 
-    @property
+    @functools.cached_property
     def scale_set(self) -> ScaleSet:
         return ScaleSet(
             scales=self.scales,
@@ -104,6 +105,7 @@ class Deployment:
             values["scales"] = tuple(float(scale) for scale in values["scales"])
         return cls(**values)
 
+    @functools.cached_property
     def fingerprint(self) -> str:
         """Names the rotations of this deployment: equal fingerprints rotate keys equally, scale by scale."""
         rotation = {

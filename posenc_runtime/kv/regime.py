@@ -15,7 +15,7 @@ def regime(deployment: Deployment, scale_index: int) -> str | None:
     """
     if deployment.scales[scale_index] == 1:
         return None
-    return f"{deployment.rope_type}:{deployment.scales[scale_index]:g}:{deployment.fingerprint()}"
+    return f"{deployment.rope_type}:{deployment.scales[scale_index]:g}:{deployment.fingerprint}"
 
 
 def salted(cache_salt: str | None, regime_name: str | None) -> str | None:

@@ -73,9 +73,9 @@ def test_default_serves_past_the_trained_length_only_when_told_to() -> None:
     ids=lambda changed: next(iter(changed)),
 )
 def test_whatever_changes_a_rotation_changes_the_fingerprint(changed: dict[str, Any]) -> None:
-    assert dataclasses.replace(YARN, **changed).fingerprint() != YARN.fingerprint()
+    assert dataclasses.replace(YARN, **changed).fingerprint != YARN.fingerprint
 
 
 def test_what_changes_no_rotation_leaves_the_fingerprint_alone() -> None:
     longer = dataclasses.replace(YARN, headroom_tokens=7, scales=(1.0, 2.0, 4.0, 8.0), max_model_len=4096)
-    assert longer.fingerprint() == YARN.fingerprint()
+    assert longer.fingerprint == YARN.fingerprint
