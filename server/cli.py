@@ -69,7 +69,7 @@ def serve(
 
         uvloop.run(run(args, deployment, _out.print))
         _out.print("stopped")
-        # Triton's bindings, which vLLM imports even where it cannot use them, report leaks by the page on a normal exit.
+        # Triton's bindings, which vLLM imports even where it cannot use them, report leaks by the page on exit.
         _out.file.flush()
         os._exit(0)
 
