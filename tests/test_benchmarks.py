@@ -16,11 +16,11 @@ from posenc_runtime.zoo.passkey import PasskeySample
 from server.load import load
 from server.settings import Settings
 from tests.benchmarks import record
-from tests.benchmarks.accuracy import CONFIG, results_table, scales_remark
+from tests.benchmarks.accuracy import CONFIG, results_tables, scales_remark
 from tests.benchmarks.drawing import colours, draw
 from tests.benchmarks.engine_process import Batch
 from tests.benchmarks.intervals import Estimate, median_and_quartiles, paired_ratio, wilson
-from tests.benchmarks.passkey_client import Cell, scale_of
+from tests.benchmarks.passkey_client import Cell, Haystack, scale_of
 from tests.benchmarks.recording import BlockLevels, Recording, Request
 from tests.benchmarks.servers import Command
 from tests.benchmarks.tables import Table
@@ -330,17 +330,17 @@ def test_the_scale_is_read_from_what_a_response_says_beside_openai_fields() -> N
 
 
 def answered(cell: Cell, text: str, scale: float | None, expected: float | None) -> None:
-    sample = PasskeySample("", "12345", " 12345", 0.5, cell.length - 6, cell.length, 0)
+    sample = PasskeySample("", "12345", " 12345", 0.5, cell.haystack.length - 6, cell.haystack.length, 0)
     cell.count(sample, text, scale, expected)
 
 
 def test_a_cell_counts_right_answers_and_scales() -> None:
-    cell = Cell(1024)
+    cell = Cell(Haystack(1024))
     answered(cell, " 12345", 2.0, 2.0)
     answered(cell, " 12346", 2.0, 2.0)
     answered(cell, " 12345", 4.0, 2.0)
     assert dataclasses.asdict(cell) == {
-        "length": 1024,
+        "haystack": {"length": 1024, "decoys": 0},
         "samples": 3,
         "correct": 2,
         "scales": {"2": 2, "4": 1},
@@ -349,16 +349,20 @@ def test_a_cell_counts_right_answers_and_scales() -> None:
     }
 
 
-def test_the_table_has_a_row_for_each_deployment_and_a_column_for_each_length() -> None:
-    results = {"yarn": [Cell(256, 200, 194, {"1": 200}), Cell(4096, 200, 100, {"8": 200})]}
-    table = results_table(results, trained=512, samples=200)
+def test_a_table_has_a_row_for_each_deployment_and_a_column_for_each_length() -> None:
+    results = {
+        "yarn": [Cell(Haystack(256), 200, 194), Cell(Haystack(4096), 200, 100), Cell(Haystack(256, 6), 200, 180)]
+    }
+    table, harder = results_tables(results, trained=512)
+    assert harder.headings == ("deployment", "256 tokens (0.5x)") and "among 6 other codes" in harder.title
+    assert harder.rows == (("yarn", "0.90 (0.85 to 0.93)"),)
     assert table.headings == ("deployment", "256 tokens (0.5x)", "4096 tokens (8x)")
     assert table.rows == (("yarn", "0.97 (0.94 to 0.99)", "0.50 (0.43 to 0.57)"),)
 
 
 def test_a_response_at_another_scale_is_said_plainly() -> None:
-    good, bad = Cell(256, 2, 2, {"1": 2}), Cell(512, 2, 2, {"1": 1, "2": 1}, wrong_scales=1)
-    stock = Cell(256, 5, 5, {"none": 5})
+    good, bad = Cell(Haystack(256), 2, 2, {"1": 2}), Cell(Haystack(512), 2, 2, {"1": 1, "2": 1}, wrong_scales=1)
+    stock = Cell(Haystack(256), 5, 5, {"none": 5})
     assert scales_remark({"yarn": [good], "stock": [stock]}).startswith("All 2 responses of Posenc ran at the scale")
     assert scales_remark({"yarn": [good, bad]}) == "NOT at the expected scale: yarn at 512 tokens (1 of 2)."
 

@@ -17,7 +17,7 @@ from server.load import ConfigurationError, load
 from server.settings import Settings
 from tests.benchmarks import record
 from tests.benchmarks.intervals import wilson
-from tests.benchmarks.passkey_client import Cell, ask
+from tests.benchmarks.passkey_client import Cell, Haystack, ask
 from tests.benchmarks.progress import progress_bar
 from tests.benchmarks.servers import ServerFailed, running
 from tests.benchmarks.tables import Table
@@ -26,10 +26,12 @@ from tests.benchmarks.variants import Checkpoint, Variant, command, served_lengt
 # Far from the seeds with which the demo was trained, its weights selected and its tests written.
 SEED = 7_000_000
 MULTIPLES = (0.5, 1.0, 2.0, 4.0, 8.0)
+DECOYS = (0, 6)
 CONFIG = pathlib.Path(__file__).parents[2] / "configs" / "demo.yaml"
 _console = Console(soft_wrap=True)
 
 Results = dict[str, list[Cell]]
+Samples = dict[Haystack, Sequence[PasskeySample]]
 
 
 def main(
@@ -51,6 +53,14 @@ def main(
         list[float] | None,
         typer.Option(min=0.1, help="Length, in trained lengths; may be repeated. 0.5 to 8 when left out."),
     ] = None,
+    decoys: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=0,
+            help="Other codes in the haystack, a table each; may be repeated.",
+            show_default=" and ".join(map(str, DECOYS)),
+        ),
+    ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 8,
     seed: Annotated[int, typer.Option(help="Seed of the first sample; the others follow.")] = SEED,
     out: Annotated[pathlib.Path | None, typer.Option(help="Write the result to OUT.json and OUT.md.")] = None,
@@ -66,37 +76,60 @@ def main(
         raise typer.BadParameter(str(error)) from None
     checkpoint = Checkpoint.of(settings)
     chosen = _chosen(variants(checkpoint, settings.scaling.scales), deployment)
-    lengths = [round(one * checkpoint.trained) for one in multiple or MULTIPLES]
-    with progress_bar(_console) as bar:
-        made = _make_samples(settings, lengths, samples, seed, bar)
-        try:
-            results = {
-                variant.name: _measure(variant, config, overrides or [], settings, made, concurrency, checkpoint, bar)
-                for variant in chosen
-            }
-        except ServerFailed as error:
-            bar.stop()
-            _console.print(f"[bold red]failed[/] {error}", highlight=False)
-            raise typer.Exit(1) from None
+    haystacks = [
+        Haystack(round(one * checkpoint.trained), others)
+        for others in (DECOYS if decoys is None else decoys)
+        for one in multiple or MULTIPLES
+    ]
     sampled = {
         "samples": samples,
         "seed": seed,
         "concurrency": concurrency,
         "weights_sha256": checkpoint.weights_sha256,
     }
-    _report(results, checkpoint.trained, sampled, out)
+    results: Results = {}
+    files: list[pathlib.Path] = []
+    with progress_bar(_console) as bar:
+        made = _make_samples(settings, haystacks, samples, seed, bar)
+        for variant in chosen:
+            try:
+                cells = _measure(variant, config, overrides or [], settings, made, concurrency, checkpoint, bar)
+            except ServerFailed as error:
+                bar.stop()
+                _console.print(f"[bold red]failed[/] {variant.name}: {error}", highlight=False)
+                raise typer.Exit(1) from None
+            results[variant.name] = cells
+            rates = ", ".join(f"{cell.correct / cell.samples:.2f}" for cell in cells)
+            _console.print(f"{variant.name}: {rates}", highlight=False)
+            # After each deployment, so that an interrupted run keeps what it has measured.
+            files = _write(results, checkpoint.trained, sampled, out) if out else []
+    for table in results_tables(results, checkpoint.trained):
+        _console.print(table.for_terminal())
+    _console.print(scales_remark(results), highlight=False)
+    for file in files:
+        _console.print(f"wrote {file}", highlight=False)
     if any(cell.wrong_scales or cell.wrong_lengths for cells in results.values() for cell in cells):
         raise typer.Exit(1)
 
 
-def results_table(results: Results, trained: int, samples: int) -> Table:
-    """One row for each deployment, one column for each length."""
-    lengths = [cell.length for cell in next(iter(results.values()))]
+def results_tables(results: Results, trained: int) -> list[Table]:
+    """A table for each number of decoys, a row for each deployment, a column for each length."""
+    first = next(iter(results.values()))
+    return [_table(results, trained, decoys) for decoys in dict.fromkeys(cell.haystack.decoys for cell in first)]
+
+
+def _table(results: Results, trained: int, decoys: int) -> Table:
+    of_table = {name: [cell for cell in cells if cell.haystack.decoys == decoys] for name, cells in results.items()}
+    columns = next(iter(of_table.values()))
+    among = f"among {decoys} other codes" if decoys else "alone in the text"
     return Table(
-        title=f"Pass key accuracy with 95 % intervals, {samples} samples a cell",
-        headings=("deployment", *(f"{length} tokens ({length / trained:g}x)" for length in lengths)),
+        title=f"Accuracy for a pass key {among}, with 95 % intervals, {columns[0].samples} samples a cell",
+        headings=(
+            "deployment",
+            *(f"{cell.haystack.length} tokens ({cell.haystack.length / trained:g}x)" for cell in columns),
+        ),
         rows=tuple(
-            (name, *(f"{wilson(cell.correct, cell.samples):.2f}" for cell in cells)) for name, cells in results.items()
+            (name, *(f"{wilson(cell.correct, cell.samples):.2f}" for cell in cells)) for name, cells in of_table.items()
         ),
     )
 
@@ -105,7 +138,7 @@ def scales_remark(results: Results) -> str:
     """Whether every response ran at the scale that its length asks for, in words."""
     every = [(name, cell) for name, cells in results.items() for cell in cells]
     wrong = [
-        f"{name} at {cell.length} tokens ({cell.wrong_scales} of {cell.samples})"
+        f"{name} at {cell.haystack.length} tokens ({cell.wrong_scales} of {cell.samples})"
         for name, cell in every
         if cell.wrong_scales
     ]
@@ -136,20 +169,18 @@ def _chosen(known: dict[str, Variant], names: Sequence[str] | None) -> list[Vari
     return [variant for name, variant in known.items() if not names or name in names]
 
 
-def _make_samples(
-    settings: Settings, lengths: Sequence[int], samples: int, seed: int, bar: Progress
-) -> dict[int, Sequence[PasskeySample]]:
+def _make_samples(settings: Settings, haystacks: Sequence[Haystack], samples: int, seed: int, bar: Progress) -> Samples:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(settings.model)
-    task = bar.add_task("making samples", total=samples * len(lengths))
-    made: dict[int, Sequence[PasskeySample]] = {}
-    for length in lengths:
-        of_length = []
+    task = bar.add_task("making samples", total=samples * len(haystacks))
+    made: Samples = {}
+    for haystack in haystacks:
+        of_haystack = []
         for index in range(samples):
-            of_length.append(make_sample(tokenizer, length, seed + index))
+            of_haystack.append(make_sample(tokenizer, haystack.length, seed + index, decoys=haystack.decoys))
             bar.advance(task)
-        made[length] = of_length
+        made[haystack] = of_haystack
     return made
 
 
@@ -158,7 +189,7 @@ def _measure(
     config: pathlib.Path,
     overrides: Sequence[str],
     settings: Settings,
-    samples: dict[int, Sequence[PasskeySample]],
+    samples: Samples,
     concurrency: int,
     checkpoint: Checkpoint,
     bar: Progress,
@@ -180,17 +211,12 @@ def _measure(
         )
 
 
-def _report(results: Results, trained: int, sampled: dict[str, Any], out: pathlib.Path | None) -> None:
-    table = results_table(results, trained, sampled["samples"])
-    _console.print(table.for_terminal())
+def _write(results: Results, trained: int, sampled: dict[str, Any], out: pathlib.Path) -> list[pathlib.Path]:
+    tables = results_tables(results, trained)
     remark = scales_remark(results)
-    _console.print(remark, highlight=False)
-    if out is None:
-        return
     result = sampled | {"trained_length": trained, "cells": to_json(results), "remark": remark}
-    markdown = f"{table.title}:\n\n{table.as_markdown()}\n\n{remark}"
-    for file in record.write(out, result, record.Provenance.of_this_run("tests.benchmarks.accuracy"), markdown):
-        _console.print(f"wrote {file}", highlight=False)
+    markdown = "\n\n".join([*(f"{table.title}:\n\n{table.as_markdown()}" for table in tables), remark])
+    return record.write(out, result, record.Provenance.of_this_run("tests.benchmarks.accuracy"), markdown)
 
 
 if __name__ == "__main__":

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from posenc_runtime.zoo.passkey import PasskeySample, is_correct
 from tests.benchmarks.variants import Variant
 
 
+@dataclasses.dataclass(frozen=True)
+class Haystack:
+    """What the samples of one cell have in common.
+
+    Attributes:
+        length: of prompt and answer together, tokens.
+        decoys: other codes beside the pass key, which make it harder to find.
+    """
+
+    length: int
+    decoys: int = 0
+
+
 @dataclasses.dataclass
 class Cell:
-    """How one deployment answered the samples of one length.
+    """How one deployment answered the samples of one haystack.
 
     Attributes:
         scales: how many responses named which scale; ``none`` for those that named none.
@@ -21,7 +34,7 @@ class Cell:
         wrong_lengths: prompts that the server counted other than we did.
     """
 
-    length: int
+    haystack: Haystack
     samples: int = 0
     correct: int = 0
     scales: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -41,16 +54,15 @@ async def ask(
     address: str,
     model: str,
     variant: Variant,
-    samples: dict[int, Sequence[PasskeySample]],
+    samples: Mapping[Haystack, Sequence[PasskeySample]],
     *,
     trained: int,
     concurrency: int,
     advance: Callable[[], None],
 ) -> list[Cell]:
-    """Send every sample, length by length, and score the answers.
+    """Send every sample, haystack by haystack, and score the answers.
 
     Args:
-        samples: by total length, tokens.
         concurrency: requests at once.
         advance: called after every response.
     """
@@ -59,9 +71,9 @@ async def ask(
     cells = []
     slots = asyncio.Semaphore(concurrency)
     async with AsyncOpenAI(base_url=f"{address}/v1", api_key="none", timeout=600, max_retries=0) as client:
-        for length, of_length in samples.items():
-            cell = Cell(length)
-            expected = variant.expected_scale(length, trained)
+        for haystack, made in samples.items():
+            cell = Cell(haystack)
+            expected = variant.expected_scale(haystack.length, trained)
 
             async def one(sample: PasskeySample, cell: Cell = cell, expected: float | None = expected) -> None:
                 async with slots:
@@ -75,7 +87,7 @@ async def ask(
                 cell.wrong_lengths += response.usage is None or response.usage.prompt_tokens != sample.prompt_tokens
                 advance()
 
-            await asyncio.gather(*map(one, of_length))
+            await asyncio.gather(*map(one, made))
             cells.append(cell)
     return cells
 
