@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import get_args
 
-from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.kv.deployment import Deployment, OnCrossing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -14,24 +15,63 @@ class Admission:
     Attributes:
         scale_index: index into the deployment's scales.
         admission_tokens: prompt tokens plus the new tokens the request is admitted for.
+        on_crossing: what happens when it outgrows that scale.
     """
 
     scale_index: int
     admission_tokens: int
+    on_crossing: OnCrossing
 
 
-def admit(deployment: Deployment, *, num_prompt_tokens: int, max_tokens: int | None) -> Admission:
+def admit(
+    deployment: Deployment,
+    *,
+    num_prompt_tokens: int,
+    max_tokens: int | None,
+    on_crossing: str | None = None,
+) -> Admission:
     """Choose the first scale of a request.
 
     With ``pin`` a request is admitted at the largest length that it may reach, so it never outgrows its scale.
-    A ``max_tokens`` of None is a request that did not say: it is admitted for ``headroom_tokens``.
+    Otherwise it is admitted for ``headroom_tokens`` at most, and crosses when it needs more.
+
+    Args:
+        max_tokens: None for a request that does not say; it is admitted for ``headroom_tokens``.
+        on_crossing: the request's own choice, None for the deployment's.
 
     Raises:
-        ValueError: when the prompt alone exceeds ``max_model_len``.
+        ValueError: when the prompt alone exceeds ``max_model_len``, or the choice is not to be had.
     """
+    chosen = choose_on_crossing(deployment, on_crossing)
     new_tokens = deployment.headroom_tokens if max_tokens is None else max_tokens
+    if chosen != "pin":
+        new_tokens = min(new_tokens, deployment.headroom_tokens)
     if num_prompt_tokens > deployment.max_model_len:
         raise ValueError(f"a prompt may have at most {deployment.max_model_len} tokens, got {num_prompt_tokens}")
     # An engine stops a request at max_model_len, whatever it asked for.
     admission_tokens = min(num_prompt_tokens + new_tokens, deployment.max_model_len)
-    return Admission(scale_index=deployment.scale_set.for_length(admission_tokens), admission_tokens=admission_tokens)
+    return Admission(
+        scale_index=deployment.scale_set.for_length(admission_tokens),
+        admission_tokens=admission_tokens,
+        on_crossing=chosen,
+    )
+
+
+def choose_on_crossing(deployment: Deployment, asked: object) -> OnCrossing:
+    """What happens when a request outgrows its scale: its own choice where it made one.
+
+    Raises:
+        ValueError: when the choice is unknown, or the deployment pins and so has nothing to cross with.
+    """
+    if asked is None:
+        return deployment.on_crossing
+    choice = next((known for known in get_args(OnCrossing) if known == asked), None)
+    if choice is None:
+        raise ValueError(f"on_crossing must be one of {', '.join(get_args(OnCrossing))}, got {asked!r}")
+    if deployment.on_crossing == "pin" and choice != "pin":
+        raise ValueError(
+            f"on_crossing must be pin, got {choice}: this deployment pins every request, because its own "
+            "scaling.on_crossing is pin"
+        )
+    known_choice: OnCrossing = choice
+    return known_choice

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+TOTAL = "all"  # key of what is counted whatever the scale
+
 
 class Counts:
     """Counters of the scheduler's half, keyed by the scale's label."""
@@ -14,6 +16,9 @@ class Counts:
         self.prompt_tokens: Counter[str] = Counter()
         self.generation_tokens: Counter[str] = Counter()
         self.prefix_hit_tokens: Counter[str] = Counter()
+        self.crossings: Counter[str] = Counter()  # by "from to how"
+        self.rerotated_tokens: Counter[str] = Counter()
+        self.copied_blocks: Counter[str] = Counter()
 
     def take(self) -> dict[str, dict[str, int]]:
         """The counts since the last call; empty counters are left out."""

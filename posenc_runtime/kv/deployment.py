@@ -13,7 +13,7 @@ from posenc_runtime.encodings.scaling import from_parameters
 from posenc_runtime.encodings.spec import Scaling
 from posenc_runtime.kv.scales import ScaleSet
 
-OnCrossing = Literal["pin"]
+OnCrossing = Literal["rerotate", "recompute", "pin"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,8 +26,11 @@ class Deployment:
         scales: ascending, starting at 1.
         original_max_position_embeddings: trained length, tokens.
         max_model_len: served length, tokens.
-        headroom_tokens: new tokens that a request is admitted for when it does not say how many it wants.
-        on_crossing: ``pin`` admits a request at the largest length it may reach.
+        headroom_tokens: new tokens that a request is admitted for at most, unless it is pinned.
+        on_crossing: what happens to a request that outgrows its scale. ``rerotate`` turns its cached keys by the
+            angle difference; ``recompute`` drops them and prefills again; ``pin`` admits it at the largest length it
+            may reach, so that it never crosses.
+        rerotate_budget_tokens: cached tokens re-rotated before one step at most, so that others are not held up.
         rope_theta: base of the scaled frequencies; None takes the checkpoint's. Scale 1 is always the checkpoint's.
         allow_beyond_trained: let ``default`` serve lengths past the trained one, for comparisons.
 
@@ -42,7 +45,8 @@ class Deployment:
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     scales: tuple[float, ...] = (1.0,)
     headroom_tokens: int = 256
-    on_crossing: OnCrossing = "pin"
+    on_crossing: OnCrossing = "rerotate"
+    rerotate_budget_tokens: int = 8192
     rope_theta: float | None = None
     allow_beyond_trained: bool = False
 
@@ -53,6 +57,8 @@ class Deployment:
             )
         if self.headroom_tokens < 1:
             raise ValueError(f"headroom_tokens must be at least 1, got {self.headroom_tokens}")
+        if self.rerotate_budget_tokens < 1:
+            raise ValueError(f"rerotate_budget_tokens must be at least 1, got {self.rerotate_budget_tokens}")
         if self.on_crossing not in get_args(OnCrossing):
             raise ValueError(f"on_crossing must be one of {', '.join(get_args(OnCrossing))}, got {self.on_crossing!r}")
         if self.rope_theta is not None and self.rope_theta <= 1:

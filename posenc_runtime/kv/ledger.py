@@ -13,7 +13,7 @@ class MixedRotations(RuntimeError):
 
 
 class BlockLedger:
-    """Mirrors, in the scheduler, what the workers' table of block scales says.
+    """Mirrors, in the scheduler, what the workers' table of block scales says after the step being planned.
 
     A block keeps its scale after its request has gone, because the prefix cache may hand it out again.
     """
@@ -53,6 +53,38 @@ class BlockLedger:
                     f"but block {block_id} of the prefix cache carries number {carried}"
                 )
             self._hold(request_id, block_id)
+
+    def move(self, request_id: str, source: int, target: int, scale_index: int) -> None:
+        """A request's keys of one block are re-rotated: in place, or into a fresh block that it holds instead.
+
+        Raises:
+            MixedRotations: when another request reads a block that is re-rotated in place, or holds the fresh one.
+        """
+        others = self._holders.get(target, set()) - {request_id}
+        if others:
+            raise MixedRotations(
+                f"request {request_id} re-rotates into block {target}, but {', '.join(sorted(others))} holds it"
+            )
+        if source == target:
+            self._num_held[self._scale_of[target]] -= 1
+            self._num_held[scale_index] += 1
+            self._scale_of[target] = scale_index
+            return
+        self._let_go(request_id, source)
+        self.write(request_id, [target], scale_index)
+
+    def check(self, request_id: str, scale_index: int) -> None:
+        """Whether all blocks of a request carry one scale.
+
+        Raises:
+            MixedRotations: naming a block that does not.
+        """
+        for block_id in self._held_by.get(request_id, ()):
+            if self._scale_of[block_id] != scale_index:
+                raise MixedRotations(
+                    f"request {request_id} goes on at scale number {scale_index}, but its block {block_id} carries "
+                    f"number {self._scale_of[block_id]}"
+                )
 
     def release(self, request_id: str) -> None:
         """A request gave its blocks back: it finished, was cancelled, or was preempted."""

@@ -18,6 +18,11 @@ def regime(deployment: Deployment, scale_index: int) -> str | None:
     return f"{deployment.rope_type}:{deployment.scales[scale_index]:g}:{deployment.fingerprint}"
 
 
+def private(deployment: Deployment, scale_index: int, number: int) -> str:
+    """Name of a regime that one request has for itself: after a crossing, or over a prefix of another scale."""
+    return f"{deployment.rope_type}:{deployment.scales[scale_index]:g}:{deployment.fingerprint}:private:{number}"
+
+
 def salted(cache_salt: str | None, regime_name: str | None) -> str | None:
     """A request's prefix-cache salt in a regime: the client's own, if any, and the regime's name.
 

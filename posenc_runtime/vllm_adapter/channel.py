@@ -1,8 +1,9 @@
-"""Our connector's name: what ``kv_transfer_config`` says, and where vLLM finds it."""
+"""What vLLM's configuration names of ours, and where vLLM finds it: the connector and the scheduler."""
 
 from __future__ import annotations
 
 CONNECTOR = "PosencConnector"
+SCHEDULER = "posenc_runtime.vllm_adapter.scheduler.PosencScheduler"
 _registered = False
 
 

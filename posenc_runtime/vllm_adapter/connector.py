@@ -51,7 +51,7 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
             block_sizes = [group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups]
             self._scheduler = SchedulerHalf(deployment, block_sizes)
         else:
-            self._worker = WorkerHalf(deployment, kv_cache_config)
+            self._worker = WorkerHalf(deployment, vllm_config, kv_cache_config)
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -59,6 +59,11 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
         return False
 
     # Scheduler side
+
+    @property
+    def scheduler_half(self) -> SchedulerHalf:
+        assert self._scheduler is not None, "workers have no scheduler half"
+        return self._scheduler
 
     def on_new_request(self, request: Request) -> None:
         assert self._scheduler is not None

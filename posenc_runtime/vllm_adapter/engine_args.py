@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.active import KEY
-from posenc_runtime.vllm_adapter.channel import CONNECTOR
+from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
 
 # Engine arguments that follow from a deployment's own settings.
 _OURS = {
@@ -18,6 +18,7 @@ _OURS = {
     "served_model_name": "served_model_name",
     "max_model_len": "max_model_len",
     "kv_transfer_config": "scaling",
+    "scheduler_cls": "scaling.on_crossing",
 }
 
 
@@ -45,12 +46,20 @@ def engine_arguments(deployment: Deployment, engine: Mapping[str, Any] | None = 
     additional_config = given.pop("additional_config", None) or {}
     if KEY in additional_config:
         raise ArgumentRefused(f"engine.additional_config.{KEY}: follows from scaling and must not be given")
-    return given | {
+    ours = {
         "max_model_len": deployment.max_model_len,
         "hf_overrides": {**hf_overrides, "max_position_embeddings": deployment.max_model_len},
         "additional_config": {**additional_config, KEY: deployment.to_mapping()},
         "kv_transfer_config": {"kv_connector": CONNECTOR, "kv_role": "kv_both"},
     }
+    if deployment.on_crossing != "pin":
+        if given.get("async_scheduling"):
+            raise ArgumentRefused(
+                "engine.async_scheduling: must be false unless scaling.on_crossing is pin, got true: a crossing is "
+                "decided before a step, from tokens that must all be there"
+            )
+        ours |= {"scheduler_cls": SCHEDULER, "async_scheduling": False}
+    return given | ours
 
 
 def serve_arguments(

@@ -2,29 +2,74 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics
 
+from posenc_runtime.kv.counts import TOTAL
+from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.active import deployment_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-_COUNTERS = {
+# Name in the report: metric, labels, help. A report's keys are the values of the labels, separated by spaces.
+_COUNTERS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "requests": (
         "posenc_requests_total",
+        ("rope_type", "scale"),
         "Requests admitted, by the rotary method and the scale that they were admitted at.",
     ),
-    "prompt_tokens": ("posenc_prompt_tokens_total", "Prompt tokens of requests whose prefill began, by scale."),
-    "generation_tokens": ("posenc_generation_tokens_total", "Tokens generated, by the scale of their request."),
+    "prompt_tokens": (
+        "posenc_prompt_tokens_total",
+        ("scale",),
+        "Prompt tokens of requests whose prefill began, by scale.",
+    ),
+    "generation_tokens": (
+        "posenc_generation_tokens_total",
+        ("scale",),
+        "Tokens generated, by the scale that their request was at.",
+    ),
     "prefix_hit_tokens": (
         "posenc_prefix_hit_tokens_total",
+        ("scale",),
         "Prompt tokens served from the prefix cache, by scale. Keys of another scale are never served.",
     ),
+    "crossings": (
+        "posenc_crossings_total",
+        ("from", "to", "how"),
+        "Requests that outgrew their scale and went on at another, each crossing once however often it is replayed.",
+    ),
+    "rerotated_tokens": (
+        "posenc_rerotated_tokens_total",
+        (),
+        "Cached tokens whose keys were re-rotated, replays after a preemption among them.",
+    ),
+    "copied_blocks": (
+        "posenc_copied_blocks_total",
+        (),
+        "KV-cache blocks copied because somebody else reads them or may want them at the scale that they carry.",
+    ),
 }
-_APPLY_BUCKETS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
+_HISTOGRAMS: dict[str, tuple[str, tuple[float, ...], str]] = {
+    "apply_seconds": (
+        "posenc_apply_seconds",
+        (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0),
+        "Seconds a worker spends before a forward on giving blocks their scale.",
+    ),
+    "rerotate_seconds": (
+        "posenc_rerotate_seconds",
+        (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0),
+        "Seconds a worker spends before a forward on re-rotating cached keys; on CUDA the time to launch it.",
+    ),
+    "crossing_wait_seconds": (
+        "posenc_crossing_wait_seconds",
+        (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0),
+        "Seconds from the moment that a request has to cross until it may run again.",
+    ),
+}
 
 
 class PosencPromMetrics(KVConnectorPromMetrics):
@@ -44,23 +89,17 @@ class PosencPromMetrics(KVConnectorPromMetrics):
         self._rope_type = deployment.rope_type
         scales = [deployment.scale_set.label(index) for index in range(len(deployment.scales))]
         self._counters = {
-            name: self._counter_cls(
-                name=metric,
-                documentation=documentation,
-                labelnames=[*labelnames, *(("rope_type", "scale") if name == "requests" else ("scale",))],
-            )
-            for name, (metric, documentation) in _COUNTERS.items()
+            name: self._counter_cls(name=metric, documentation=documentation, labelnames=[*labelnames, *labels])
+            for name, (metric, labels, documentation) in _COUNTERS.items()
+        }
+        self._histograms = {
+            name: self._histogram_cls(name=metric, documentation=documentation, buckets=buckets, labelnames=labelnames)
+            for name, (metric, buckets, documentation) in _HISTOGRAMS.items()
         }
         self._kv_blocks = self._gauge_cls(
             name="posenc_kv_blocks",
             documentation="KV-cache blocks that running requests hold, by the scale that their keys are rotated at.",
             labelnames=[*labelnames, "scale"],
-        )
-        apply_seconds = self._histogram_cls(
-            name="posenc_apply_seconds",
-            documentation="Seconds a worker spends before a forward on giving blocks their scale.",
-            buckets=_APPLY_BUCKETS,
-            labelnames=labelnames,
         )
         info = self._gauge_cls(
             name="posenc_strategy_info",
@@ -70,9 +109,7 @@ class PosencPromMetrics(KVConnectorPromMetrics):
                 *("rope_type", "scales", "original_max_position_embeddings", "on_crossing", "headroom_tokens"),
             ],
         )
-        self._apply_seconds = {}
         for engine, values in per_engine_labelvalues.items():
-            self._apply_seconds[engine] = apply_seconds.labels(*values)
             info.labels(
                 *values,
                 deployment.rope_type,
@@ -81,23 +118,42 @@ class PosencPromMetrics(KVConnectorPromMetrics):
                 deployment.on_crossing,
                 deployment.headroom_tokens,
             ).set(1)
+            for histogram in self._histograms.values():
+                histogram.labels(*values)
             for scale in scales:
                 self._kv_blocks.labels(*values, scale).set(0)
-                for name in self._counters:
-                    self._counter(name, engine, scale)
+            for name, (_, labels, _) in _COUNTERS.items():
+                keys = (
+                    scales if labels[-1:] == ("scale",) else [TOTAL] if not labels else _crossings(deployment, scales)
+                )
+                for key in keys:
+                    self._counter(name, engine, key)
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         for name in self._counters:
-            for scale, count in transfer_stats_data.get(name, {}).items():
-                self._counter(name, engine_idx, scale).inc(count)
+            for key, count in transfer_stats_data.get(name, {}).items():
+                self._counter(name, engine_idx, key).inc(count)
+        values = self.per_engine_labelvalues[engine_idx]
         for scale, level in transfer_stats_data.get("kv_blocks", {}).items():
-            self._kv_blocks.labels(*self.per_engine_labelvalues[engine_idx], scale).set(level)
-        for seconds in transfer_stats_data.get("apply_seconds", ()):
-            self._apply_seconds[engine_idx].observe(seconds)
+            self._kv_blocks.labels(*values, scale).set(level)
+        for name, histogram in self._histograms.items():
+            for seconds in transfer_stats_data.get(name, ()):
+                histogram.labels(*values).observe(seconds)
 
-    def _counter(self, name: str, engine: int, scale: str) -> Any:
-        extra = (self._rope_type, scale) if name == "requests" else (scale,)
-        return self._counters[name].labels(*self.per_engine_labelvalues[engine], *extra)
+    def _counter(self, name: str, engine: int, key: str) -> Any:
+        extra = [] if key == TOTAL else key.split()
+        if name == "requests":
+            extra = [self._rope_type, *extra]
+        counter = self._counters[name]
+        values = [*self.per_engine_labelvalues[engine], *extra]
+        return counter.labels(*values)
+
+
+def _crossings(deployment: Deployment, scales: list[str]) -> list[str]:
+    """The crossings to be expected: each scale to the next."""
+    if deployment.on_crossing == "pin":
+        return []
+    return [f"{low} {high} {deployment.on_crossing}" for low, high in itertools.pairwise(scales)]
 
 
 def _unregister_ours() -> None:

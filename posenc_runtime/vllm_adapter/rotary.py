@@ -7,6 +7,7 @@ to stock vLLM.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import pkgutil
@@ -21,7 +22,7 @@ from posenc_runtime.encodings.table import cos_sin_cache
 from posenc_runtime.kernels import ops
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.active import deployment_of
-from posenc_runtime.vllm_adapter.worker_state import STATE
+from posenc_runtime.vllm_adapter.worker_state import STATE, Rotary
 
 _SUPPORTED = ("RotaryEmbedding",)
 _FORWARDS = ("forward_native", "forward_cuda", "forward_cpu", "forward_oot", "forward_hip", "forward_xpu")
@@ -69,12 +70,13 @@ def _scaling(rotary_class: Any) -> Any:
             stock: Tensor = rotary_class._compute_cos_sin_cache(self)
             return stock
         self.posenc_scaled = True
-        spec = RotarySpec(
+        own = RotarySpec(
             rotary_dim=self.rotary_dim,
-            rope_theta=float(self.base if deployment.rope_theta is None else deployment.rope_theta),
+            rope_theta=float(self.base),
             original_max_position_embeddings=deployment.original_max_position_embeddings,
         )
-        STATE.rotary_deployments.append(deployment)
+        spec = own if deployment.rope_theta is None else dataclasses.replace(own, rope_theta=deployment.rope_theta)
+        STATE.rotaries.append(Rotary(deployment=deployment, own=own, scaled=spec, is_neox_style=self.is_neox_style))
         return stacked_table(deployment, spec, _unscaled_table(self, rotary_class, deployment.scale_set.lengths[0]))
 
     members: dict[str, Any] = {"posenc_scaled": False, "_compute_cos_sin_cache": _compute_cos_sin_cache}

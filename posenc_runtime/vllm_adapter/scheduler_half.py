@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
 
+from posenc_runtime.kv.admission import choose_on_crossing
 from posenc_runtime.kv.coordinator import ScaleCoordinator, StepPlan
-from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.kv.crossing import BlockMove
+from posenc_runtime.kv.deployment import Deployment, OnCrossing
 from posenc_runtime.kv.regime import salted
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
+
+ON_CROSSING = "posenc_on_crossing"  # key of vllm_xargs with which a request asks for another on_crossing
+logger = logging.getLogger("vllm.posenc")
 
 
 @dataclasses.dataclass
@@ -35,31 +42,89 @@ class SchedulerHalf:
         self._deployment = deployment
         self._coordinator = ScaleCoordinator(deployment)
         self._block_sizes = block_sizes
+        self._client_salts: dict[str, str | None] = {}
+        self._waiting_since: dict[str, float] = {}
+        self._wait_seconds: list[float] = []
 
     def on_new_request(self, request: Request) -> None:
         """Choose the scale and put its regime into the salt, before anybody looks the prefix up."""
         # The prompt of a streaming-input session goes on growing after this: it may reach any length.
         max_tokens = self._deployment.max_model_len if request.resumable else request.max_tokens
+        self._client_salts[request.request_id] = request.cache_salt
         regime_name = self._coordinator.admit(
-            request.request_id, num_prompt_tokens=request.num_prompt_tokens, max_tokens=max_tokens
+            request.request_id,
+            num_prompt_tokens=request.num_prompt_tokens,
+            max_tokens=max_tokens,
+            on_crossing="pin" if request.resumable else self._asked_on_crossing(request),
         )
-        salt = salted(request.cache_salt, regime_name)
-        if salt != request.cache_salt:
-            request.cache_salt = salt
-            request.block_hashes.clear()
-            request.update_block_hashes()
+        self._enter(request, regime_name)
+
+    def due(self, request: Request) -> int | None:
+        """Index of the scale that a request must cross to before its next token, None when it may go on."""
+        return self._coordinator.due(request.request_id, request.num_computed_tokens)
+
+    def on_crossing(self, request: Request) -> OnCrossing:
+        return self._coordinator.on_crossing(request.request_id)
+
+    def in_first_regime(self, request: Request) -> bool:
+        return self._coordinator.in_first_regime(request.request_id)
+
+    def first_length(self, request: Request) -> int:
+        return self._coordinator.first_length(request.request_id)
+
+    def allowance(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
+        return self._coordinator.allowance(request.request_id, num_computed_tokens, num_new_tokens)
+
+    def rerotate(self, request: Request, to_index: int, moves: Sequence[BlockMove]) -> None:
+        """Begin to turn a request's cached keys, and take what it computes from now on out of others' reach."""
+        self._waiting_since[request.request_id] = time.perf_counter()
+        regime_name = self._coordinator.rerotate(
+            request.request_id, to_index, moves, num_tokens=request.num_computed_tokens
+        )
+        self._enter(request, regime_name)
+
+    def recompute(self, request: Request, to_index: int) -> None:
+        """Let a request begin again at another scale; its blocks are the caller's to give back."""
+        regime_name = self._coordinator.recompute(request.request_id, to_index, num_tokens=request.num_computed_tokens)
+        self._enter(request, regime_name)
+
+    def advance(self) -> list[int]:
+        """Plan the next step's share of the crossings. Returns blocks to give back once the step is planned."""
+        sources, completed = self._coordinator.advance()
+        now = time.perf_counter()
+        self._wait_seconds += [now - self._waiting_since.pop(request_id) for request_id in completed]
+        return sources
+
+    def preempted(self, request: Request) -> list[int]:
+        """A request loses its blocks: it may find in the prefix cache what it computed at its first scale.
+
+        Returns:
+            Blocks to give back that it was still to copy.
+        """
+        self._waiting_since.pop(request.request_id, None)
+        regime_name, sources = self._coordinator.preempted(request.request_id)
+        self._enter(request, regime_name)
+        return sources
+
+    def abandoned(self, request: Request) -> list[int]:
+        """A request is about to be freed. Returns blocks to give back that it was still to copy."""
+        self._waiting_since.pop(request.request_id, None)
+        return self._coordinator.abandoned(request.request_id)
 
     def build_metadata(self, scheduler_output: SchedulerOutput) -> PosencMetadata:
         """The step's plan. Blocks given back come first: the same step may have handed them to somebody else."""
         for request_id in scheduler_output.preempted_req_ids or ():
             self._coordinator.preempted(request_id)
+        num_scheduled = scheduler_output.num_scheduled_tokens
         for new in scheduler_output.scheduled_new_reqs:
+            self._coordinator.scheduled(new.req_id, new.num_computed_tokens, num_scheduled[new.req_id])
             self._coordinator.prefilling(new.req_id, num_hit_tokens=new.num_computed_tokens)
             self._allocated(new.req_id, new.block_ids, new.num_computed_tokens)
         cached = scheduler_output.scheduled_cached_reqs
         for request_id, block_ids, num_computed_tokens, num_output_tokens in zip(
             cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, cached.num_output_tokens, strict=True
         ):
+            self._coordinator.scheduled(request_id, num_computed_tokens, num_scheduled[request_id])
             self._coordinator.generated(request_id, num_output_tokens)
             if block_ids is not None:
                 resumed = request_id in cached.resumed_req_ids
@@ -68,10 +133,32 @@ class SchedulerHalf:
 
     def request_finished(self, request: Request) -> dict[str, Any]:
         """What the response says about a request that ended."""
+        del self._client_salts[request.request_id]
         return {"posenc": self._coordinator.finished(request.request_id, num_output_tokens=request.num_output_tokens)}
 
     def take_report(self) -> dict[str, Any]:
-        return self._coordinator.take_report()
+        report = self._coordinator.take_report()
+        if self._wait_seconds:
+            report["crossing_wait_seconds"], self._wait_seconds = self._wait_seconds, []
+        return report
+
+    def _asked_on_crossing(self, request: Request) -> str | None:
+        """What a request asked for. Our server has refused what is not to be had; plain vLLM cannot, so we say it."""
+        extra = getattr(request.sampling_params, "extra_args", None) or {}
+        asked = extra.get(ON_CROSSING)
+        try:
+            return choose_on_crossing(self._deployment, asked)
+        except ValueError as error:
+            logger.warning("request %s: %s; it gets the deployment's own", request.request_id, error)
+            return None
+
+    def _enter(self, request: Request, regime_name: str | None) -> None:
+        """Put a regime into a request's salt, and so into the hashes of its blocks."""
+        salt = salted(self._client_salts[request.request_id], regime_name)
+        if salt != request.cache_salt:
+            request.cache_salt = salt
+            request.block_hashes.clear()
+            request.update_block_hashes()
 
     def _allocated(self, request_id: str, block_ids: Sequence[Sequence[int]], num_read_tokens: int) -> None:
         for ids, block_size in zip(block_ids, self._block_sizes, strict=True):

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import pathlib
-import re
 from typing import TYPE_CHECKING, Any
 
-from posenc_runtime.vllm_adapter.channel import CONNECTOR
+from posenc_runtime.vllm_adapter.active import deployment_of
+from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
+from posenc_runtime.vllm_adapter.model_source import condition_of_rotating, has_own_model, reader_of_the_table
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-
-# A model file that reads the table itself, or uses a fused layer that does, would take the unscaled rows for
-# every request, silently.
-_READS_TABLE = re.compile(
-    r"\.(cos_sin_cache|get_cos_sin)\b|layers\.(fused_qk_norm_rope|hpc\.rope_norm|sparse_attn_indexer)\b"
-)
-_IMPORTS_MODEL = re.compile(
-    r"^from \.(\w+) import|^from (vllm\.model_executor\.models\.\w+|vllm\.models\.[\w.]+) import", re.M
-)
 
 
 class Unsupported(ValueError):
@@ -49,6 +38,7 @@ def _refuse_settings(vllm_config: VllmConfig) -> None:
             f"kv_transfer_config.kv_role must be kv_both, got {transfer.kv_role}: with prefill and decode apart, the "
             "two sides would choose a request's scale from different lengths"
         )
+    _refuse_crossing(vllm_config)
     refusals = {
         "encoder-decoder models": model.is_encoder_decoder,
         "multimodal models": model.is_multimodal_model,
@@ -63,6 +53,35 @@ def _refuse_settings(vllm_config: VllmConfig) -> None:
     for what, asked in refusals.items():
         if asked:
             raise Unsupported(f"posenc does not serve {what}: no test shows that every key gets its request's scale")
+
+
+def _refuse_crossing(vllm_config: VllmConfig) -> None:
+    deployment, scheduler = deployment_of(vllm_config), vllm_config.scheduler_config
+    if deployment is None or deployment.on_crossing == "pin":
+        return
+    if scheduler.scheduler_cls != SCHEDULER:
+        raise Unsupported(
+            f"scheduler_cls must be {SCHEDULER} where on_crossing is {deployment.on_crossing}, got "
+            f"{scheduler.scheduler_cls}: without it no request ever crosses (or set on_crossing to pin)"
+        )
+    if scheduler.async_scheduling:
+        raise Unsupported(
+            f"async_scheduling must be off where on_crossing is {deployment.on_crossing}: a crossing is decided before "
+            "a step, from tokens that must all be there (or set on_crossing to pin)"
+        )
+    if deployment.on_crossing == "recompute":
+        return
+    if vllm_config.cache_config.cache_dtype.startswith("fp8"):
+        raise Unsupported(
+            f"kv_cache_dtype {vllm_config.cache_config.cache_dtype} cannot be re-rotated: a turned key can outgrow the "
+            "scale that it was quantised with. Set on_crossing to recompute or pin"
+        )
+    for architecture in vllm_config.model_config.architectures:
+        if condition := condition_of_rotating(architecture):
+            raise Unsupported(
+                f"on_crossing rerotate needs a model that rotates the keys of every layer, but {architecture} of vLLM "
+                f"asks `{condition}` first: set on_crossing to recompute or pin"
+            )
 
 
 def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
@@ -94,50 +113,13 @@ def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
                 f"posenc does not scale rope_parameters with {key}: its positions are not one number a token"
             )
     for architecture in architectures:
-        if not _has_own_model(architecture):
+        if not has_own_model(architecture):
             raise Unsupported(
                 f"posenc does not serve {architecture}: vLLM has no model of its own for it, and its Transformers "
                 "backend rotates past the rotary embedding, so every request would run unscaled"
             )
-        if reader := _reader_of_the_table(architecture):
+        if reader := reader_of_the_table(architecture):
             raise Unsupported(
                 f"posenc does not serve {architecture}: {reader} of vLLM reads the table of rotations past the rotary "
                 "embedding, so every request would run unscaled"
             )
-
-
-def _has_own_model(architecture: str) -> bool:
-    return _module_of(architecture) not in (None, "vllm.model_executor.models.transformers")
-
-
-def _module_of(architecture: str) -> str | None:
-    """The module that defines an architecture; models that others registered may be there as classes."""
-    from vllm.model_executor.models.registry import ModelRegistry
-
-    registered = ModelRegistry.models.get(architecture)
-    model_class = getattr(registered, "model_cls", None)
-    module: str | None = getattr(registered, "module_name", getattr(model_class, "__module__", None))
-    return module
-
-
-@functools.cache
-def _reader_of_the_table(architecture: str) -> str | None:
-    """Name of the model file, among those that define an architecture, which reads the table itself."""
-    module_name = _module_of(architecture)
-    pending: list[str] = [module_name] if module_name else []
-    seen: set[str] = set()
-    while pending:
-        name = pending.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:
-            continue
-        source = pathlib.Path(spec.origin).read_text(encoding="utf-8")
-        if _READS_TABLE.search(source):
-            return name
-        package = name if spec.submodule_search_locations else name.rpartition(".")[0]
-        for relative, absolute in _IMPORTS_MODEL.findall(source):
-            pending.append(absolute or f"{package}.{relative}")
-    return None

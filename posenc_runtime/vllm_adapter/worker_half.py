@@ -1,4 +1,4 @@
-"""The connector's half in a worker: gives every block its scale before the forward that writes to it."""
+"""The connector's half in a worker: before a forward, keys are re-rotated and every block gets its scale."""
 
 from __future__ import annotations
 
@@ -11,20 +11,25 @@ from torch import Tensor
 
 from posenc_runtime.kv.coordinator import StepPlan
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.rerotation import Rerotation
 from posenc_runtime.vllm_adapter.worker_state import STATE
 
 if TYPE_CHECKING:
+    from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
 
 class WorkerHalf:
     """Owns this worker's table of block scales."""
 
-    def __init__(self, deployment: Deployment, kv_cache_config: KVCacheConfig) -> None:
+    def __init__(self, deployment: Deployment, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
         self._deployment = deployment
+        self._vllm_config = vllm_config
         self._kv_cache_config = kv_cache_config
         self._row_offsets = deployment.scale_set.row_offsets
+        self._rerotation: Rerotation | None = None
         self._apply_seconds: list[float] = []
+        self._rerotate_seconds: list[float] = []
 
     def register_kv_caches(self, kv_caches: Mapping[str, Tensor]) -> None:
         """Allocate the table of block scales, once the number of blocks is known.
@@ -32,7 +37,8 @@ class WorkerHalf:
         Raises:
             ValueError: when no rotary embedding of this process was built for this deployment.
         """
-        if not STATE.rotary_deployments or STATE.rotary_deployments[-1] != self._deployment:
+        rotaries = [rotary for rotary in STATE.rotaries if rotary.deployment == self._deployment]
+        if not rotaries or STATE.rotaries[-1] != rotaries[-1]:
             raise ValueError(
                 "scaling needs a model whose rotary embedding posenc replaced, but this worker built none for this "
                 "deployment: the model has no rotary embeddings, or an earlier engine of this process left its own"
@@ -44,9 +50,17 @@ class WorkerHalf:
             for group in self._kv_cache_config.kv_cache_groups
             for layer in group.layer_names
         }
+        if self._deployment.on_crossing != "pin":
+            self._rerotation = Rerotation(self._vllm_config, self._kv_cache_config, kv_caches, rotaries)
 
     def apply(self, plan: StepPlan) -> None:
         """Carry out a step's plan. Runs on the runner's current stream, so the forward sees it."""
+        if plan.rotations:
+            assert self._rerotation is not None, "a deployment that pins plans no rotations"
+            began = time.perf_counter()
+            for rotation in plan.rotations:
+                self._rerotation.apply(rotation)
+            self._rerotate_seconds.append(time.perf_counter() - began)
         if not plan.block_scales:
             return
         began = time.perf_counter()
@@ -59,7 +73,6 @@ class WorkerHalf:
 
     def take_report(self) -> dict[str, list[float]]:
         """What happened since the last call, in the form of ``counts.merged``."""
-        if not self._apply_seconds:
-            return {}
-        taken, self._apply_seconds = self._apply_seconds, []
-        return {"apply_seconds": taken}
+        taken = {"apply_seconds": self._apply_seconds, "rerotate_seconds": self._rerotate_seconds}
+        self._apply_seconds, self._rerotate_seconds = [], []
+        return {name: seconds for name, seconds in taken.items() if seconds}

@@ -6,7 +6,34 @@ import dataclasses
 
 from torch import Tensor
 
+from posenc_runtime.encodings.scaling.default import Default
+from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 from posenc_runtime.kv.deployment import Deployment
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rotary:
+    """A rotary embedding that was built for a deployment.
+
+    Attributes:
+        own: the checkpoint's.
+        scaled: what the scales above 1 start from: the checkpoint's, or with the deployment's ``rope_theta``.
+    """
+
+    deployment: Deployment
+    own: RotarySpec
+    scaled: RotarySpec
+    is_neox_style: bool
+
+    def frequencies(self, scale_index: int) -> Frequencies:
+        """What the keys of a scale are rotated with: float32 as the tables take them, held in float64."""
+        scale = self.deployment.scales[scale_index]
+        found = (
+            Default().frequencies(self.own, scale)
+            if scale_index == 0
+            else self.deployment.method.frequencies(self.scaled, scale)
+        )
+        return dataclasses.replace(found, inv_freq=found.inv_freq.float().double())
 
 
 @dataclasses.dataclass
@@ -17,12 +44,12 @@ class WorkerState:
         block_row_offset: int64 ``[num_blocks]``, first table row of the scale that each physical block carries.
             Allocated once and written in place only: captured CUDA graphs hold its address.
         block_size: attention layer to tokens per block of its KV cache group.
-        rotary_deployments: the deployment that each rotary embedding of this process was built for.
+        rotaries: the rotary embeddings of this process, in the order in which they were built.
     """
 
     block_row_offset: Tensor | None = None
     block_size: dict[str, int] = dataclasses.field(default_factory=dict)
-    rotary_deployments: list[Deployment] = dataclasses.field(default_factory=list)
+    rotaries: list[Rotary] = dataclasses.field(default_factory=list)
 
 
 STATE = WorkerState()

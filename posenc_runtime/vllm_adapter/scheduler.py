@@ -1,0 +1,210 @@
+"""vLLM's scheduler, in which a request that has outgrown its scale crosses to the next one before it goes on.
+
+Everything that touches blocks, queues and hashes of vLLM for a crossing is here; what is decided is decided by
+``kv.coordinator``. Given to vLLM as ``scheduler_cls``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.core.sched.output import NewRequestData
+from vllm.v1.core.sched.request_queue import SchedulingPolicy
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from posenc_runtime.kv.crossing import BlockMove, HeldBlock, blocks_to_copy
+
+if TYPE_CHECKING:
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request
+
+    from posenc_runtime.vllm_adapter.scheduler_half import SchedulerHalf
+
+
+class PosencScheduler(Scheduler):
+    """Crossings are decided before a step is scheduled, because scheduling may hand a block to somebody else."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._half: SchedulerHalf = self.connector.scheduler_half
+        self._reblocked: set[str] = set()  # requests whose block table the workers must replace, not append to
+        self._read_by_now: list[int] = []  # sources of copies that the step being planned makes
+
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        self._cross()
+        return super().schedule(throttle_prefills)
+
+    def _cross(self) -> None:
+        for request in list(self.running):
+            if request not in self.running or request.num_tokens <= request.num_computed_tokens:
+                continue  # preempted to make room for another crossing, or still in flight
+            to_index = self._half.due(request)
+            if to_index is None:
+                continue
+            if self._half.on_crossing(request) == "recompute":
+                self._recompute(request, to_index)
+            else:
+                self._rerotate(request, to_index)
+        self._read_by_now += self._half.advance()
+
+    def _recompute(self, request: Request, to_index: int) -> None:
+        self._half.recompute(request, to_index)
+        self.running.remove(request)
+        self._preempt_request(request, time.monotonic())
+
+    def _rerotate(self, request: Request, to_index: int) -> None:
+        held = list(self._held(request))
+        while (chosen := self._blocks_to_copy(held)) is None:
+            victim = self._least_important()
+            self.running.remove(victim)
+            self._preempt_request(victim, time.monotonic())
+            if victim is request:
+                return
+            held = list(self._held(request))
+        copied = {(block.group, block.block_id) for block in chosen}
+        pool = self.kv_cache_manager.block_pool
+        pool.evict_blocks({block.block_id for block in held if (block.group, block.block_id) not in copied})
+        fresh = iter(pool.get_new_blocks(len(chosen)))
+        moves = []
+        for block in held:
+            target = block.block_id
+            if (block.group, block.block_id) in copied:
+                target = self._exchange(request, block, next(fresh))
+            moves.append(
+                BlockMove(
+                    group=block.group,
+                    source=block.block_id,
+                    target=target,
+                    first_position=block.first_position,
+                    num_tokens=block.num_tokens,
+                )
+            )
+        if copied:
+            self._reblocked.add(request.request_id)
+        self._half.rerotate(request, to_index, moves)
+
+    def _held(self, request: Request) -> Iterator[HeldBlock]:
+        """The blocks with cached keys of a request."""
+        for group, (blocks, block_size) in enumerate(self._block_tables(request)):
+            for index, block in enumerate(blocks):
+                first_position = index * block_size
+                num_tokens = min(request.num_computed_tokens - first_position, block_size)
+                if num_tokens > 0 and not block.is_null:
+                    yield HeldBlock(
+                        group=group,
+                        block_id=block.block_id,
+                        first_position=first_position,
+                        num_tokens=num_tokens,
+                        shared=block.ref_cnt > 1,
+                        cached=block.block_hash is not None and self._half.in_first_regime(request),
+                    )
+
+    def _block_tables(self, request: Request) -> Iterator[tuple[list[KVCacheBlock], int]]:
+        for manager in self.kv_cache_manager.coordinator.single_type_managers:
+            yield manager.req_to_blocks[request.request_id], manager.block_size
+
+    def _blocks_to_copy(self, held: list[HeldBlock]) -> list[HeldBlock] | None:
+        # Every running request may need one more block in this very step.
+        num_groups = len(self.kv_cache_manager.coordinator.single_type_managers)
+        return blocks_to_copy(
+            held,
+            num_free=self.kv_cache_manager.block_pool.get_num_free_blocks(),
+            num_reserved=len(self.running) * num_groups,
+        )
+
+    def _exchange(self, request: Request, block: HeldBlock, fresh: KVCacheBlock) -> int:
+        """Put a fresh block in the place of one that is to be copied. The old one stays ours until it was read."""
+        manager = self.kv_cache_manager.coordinator.single_type_managers[block.group]
+        table = manager.req_to_blocks[request.request_id]
+        index = block.first_position // manager.block_size
+        table[index] = fresh
+        block_id: int = fresh.block_id
+        return block_id
+
+    def _least_important(self) -> Request:
+        """Whom vLLM itself would preempt."""
+        if self.policy == SchedulingPolicy.PRIORITY:
+            return max(self.running, key=lambda request: (request.priority, request.arrival_time))
+        return self.running[-1]
+
+    def _reserve_prefill_lookahead(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
+        """Never schedule a token past the length of its request's scale, nor a request that is crossing."""
+        num_new_tokens = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
+        return self._half.allowance(request, num_computed_tokens, num_new_tokens)
+
+    def _get_local_prefix_cache_hit(self, request: Request) -> tuple[KVCacheBlocks, int, int, bool]:
+        """A request that replays its crossings may find all that it computed at its first scale, but one token.
+
+        With that token it runs, and crosses before the next step. Found in full, it would be due to cross before it
+        runs at all, and vLLM stops admitting requests at the first one that cannot be scheduled.
+        """
+        length = self._half.first_length(request)
+        if request.num_tokens <= length or not self.kv_cache_manager.prefix_cache_lookup_enabled(request):
+            found: tuple[KVCacheBlocks, int, int, bool] = super()._get_local_prefix_cache_hit(request)
+            return found
+        blocks, num_tokens, _ = self.kv_cache_manager.coordinator.find_longest_cache_hit(
+            request.block_hashes, length - 1
+        )
+        return self.kv_cache_manager.create_kv_cache_blocks(blocks), num_tokens, 0, False
+
+    def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:
+        self._give_back(self._half.preempted(request))
+        self._reblocked.discard(request.request_id)
+        # A request that is resumed in this very step must be new to the workers' batch.
+        self.prev_step_scheduled_req_ids.discard(request.request_id)
+        super()._preempt_request(request, timestamp, drop_stale_output)
+
+    def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
+        self._give_back(self._half.abandoned(request))
+        self._reblocked.discard(request.request_id)
+        return super()._free_request(request, delay_free_blocks)
+
+    def _give_back(self, block_ids: Iterable[int]) -> None:
+        pool = self.kv_cache_manager.block_pool
+        pool.free_blocks([pool.blocks[block_id] for block_id in block_ids])
+
+    def _build_kv_connector_meta(
+        self, connector: KVConnectorBase_V1, scheduler_output: SchedulerOutput
+    ) -> KVConnectorMetadata:
+        # Workers carry out steps in order: whoever gets a source now writes to it after it was read.
+        sources, self._read_by_now = self._read_by_now, []
+        self._give_back(reversed(sources))
+        reblocked = self._reblocked.intersection(scheduler_output.num_scheduled_tokens)
+        self._reblocked -= reblocked
+        if self.use_v2_model_runner:
+            metadata = super()._build_kv_connector_meta(connector, scheduler_output)
+            self._replace_as_new(scheduler_output, reblocked)
+            return metadata
+        self._replace_as_resumed(scheduler_output, reblocked)
+        return super()._build_kv_connector_meta(connector, scheduler_output)
+
+    def _replace_as_resumed(self, scheduler_output: SchedulerOutput, request_ids: set[str]) -> None:
+        """Model runner V1 replaces the block table of a request that it is told was preempted and resumed."""
+        cached = scheduler_output.scheduled_cached_reqs
+        for index, request_id in enumerate(cached.req_ids):
+            if request_id in request_ids:
+                cached.resumed_req_ids.add(request_id)
+                cached.new_block_ids[index] = self.kv_cache_manager.get_block_ids(request_id)
+                cached.all_token_ids[request_id] = self.requests[request_id].all_token_ids.copy()
+
+    def _replace_as_new(self, scheduler_output: SchedulerOutput, request_ids: set[str]) -> None:
+        """Model runner V2 knows no resumed requests: it forgets a preempted one and is given it anew."""
+        cached = scheduler_output.scheduled_cached_reqs
+        for request_id in request_ids.intersection(cached.req_ids):
+            index = cached.req_ids.index(request_id)
+            for column in (cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, cached.num_output_tokens):
+                del column[index]
+            if cached.new_token_ids:
+                del cached.new_token_ids[index]
+            request = self.requests[request_id]
+            scheduler_output.scheduled_new_reqs.append(
+                NewRequestData.from_request(
+                    request, self.kv_cache_manager.get_block_ids(request_id), request._all_token_ids
+                )
+            )
+            scheduler_output.preempted_req_ids = {*(scheduler_output.preempted_req_ids or ()), request_id}
