@@ -52,6 +52,7 @@ def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployme
             max_model_len=settings.max_model_len or max(int(scaling.scales[-1] * trained), 1) if scaling.scales else 1,
             headroom_tokens=scaling.headroom_tokens,
             on_crossing=scaling.on_crossing,
+            rerotate_budget_tokens=scaling.rerotate_budget_tokens,
             rope_theta=scaling.rope_theta,
             allow_beyond_trained=scaling.allow_beyond_trained,
         )

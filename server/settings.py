@@ -19,8 +19,10 @@ class ScalingSettings(BaseModel):
         rope_type: the method: a file of ``posenc_runtime/encodings/scaling``.
         original_max_position_embeddings: trained length, tokens; the checkpoint's own when left out.
         scales: ascending, starting at 1; a request at scale s may grow to s times the trained length.
-        headroom_tokens: new tokens that a request is admitted for when it does not say how many it wants.
-        on_crossing: ``pin`` admits a request at the largest length that it may reach.
+        headroom_tokens: new tokens that a request is admitted for at most, unless it is pinned.
+        on_crossing: what happens to a request that outgrows its scale: ``rerotate`` turns its cached keys,
+            ``recompute`` prefills it again, ``pin`` admits it at the largest length that it may reach.
+        rerotate_budget_tokens: cached tokens re-rotated before one step at most.
         rope_theta: base of the scaled frequencies; the checkpoint's own when left out.
         allow_beyond_trained: let ``default`` serve lengths past the trained one, for comparisons.
     """
@@ -31,7 +33,8 @@ class ScalingSettings(BaseModel):
     original_max_position_embeddings: int | None = Field(default=None, ge=1)
     scales: list[float] = [1.0]
     headroom_tokens: int = Field(default=256, ge=1)
-    on_crossing: OnCrossing = "pin"
+    on_crossing: OnCrossing = "rerotate"
+    rerotate_budget_tokens: int = Field(default=8192, ge=1)
     rope_theta: float | None = Field(default=None, gt=1)
     allow_beyond_trained: bool = False
 

@@ -68,10 +68,7 @@ def choose_on_crossing(deployment: Deployment, asked: object) -> OnCrossing:
     choice = next((known for known in get_args(OnCrossing) if known == asked), None)
     if choice is None:
         raise ValueError(f"on_crossing must be one of {', '.join(get_args(OnCrossing))}, got {asked!r}")
-    if deployment.on_crossing == "pin" and choice != "pin":
-        raise ValueError(
-            f"on_crossing must be pin, got {choice}: this deployment pins every request, because its own "
-            "scaling.on_crossing is pin"
-        )
+    if not deployment.crosses and choice != "pin":
+        raise ValueError(f"on_crossing must be pin, got {choice}: no request of this deployment can cross")
     known_choice: OnCrossing = choice
     return known_choice

@@ -87,6 +87,11 @@ class Deployment:
             allow_beyond_trained=self.allow_beyond_trained,
         )
 
+    @property
+    def crosses(self) -> bool:
+        """Whether a request can outgrow its scale and go on at another."""
+        return self.on_crossing != "pin" and len(self.scales) > 1
+
     def to_mapping(self) -> dict[str, Any]:
         """Plain values only, so that it travels to every process of an engine."""
         fields = dataclasses.asdict(self)

@@ -43,6 +43,28 @@ _ENGINE_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.distributed.kv_transfer.kv_connector.v1.metrics", "KVConnectorStats.aggregate", ("other",)),
     ("vllm.distributed.kv_transfer.kv_connector.v1.metrics", "KVConnectorPromMetrics.observe", ("engine_idx",)),
     ("vllm.v1.request", "Request.update_block_hashes", ("self",)),
+    ("vllm.v1.core.sched.scheduler", "Scheduler.schedule", ("throttle_prefills",)),
+    (
+        "vllm.v1.core.sched.scheduler",
+        "Scheduler._reserve_prefill_lookahead",
+        ("request", "num_computed_tokens", "num_new_tokens"),
+    ),
+    ("vllm.v1.core.sched.scheduler", "Scheduler._get_local_prefix_cache_hit", ("request",)),
+    ("vllm.v1.core.sched.scheduler", "Scheduler._preempt_request", ("request", "timestamp", "drop_stale_output")),
+    ("vllm.v1.core.sched.scheduler", "Scheduler._free_request", ("request", "delay_free_blocks")),
+    ("vllm.v1.core.sched.scheduler", "Scheduler._build_kv_connector_meta", ("connector", "scheduler_output")),
+    ("vllm.v1.core.kv_cache_manager", "KVCacheManager.create_kv_cache_blocks", ("blocks",)),
+    ("vllm.v1.core.kv_cache_manager", "KVCacheManager.prefix_cache_lookup_enabled", ("request",)),
+    ("vllm.v1.core.kv_cache_manager", "KVCacheManager.get_block_ids", ("request_id",)),
+    (
+        "vllm.v1.core.kv_cache_coordinator",
+        "KVCacheCoordinator.find_longest_cache_hit",
+        ("block_hashes", "max_cache_hit_length"),
+    ),
+    ("vllm.v1.core.block_pool", "BlockPool.get_new_blocks", ("num_blocks",)),
+    ("vllm.v1.core.block_pool", "BlockPool.free_blocks", ("ordered_blocks",)),
+    ("vllm.v1.core.block_pool", "BlockPool.evict_blocks", ("block_ids",)),
+    ("vllm.v1.core.block_pool", "BlockPool.get_num_free_blocks", ("self",)),
     ("vllm.v1.core.sched.output", "SchedulerOutput", ("scheduled_new_reqs", "preempted_req_ids")),
     ("vllm.v1.core.sched.output", "CachedRequestData", ("resumed_req_ids", "new_block_ids", "num_output_tokens")),
 )
@@ -71,6 +93,13 @@ _SERVER_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("final_res_batch",),
     ),
     ("vllm.entrypoints.openai.completion.protocol", "CompletionRequest.normalize_null_max_tokens", ()),
+    ("vllm.entrypoints.openai.completion.protocol", "CompletionRequest.to_sampling_params", ("max_tokens",)),
+    ("vllm.entrypoints.openai.chat_completion.protocol", "ChatCompletionRequest.to_sampling_params", ("max_tokens",)),
+    (
+        "vllm.entrypoints.openai.responses.protocol",
+        "ResponsesRequest.to_sampling_params",
+        ("default_max_tokens",),
+    ),
     (
         "vllm.entrypoints.openai.chat_completion.serving",
         "OpenAIServingChat.chat_completion_stream_generator",
@@ -81,7 +110,20 @@ _SERVER_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 # Attributes that objects of vLLM get when they are made: looked for in the text of ``__init__``.
 _ENGINE_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.request", "Request", ("cache_salt", "block_hashes", "resumable", "max_tokens", "num_prompt_tokens")),
-    ("vllm.model_executor.layers.rotary_embedding.base", "RotaryEmbeddingBase", ("rotary_dim", "base")),
+    (
+        "vllm.model_executor.layers.rotary_embedding.base",
+        "RotaryEmbeddingBase",
+        ("rotary_dim", "base", "is_neox_style"),
+    ),
+    (
+        "vllm.v1.core.sched.scheduler",
+        "Scheduler",
+        ("running", "requests", "policy", "kv_cache_manager", "prev_step_scheduled_req_ids", "use_v2_model_runner"),
+    ),
+    ("vllm.v1.core.kv_cache_manager", "KVCacheManager", ("coordinator", "block_pool")),
+    ("vllm.v1.core.kv_cache_coordinator", "KVCacheCoordinator", ("single_type_managers",)),
+    ("vllm.v1.core.single_type_kv_cache_manager", "SingleTypeKVCacheManager", ("req_to_blocks", "block_size")),
+    ("vllm.v1.core.block_pool", "BlockPool", ("blocks",)),
 )
 _SERVER_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.entrypoints.openai.chat_completion.serving", "OpenAIServingChat", ("default_sampling_params",)),

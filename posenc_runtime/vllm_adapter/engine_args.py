@@ -52,7 +52,7 @@ def engine_arguments(deployment: Deployment, engine: Mapping[str, Any] | None = 
         "additional_config": {**additional_config, KEY: deployment.to_mapping()},
         "kv_transfer_config": {"kv_connector": CONNECTOR, "kv_role": "kv_both"},
     }
-    if deployment.on_crossing != "pin":
+    if deployment.crosses:
         if given.get("async_scheduling"):
             raise ArgumentRefused(
                 "engine.async_scheduling: must be false unless scaling.on_crossing is pin, got true: a crossing is "

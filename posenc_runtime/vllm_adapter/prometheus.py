@@ -151,7 +151,7 @@ class PosencPromMetrics(KVConnectorPromMetrics):
 
 def _crossings(deployment: Deployment, scales: list[str]) -> list[str]:
     """The crossings to be expected: each scale to the next."""
-    if deployment.on_crossing == "pin":
+    if not deployment.crosses:
         return []
     return [f"{low} {high} {deployment.on_crossing}" for low, high in itertools.pairwise(scales)]
 

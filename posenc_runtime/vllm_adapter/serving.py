@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import compat
+from posenc_runtime.vllm_adapter.requests import check_on_crossing, default_max_tokens
 from posenc_runtime.vllm_adapter.responses import announce_scales
 from posenc_runtime.vllm_adapter.support import refuse_unsupported
 
@@ -68,14 +69,16 @@ async def running_engine(args: argparse.Namespace) -> AsyncIterator[Any]:
 
 
 async def build_openai_app(args: argparse.Namespace, engine: Any, deployment: Deployment) -> FastAPI:
-    """vLLM's application with its own routes, told what a request without ``max_tokens`` gets."""
+    """vLLM's application with its own routes, told what a request may ask for and what it gets without asking."""
     from vllm.entrypoints.launchers.api_server.app_state import init_app_state
     from vllm.entrypoints.launchers.app import build_app
 
     tasks = await engine.get_supported_tasks()
     app: FastAPI = build_app(args, tasks, engine.model_config)
     await init_app_state(engine, app.state, args, tasks)
-    _default_max_tokens(app.state, deployment.headroom_tokens)
+    if deployment.on_crossing == "pin":
+        default_max_tokens(app.state, deployment.headroom_tokens)
+    check_on_crossing(deployment)
     announce_scales(app.state)
     return app
 
@@ -112,24 +115,3 @@ def bind(args: argparse.Namespace) -> tuple[str, Any]:
 
     address, sock = setup_server(args, reuse_port=False)
     return address, sock
-
-
-def _default_max_tokens(state: Any, headroom_tokens: int) -> None:
-    """A request that does not say how long its answer may be gets the headroom.
-
-    vLLM would give a chat all that is left of ``max_model_len``, which admits every short chat at the largest scale.
-    Its own ``override_generation_config`` would cap requests that do say.
-    """
-    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-
-    # A completion's missing value is filled in from the field's default while the body is parsed.
-    CompletionRequest.model_fields["max_tokens"].default = headroom_tokens
-    for name in (
-        "openai_serving_chat",
-        "openai_serving_chat_batch",
-        "openai_serving_completion",
-        "openai_serving_responses",
-    ):
-        serving = getattr(state, name, None)
-        if serving is not None:
-            serving.default_sampling_params = {**serving.default_sampling_params, "max_tokens": headroom_tokens}

@@ -57,7 +57,7 @@ def _refuse_settings(vllm_config: VllmConfig) -> None:
 
 def _refuse_crossing(vllm_config: VllmConfig) -> None:
     deployment, scheduler = deployment_of(vllm_config), vllm_config.scheduler_config
-    if deployment is None or deployment.on_crossing == "pin":
+    if deployment is None or not deployment.crosses:
         return
     if scheduler.scheduler_cls != SCHEDULER:
         raise Unsupported(

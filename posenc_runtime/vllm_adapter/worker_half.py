@@ -50,7 +50,7 @@ class WorkerHalf:
             for group in self._kv_cache_config.kv_cache_groups
             for layer in group.layer_names
         }
-        if self._deployment.on_crossing != "pin":
+        if self._deployment.crosses:
             self._rerotation = Rerotation(self._vllm_config, self._kv_cache_config, kv_caches, rotaries)
 
     def apply(self, plan: StepPlan) -> None:

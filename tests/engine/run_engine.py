@@ -58,7 +58,13 @@ def run_engine(
         ).returncode
     if status or not result.exists():
         raise EngineFailed(log.read_text()[-6000:])
-    return [[Answer(**answer) for answer in batch] for batch in json.loads(result.read_text())]
+    return [[Answer(**answer) for answer in batch] for batch in json.loads(result.read_text())["answers"]]
+
+
+def counted(folder: pathlib.Path, metric: str) -> float:
+    """A counter of the engine that ran in a folder, summed over its labels; needs ``disable_log_stats=False``."""
+    total: float = json.loads((folder / "result.json").read_text())["counters"][metric]
+    return total
 
 
 class EngineFailed(RuntimeError):
@@ -67,6 +73,7 @@ class EngineFailed(RuntimeError):
 
 def _main(job: dict[str, Any]) -> None:
     from vllm import LLM, SamplingParams
+    from vllm.v1.metrics.reader import Counter
 
     llm = LLM(job["model"], **job["arguments"])
     answers = []
@@ -80,7 +87,12 @@ def _main(job: dict[str, Any]) -> None:
             use_tqdm=False,
         )
         answers.append([_answer(output) for output in outputs])
-    pathlib.Path(job["result"]).write_text(json.dumps(answers))
+    counters: dict[str, float] = {}
+    if job["arguments"].get("disable_log_stats") is False:
+        for metric in llm.get_metrics():
+            if isinstance(metric, Counter):
+                counters[metric.name] = counters.get(metric.name, 0) + metric.value
+    pathlib.Path(job["result"]).write_text(json.dumps({"answers": answers, "counters": counters}))
 
 
 def _answer(output: Any) -> dict[str, Any]:

@@ -6,8 +6,11 @@ import dataclasses
 
 import pytest
 
-from posenc_runtime.kv.admission import admit
+from posenc_runtime.kv.admission import admit, choose_on_crossing
+from posenc_runtime.kv.deployment import Deployment
 from tests.kv.test_deployment import YARN
+
+PINNED = dataclasses.replace(YARN, on_crossing="pin")
 
 
 @pytest.mark.parametrize(
@@ -25,9 +28,46 @@ from tests.kv.test_deployment import YARN
 def test_a_pinned_request_is_admitted_at_the_longest_it_may_become(
     num_prompt_tokens: int, max_tokens: int | None, admission_tokens: int, scale: float
 ) -> None:
-    admission = admit(YARN, num_prompt_tokens=num_prompt_tokens, max_tokens=max_tokens)
+    for admission in (
+        admit(PINNED, num_prompt_tokens=num_prompt_tokens, max_tokens=max_tokens),
+        admit(YARN, num_prompt_tokens=num_prompt_tokens, max_tokens=max_tokens, on_crossing="pin"),
+    ):
+        assert admission.admission_tokens == admission_tokens
+        assert YARN.scales[admission.scale_index] == scale
+        assert admission.on_crossing == "pin"
+
+
+@pytest.mark.parametrize("on_crossing", [None, "rerotate", "recompute"])
+@pytest.mark.parametrize(
+    ("num_prompt_tokens", "max_tokens", "admission_tokens", "scale"),
+    [
+        (100, 4000, 356, 1.0),  # headroom
+        (256, 256, 512, 1.0),
+        (257, 256, 513, 2.0),
+        (500, 12, 512, 1.0),
+        (100, None, 356, 1.0),
+    ],
+)
+def test_a_request_that_may_cross_is_admitted_for_the_headroom_at_most(
+    on_crossing: str | None, num_prompt_tokens: int, max_tokens: int | None, admission_tokens: int, scale: float
+) -> None:
+    admission = admit(YARN, num_prompt_tokens=num_prompt_tokens, max_tokens=max_tokens, on_crossing=on_crossing)
     assert admission.admission_tokens == admission_tokens
     assert YARN.scales[admission.scale_index] == scale
+
+
+@pytest.mark.parametrize(
+    ("deployment", "asked", "rule"),
+    [
+        (YARN, "hope", "on_crossing must be one of rerotate, recompute, pin, got 'hope'"),
+        (YARN, 3, "on_crossing must be one of rerotate, recompute, pin, got 3"),
+        (PINNED, "rerotate", "on_crossing must be pin, got rerotate: no request of this deployment can cross"),
+    ],
+)
+def test_a_choice_that_is_not_to_be_had_is_refused(deployment: Deployment, asked: object, rule: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        choose_on_crossing(deployment, asked)
+    assert str(caught.value) == rule
 
 
 def test_the_headroom_decides_for_a_request_that_does_not_say() -> None:

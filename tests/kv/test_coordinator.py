@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from posenc_runtime.kv.coordinator import ScaleCoordinator
+from posenc_runtime.kv.crossing import BlockMove
 from posenc_runtime.kv.ledger import MixedRotations
 from tests.kv.test_deployment import YARN
 
@@ -37,7 +40,7 @@ def test_blocks_of_the_prefix_cache_are_not_written_again(coordinator: ScaleCoor
 def test_a_hit_across_scales_is_an_error_and_not_garbage(coordinator: ScaleCoordinator) -> None:
     coordinator.admit("short", num_prompt_tokens=100, max_tokens=10)
     coordinator.allocated("short", [1])
-    coordinator.admit("long", num_prompt_tokens=100, max_tokens=1500)
+    coordinator.admit("long", num_prompt_tokens=600, max_tokens=10)
     with pytest.raises(MixedRotations):
         coordinator.allocated("long", [1], num_read=1)
 
@@ -49,7 +52,7 @@ def test_a_preempted_request_gets_its_scale_again_in_other_blocks(coordinator: S
     coordinator.admit("short", num_prompt_tokens=10, max_tokens=10)
     coordinator.allocated("short", [1])
     coordinator.allocated("long", [2])
-    assert coordinator.take_plan().block_scales == {2: [1, 2], 0: [1]}
+    assert coordinator.take_plan().block_scales == {0: [1], 2: [2]}
 
 
 def test_the_regime_of_a_request_follows_its_scale(coordinator: ScaleCoordinator) -> None:
@@ -90,3 +93,101 @@ def test_a_report_counts_by_scale_and_only_what_is_new(coordinator: ScaleCoordin
 def test_a_request_that_never_ran_can_be_finished(coordinator: ScaleCoordinator) -> None:
     coordinator.admit("waiting", num_prompt_tokens=10, max_tokens=10)
     assert coordinator.finished("waiting", num_output_tokens=0)["scale"] == 1.0
+
+
+def move(source: int, target: int, first_position: int = 0) -> BlockMove:
+    return BlockMove(group=0, source=source, target=target, first_position=first_position, num_tokens=256)
+
+
+def at_the_end_of_its_scale(coordinator: ScaleCoordinator, request_id: str, block_ids: list[int]) -> None:
+    coordinator.admit(request_id, num_prompt_tokens=500, max_tokens=2000)
+    coordinator.allocated(request_id, block_ids)
+    coordinator.take_plan()
+
+
+@pytest.fixture
+def growing() -> ScaleCoordinator:
+    return ScaleCoordinator(dataclasses.replace(YARN, headroom_tokens=12))
+
+
+def test_a_request_is_due_when_its_next_token_would_pass_the_length_of_its_scale(growing: ScaleCoordinator) -> None:
+    at_the_end_of_its_scale(growing, "chat", [1, 2])
+    assert growing.due("chat", 511) is None
+    assert growing.due("chat", 512) == 1
+    assert growing.due("chat", 1024) == 2  # as after a preemption with a longer history
+    assert growing.allowance("chat", 500, 100) == 12
+    assert growing.allowance("chat", 512, 1) == 0
+
+
+def test_a_crossing_rotates_what_is_its_own_and_copies_what_is_not(growing: ScaleCoordinator) -> None:
+    at_the_end_of_its_scale(growing, "chat", [1, 2])
+    regime = growing.rerotate("chat", 1, [move(1, 7), move(2, 2, 256)], num_tokens=512)
+    assert regime.startswith("yarn:2:") and "private" in regime
+    assert growing.advance() == ([1], ["chat"])
+    plan = growing.take_plan()
+    assert [(r.from_index, r.to_index, [(m.source, m.target) for m in r.moves]) for r in plan.rotations] == [
+        (0, 1, [(1, 7), (2, 2)])
+    ]
+    assert plan.block_scales == {1: [7, 2]}
+    assert growing.allowance("chat", 512, 600) == 512
+    assert growing.finished("chat", num_output_tokens=13)["crossings"] == [
+        {"at": 512, "from": 1.0, "to": 2.0, "how": "rerotate"}
+    ]
+
+
+def test_a_request_does_not_run_until_all_of_its_keys_are_turned(growing: ScaleCoordinator) -> None:
+    slow = ScaleCoordinator(dataclasses.replace(growing.deployment, rerotate_budget_tokens=256))
+    at_the_end_of_its_scale(slow, "chat", [1, 2])
+    slow.rerotate("chat", 1, [move(1, 1), move(2, 2, 256)], num_tokens=512)
+    assert slow.advance() == ([], [])
+    assert slow.allowance("chat", 512, 1) == 0 and slow.due("chat", 512) is None
+    with pytest.raises(MixedRotations, match="chat was scheduled for tokens 512 to 513, but is crossing"):
+        slow.scheduled("chat", 512, 1)
+    assert slow.advance() == ([], ["chat"])
+    slow.scheduled("chat", 512, 1)
+
+
+def test_a_block_that_somebody_else_reads_is_never_turned_in_place(growing: ScaleCoordinator) -> None:
+    at_the_end_of_its_scale(growing, "chat", [1, 2])
+    growing.admit("reader", num_prompt_tokens=500, max_tokens=1)
+    growing.allocated("reader", [1], num_read=1)
+    growing.rerotate("chat", 1, [move(1, 1), move(2, 2, 256)], num_tokens=512)
+    with pytest.raises(MixedRotations, match="re-rotates into block 1, but reader holds it"):
+        growing.advance()
+
+
+def test_a_preempted_request_begins_at_its_first_scale_and_says_its_crossing_once(growing: ScaleCoordinator) -> None:
+    first = growing.admit("chat", num_prompt_tokens=500, max_tokens=2000)
+    growing.allocated("chat", [1, 2])
+    growing.rerotate("chat", 1, [move(1, 7), move(2, 2, 256)], num_tokens=512)
+    growing.advance()
+    assert growing.preempted("chat") == (first, [])
+    assert growing.due("chat", 0) is None and growing.in_first_regime("chat")
+    growing.allocated("chat", [3, 4])
+    growing.rerotate("chat", 1, [move(3, 3), move(4, 4, 256)], num_tokens=512)
+    growing.advance()
+    report = growing.take_report()
+    assert report["crossings"] == {"1 2 rerotate": 1} and report["rerotated_tokens"] == {"all": 1024}
+    assert len(growing.finished("chat", num_output_tokens=20)["crossings"]) == 1
+
+
+def test_whoever_ends_in_the_middle_of_a_crossing_leaves_no_source_behind(growing: ScaleCoordinator) -> None:
+    slow = ScaleCoordinator(dataclasses.replace(growing.deployment, rerotate_budget_tokens=256))
+    at_the_end_of_its_scale(slow, "chat", [1, 2])
+    slow.rerotate("chat", 1, [move(1, 7), move(2, 8, 256)], num_tokens=512)
+    assert slow.advance() == ([1], [])
+    assert slow.abandoned("chat") == [2]
+    assert slow.finished("chat", num_output_tokens=12)["crossings"] == []
+    assert slow.advance() == ([], [])
+
+
+def test_a_recomputed_request_begins_again_at_its_new_scale(growing: ScaleCoordinator) -> None:
+    growing.admit("chat", num_prompt_tokens=500, max_tokens=2000, on_crossing="recompute")
+    growing.allocated("chat", [1, 2])
+    regime = growing.recompute("chat", 1, num_tokens=512)
+    assert regime is not None and regime.startswith("yarn:2:") and "private" not in regime
+    assert growing.first_length("chat") == 1024
+    growing.allocated("chat", [3, 4, 5])
+    assert growing.take_plan().block_scales[1] == [3, 4, 5]
+    said = growing.finished("chat", num_output_tokens=13)
+    assert said["scale"] == 2.0 and said["crossings"] == [{"at": 512, "from": 1.0, "to": 2.0, "how": "recompute"}]

@@ -27,7 +27,7 @@ def test_only_what_has_no_default_must_be_given() -> None:
     small = Deployment.from_mapping(
         {"rope_type": "linear", "original_max_position_embeddings": 512, "max_model_len": 1024, "scales": [1, 2]}
     )
-    assert small.headroom_tokens == 256 and small.on_crossing == "pin" and small.scales == (1.0, 2.0)
+    assert small.headroom_tokens == 256 and small.on_crossing == "rerotate" and small.scales == (1.0, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,8 @@ def test_only_what_has_no_default_must_be_given() -> None:
         ({"rope_typ": "yarn"}, "known keys are .*rope_type.*, got rope_typ"),
         ({"rope_type": "longropes"}, "rope_type must be one of .*, got 'longropes'"),
         ({"headroom_tokens": 0}, "headroom_tokens must be at least 1, got 0"),
-        ({"on_crossing": "hope"}, "on_crossing must be one of pin, got 'hope'"),
+        ({"on_crossing": "hope"}, "on_crossing must be one of rerotate, recompute, pin, got 'hope'"),
+        ({"rerotate_budget_tokens": 0}, "rerotate_budget_tokens must be at least 1, got 0"),
         ({"rope_theta": 0.5}, "rope_theta must be greater than 1, got 0.5"),
         ({"original_max_position_embeddings": 0}, "original_max_position_embeddings must be at least 1, got 0"),
         ({"rope_type": "default", "parameters": {}}, r"scales must be \[1\] when rope_type is default"),

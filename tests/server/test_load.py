@@ -123,7 +123,7 @@ BAD = {
     ),
     "unknown-crossing": (
         GOOD.replace("  beta_fast: 16", "  on_crossing: hope"),
-        "scaling.on_crossing: must be 'pin', got 'hope'",
+        "scaling.on_crossing: must be 'rerotate', 'recompute' or 'pin', got 'hope'",
     ),
     "default-with-scales": (
         GOOD.replace("yarn", "default").replace("  beta_fast: 16", ""),

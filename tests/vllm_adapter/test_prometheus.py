@@ -33,10 +33,22 @@ def test_every_scale_is_there_at_zero_before_the_first_request() -> None:
         "rope_type": "yarn",
         "scales": "1,4",
         "original_max_position_embeddings": "256",
-        "on_crossing": "pin",
+        "on_crossing": "rerotate",
         "headroom_tokens": "256",
     }
     assert value("posenc_strategy_info", **strategy) == 1
+    crossing = {"from": "1", "to": "4", "how": "rerotate"}
+    assert value("posenc_crossings_total", **crossing) == 0
+    assert value("posenc_rerotated_tokens_total") == 0
+    assert value("posenc_rerotate_seconds_count") == 0
+
+
+def test_crossings_are_counted_by_where_from_where_to_and_how() -> None:
+    metrics = registered()
+    metrics.observe({"crossings": {"1 4 recompute": 2}, "rerotated_tokens": {"all": 300}, "rerotate_seconds": [0.5]})
+    assert value("posenc_crossings_total", **{"from": "1", "to": "4", "how": "recompute"}) == 2
+    assert value("posenc_rerotated_tokens_total") == 300
+    assert value("posenc_rerotate_seconds_sum") == 0.5
 
 
 def test_counts_add_up_and_levels_follow() -> None:

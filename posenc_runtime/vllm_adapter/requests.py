@@ -1,0 +1,65 @@
+"""What requests may ask of us, and what they get without asking. Only in our server: plain vLLM has no such hooks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from posenc_runtime.kv.admission import choose_on_crossing
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.scheduler_half import ON_CROSSING
+
+
+def default_max_tokens(state: Any, headroom_tokens: int) -> None:
+    """Where every request is pinned, one that does not say how long its answer may be gets the headroom.
+
+    vLLM would give a chat all that is left of ``max_model_len``, which admits every short chat at the largest scale.
+    Its own ``override_generation_config`` would cap requests that do say.
+
+    Args:
+        state: ``app.state`` after ``init_app_state``.
+    """
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+
+    # A completion's missing value is filled in from the field's default while the body is parsed.
+    CompletionRequest.model_fields["max_tokens"].default = headroom_tokens
+    for name in (
+        "openai_serving_chat",
+        "openai_serving_chat_batch",
+        "openai_serving_completion",
+        "openai_serving_responses",
+    ):
+        serving = getattr(state, name, None)
+        if serving is not None:
+            serving.default_sampling_params = {**serving.default_sampling_params, "max_tokens": headroom_tokens}
+
+
+def check_on_crossing(deployment: Deployment) -> None:
+    """Refuse ``vllm_xargs.posenc_on_crossing`` where it is not to be had; vLLM answers 400 to what is raised here.
+
+    A request that asks for ``pin`` without saying how long its answer may be gets the headroom, as above.
+    """
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+    from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+
+    for request_class in (ChatCompletionRequest, CompletionRequest, ResponsesRequest):
+        stock = getattr(request_class.to_sampling_params, "__wrapped__", request_class.to_sampling_params)
+        request_class.to_sampling_params = _checked(stock, deployment)
+
+
+def _checked(to_sampling_params: Callable[..., Any], deployment: Deployment) -> Callable[..., Any]:
+    @functools.wraps(to_sampling_params)
+    def checked(request: Any, max_tokens: int, *args: Any, **kwargs: Any) -> Any:
+        asked = (request.vllm_xargs or {}).get(ON_CROSSING)
+        try:
+            chosen = choose_on_crossing(deployment, asked)
+        except ValueError as error:
+            raise ValueError(f"vllm_xargs.{ON_CROSSING}: {error}") from None
+        lengths = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+        if asked and chosen == "pin" and not any(getattr(request, name, None) for name in lengths):
+            max_tokens = min(max_tokens, deployment.headroom_tokens)
+        return to_sampling_params(request, max_tokens, *args, **kwargs)
+
+    return checked

@@ -1,0 +1,173 @@
+"""A request that outgrows its scale answers as if its keys had been cached un-rotated and rotated at every step."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.engine_args import engine_arguments
+from tests.checkpoints import TRAINED
+from tests.engine.conftest import PromptMaker
+from tests.engine.run_engine import Answer, counted, run_engine
+from tests.engine.transformers_oracle import Oracle
+from tests.engine.unrotated_oracle import UnrotatedOracle
+from tests.tolerance import LOGPROB_AFTER_CROSSING, LOGPROB_FLOAT32
+
+SCALES = (1, 2, 4, 8)
+HEADROOM = 8
+
+Request = tuple[list[int], int]
+
+
+def deployment(rope_type: str, **settings: Any) -> Deployment:
+    return Deployment(
+        rope_type=rope_type,
+        scales=SCALES,
+        original_max_position_embeddings=TRAINED,
+        max_model_len=8 * TRAINED,
+        headroom_tokens=HEADROOM,
+        **{"on_crossing": "rerotate"} | settings,
+    )
+
+
+def arguments(rope_type: str, scaling: dict[str, Any] | None = None, **engine: Any) -> dict[str, Any]:
+    small = {
+        "dtype": "float32",
+        "block_size": 32,
+        "max_num_batched_tokens": 128,
+        "max_num_seqs": 8,
+        "enable_prefix_caching": True,
+        "enforce_eager": True,
+        "kv_cache_memory_bytes": 2**28,
+    }
+    return engine_arguments(deployment(rope_type, **(scaling or {})), small | engine)
+
+
+def batches(prompts: PromptMaker) -> list[list[Request]]:
+    """None, one, two and three crossings side by side; again; over a shared prefix; and one prompt twice at once."""
+    alone = [(prompts(40), 30), (prompts(240), 40), (prompts(500), 40), (prompts(200), 400), (prompts(230), 830)]
+    prefix = prompts(192)
+    shared = [(prefix + prompts(n), new) for n, new in ((40, 60), (50, 30), (20, 20), (45, 40))]
+    twin = prompts(230)
+    return [alone, alone, shared, [(prefix + prompts(10), 5)], [(twin, 60), (twin, 60)]]
+
+
+def first_scale(prompt: list[int], max_tokens: int) -> int:
+    length = len(prompt) + min(max_tokens, HEADROOM)
+    return next(scale for scale in SCALES if length <= scale * TRAINED)
+
+
+def expected_crossings(oracle: UnrotatedOracle, prompt: list[int], max_tokens: int) -> list[dict[str, Any]]:
+    first = first_scale(prompt, max_tokens)
+    computed = len(prompt) + max_tokens - 1  # the last token is never computed
+    path = [oracle.scale_at(position, first) for position in range(computed)]
+    return [
+        {"at": position, "from": path[position - 1], "to": path[position], "how": "rerotate"}
+        for position in range(1, computed)
+        if path[position] != path[position - 1]
+    ]
+
+
+def assert_answers_as_unrotated(oracle: UnrotatedOracle, request: Request, answer: Answer) -> None:
+    prompt, max_tokens = request
+    greedy, logprobs = oracle.score(prompt, answer.token_ids, first_scale(prompt, max_tokens))
+    assert answer.token_ids == greedy
+    assert max(abs(a - b) for a, b in zip(answer.logprobs, logprobs, strict=True)) < LOGPROB_AFTER_CROSSING
+    assert answer.posenc is not None
+    assert answer.posenc["crossings"] == expected_crossings(oracle, prompt, max_tokens)
+
+
+@pytest.mark.parametrize("rope_type", ["yarn", "dynamic", "linear", "ntk"])
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+def test_requests_that_cross_answer_as_an_unrotated_cache_would(
+    rope_type: str, mode: str, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    asked = batches(prompts)
+    answers = run_engine(tiny, arguments(rope_type, enforce_eager=mode == "eager"), asked, folder=tmp_path)
+    oracle = UnrotatedOracle(tiny, rope_type, SCALES)
+    for batch, said in zip(asked, answers, strict=True):
+        for request, answer in zip(batch, said, strict=True):
+            assert_answers_as_unrotated(oracle, request, answer)
+    # A rerun finds what was prefilled at the first scale, although its request has crossed since.
+    assert [answer.num_cached_tokens for answer in answers[1]] == [
+        (len(prompt) - 1) // 32 * 32 for prompt, _ in asked[1]
+    ]
+
+
+def test_a_crossing_spread_over_steps_gives_the_same_answers(
+    tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    asked = batches(prompts)
+    answers = run_engine(tiny, arguments("yarn", {"rerotate_budget_tokens": 64}), asked, folder=tmp_path)
+    oracle = UnrotatedOracle(tiny, "yarn", SCALES)
+    for batch, said in zip(asked, answers, strict=True):
+        for request, answer in zip(batch, said, strict=True):
+            assert_answers_as_unrotated(oracle, request, answer)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "environment"),
+    [
+        ({"tensor_parallel_size": 2, "enforce_eager": True}, {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}),
+        # In eager mode stock vLLM's CPU runner fails with two stages: it skips the warm-up that they need.
+        ({"pipeline_parallel_size": 2, "enforce_eager": False}, {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}),
+    ],
+    ids=["tensor", "pipeline"],
+)
+def test_two_workers_answer_as_an_unrotated_cache_would(
+    parallel: dict[str, Any],
+    environment: dict[str, str],
+    tiny: pathlib.Path,
+    prompts: PromptMaker,
+    tmp_path: pathlib.Path,
+) -> None:
+    asked = batches(prompts)
+    answers = run_engine(tiny, arguments("yarn", **parallel), asked, environment=environment, folder=tmp_path)
+    oracle = UnrotatedOracle(tiny, "yarn", SCALES)
+    for batch, said in zip(asked, answers, strict=True):
+        for request, answer in zip(batch, said, strict=True):
+            assert_answers_as_unrotated(oracle, request, answer)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_preempted_requests_replay_their_crossings(seed: int, tiny: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    prompts = PromptMaker(seed)
+    prefix = prompts(96)
+    # A third of them crosses once or twice; a third shares a prefix.
+    lengths = [(60, 40), (120, 50), (235, 60), (150, 30), (245, 40), (30, 60)] * 10
+    requests = [
+        ((prefix if index % 3 == 0 and length > 96 else prompts(min(length, 96))) + prompts(max(length - 96, 1)), new)
+        for index, (length, new) in enumerate(lengths)
+    ]
+    pool = arguments("yarn", max_num_seqs=8, num_gpu_blocks_override=36, disable_log_stats=False)
+    result = run_engine(tiny, pool, [requests], folder=tmp_path)
+    oracle = UnrotatedOracle(tiny, "yarn", SCALES)
+    for request, answer in zip(requests, result[0], strict=True):
+        assert_answers_as_unrotated(oracle, request, answer)
+    assert sum(bool(answer.posenc and answer.posenc["crossings"]) for answer in result[0]) >= 20
+    assert counted(tmp_path, "vllm:num_preemptions") >= 20
+
+
+def test_recomputed_requests_answer_as_transformers_run_freshly_at_each_scale(
+    tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    asked = batches(prompts)
+    answers = run_engine(tiny, arguments("yarn", {"on_crossing": "recompute"}), asked, folder=tmp_path)
+    path = UnrotatedOracle(tiny, "yarn", SCALES).scale_at
+    static = {scale: Oracle(tiny, "yarn", scale) for scale in SCALES}
+    for batch, said in zip(asked, answers, strict=True):
+        for (prompt, max_tokens), answer in zip(batch, said, strict=True):
+            first = first_scale(prompt, max_tokens)
+            # The token at an index is predicted by the position before it.
+            scales = [max(first, path(len(prompt) + index - 1, first)) for index in range(max_tokens)]
+            scored = {scale: static[scale].score(prompt, answer.token_ids) for scale in set(scales)}
+            assert answer.token_ids == [scored[scale][0][index] for index, scale in enumerate(scales)]
+            logprobs = [scored[scale][1][index] for index, scale in enumerate(scales)]
+            assert max(abs(a - b) for a, b in zip(answer.logprobs, logprobs, strict=True)) < LOGPROB_FLOAT32
+            assert answer.posenc is not None
+            assert [crossing["how"] for crossing in answer.posenc["crossings"]] == ["recompute"] * (
+                len(set(scales)) - 1
+            )
