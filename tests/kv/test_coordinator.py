@@ -30,7 +30,8 @@ def test_blocks_of_the_prefix_cache_are_not_written_again(coordinator: ScaleCoor
     coordinator.finished("first", num_output_tokens=10)
     coordinator.take_plan()
     coordinator.admit("second", num_prompt_tokens=600, max_tokens=10)
-    coordinator.allocated("second", [1, 2, 3], num_read=2)
+    coordinator.allocated("second", [3])
+    coordinator.hit("second", [1, 2])
     assert coordinator.take_plan().block_scales == {1: [3]}
 
 
@@ -39,7 +40,7 @@ def test_a_hit_across_scales_is_an_error_and_not_garbage(coordinator: ScaleCoord
     coordinator.allocated("short", [1])
     coordinator.admit("long", num_prompt_tokens=100, max_tokens=1500)
     with pytest.raises(MixedRotations):
-        coordinator.allocated("long", [1], num_read=1)
+        coordinator.hit("long", [1])
 
 
 def test_a_preempted_request_gets_its_scale_again_in_other_blocks(coordinator: ScaleCoordinator) -> None:
