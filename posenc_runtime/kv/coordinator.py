@@ -87,17 +87,19 @@ class ScaleCoordinator:
         self._counts.requests[self._label(admission.scale_index)] += 1
         return regime(self.deployment, admission.scale_index)
 
-    def allocated(self, request_id: str, block_ids: Sequence[int], *, num_read: int = 0) -> None:
-        """A request got blocks; the first ``num_read`` of them came from the prefix cache, the others are fresh.
+    def allocated(self, request_id: str, block_ids: Sequence[int]) -> None:
+        """A request got fresh blocks, which it will fill."""
+        scale_index = self._requests[request_id].scale_index
+        self._ledger.write(request_id, block_ids, scale_index)
+        self._assigned.update(dict.fromkeys(block_ids, scale_index))
+
+    def hit(self, request_id: str, block_ids: Sequence[int]) -> None:
+        """A request got blocks from the prefix cache. Those of a step come after all that was allocated in it.
 
         Raises:
             MixedRotations: when a block carries another scale than the request's.
         """
-        scale_index = self._requests[request_id].scale_index
-        self._ledger.read(request_id, block_ids[:num_read], scale_index)
-        fresh = block_ids[num_read:]
-        self._ledger.write(request_id, fresh, scale_index)
-        self._assigned.update(dict.fromkeys(fresh, scale_index))
+        self._ledger.read(request_id, block_ids, self._requests[request_id].scale_index)
 
     def prefilling(self, request_id: str, *, num_hit_tokens: int) -> None:
         """A request was scheduled for the first time, with so many tokens from the prefix cache."""

@@ -116,10 +116,11 @@ class SchedulerHalf:
         for request_id in scheduler_output.preempted_req_ids or ():
             self._coordinator.preempted(request_id)
         num_scheduled = scheduler_output.num_scheduled_tokens
+        tables = []
         for new in scheduler_output.scheduled_new_reqs:
             self._coordinator.scheduled(new.req_id, new.num_computed_tokens, num_scheduled[new.req_id])
             self._coordinator.prefilling(new.req_id, num_hit_tokens=new.num_computed_tokens)
-            self._allocated(new.req_id, new.block_ids, new.num_computed_tokens)
+            tables.append((new.req_id, new.block_ids, new.num_computed_tokens))
         cached = scheduler_output.scheduled_cached_reqs
         for request_id, block_ids, num_computed_tokens, num_output_tokens in zip(
             cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, cached.num_output_tokens, strict=True
@@ -128,7 +129,14 @@ class SchedulerHalf:
             self._coordinator.generated(request_id, num_output_tokens)
             if block_ids is not None:
                 resumed = request_id in cached.resumed_req_ids
-                self._allocated(request_id, block_ids, num_computed_tokens if resumed else 0)
+                tables.append((request_id, block_ids, num_computed_tokens if resumed else 0))
+        # A request may hit a block that another one is given in this very step, to fill before the first one reads.
+        for request_id, block_ids, num_hit_tokens in tables:
+            for ids, block_size in zip(block_ids, self._block_sizes, strict=True):
+                self._coordinator.allocated(request_id, ids[num_hit_tokens // block_size :])
+        for request_id, block_ids, num_hit_tokens in tables:
+            for ids, block_size in zip(block_ids, self._block_sizes, strict=True):
+                self._coordinator.hit(request_id, ids[: num_hit_tokens // block_size])
         return PosencMetadata(self._coordinator.take_plan())
 
     def request_finished(self, request: Request) -> dict[str, Any]:
@@ -159,7 +167,3 @@ class SchedulerHalf:
             request.cache_salt = salt
             request.block_hashes.clear()
             request.update_block_hashes()
-
-    def _allocated(self, request_id: str, block_ids: Sequence[Sequence[int]], num_read_tokens: int) -> None:
-        for ids, block_size in zip(block_ids, self._block_sizes, strict=True):
-            self._coordinator.allocated(request_id, ids, num_read=num_read_tokens // block_size)

@@ -32,6 +32,18 @@ def test_a_prompt_that_was_cached_at_one_scale_is_computed_anew_at_another_and_f
         assert_answers_as_transformers(tiny, "yarn", prompt, scale, answer)
 
 
+def test_a_request_may_hit_blocks_that_another_one_fills_in_the_same_step(
+    tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    # Steps of 128 tokens: while the first prompt is in its second chunk, the others begin, with its prefix as a hit.
+    prefix = prompts(192)
+    together = [(prefix + prompts(length), 24) for length in (30, 35, 20)]
+    (answers,) = run_engine(tiny, arguments("yarn", enforce_eager=True), [together], folder=tmp_path)
+    assert [answer.num_cached_tokens for answer in answers] == [0, 192, 192]
+    for (prompt, _), answer in zip(together, answers, strict=True):
+        assert_answers_as_transformers(tiny, "yarn", prompt, 1, answer)
+
+
 def test_without_the_salt_a_prompt_would_be_served_across_scales_and_the_ledger_stops_it(
     tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:

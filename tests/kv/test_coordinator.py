@@ -33,7 +33,8 @@ def test_blocks_of_the_prefix_cache_are_not_written_again(coordinator: ScaleCoor
     coordinator.finished("first", num_output_tokens=10)
     coordinator.take_plan()
     coordinator.admit("second", num_prompt_tokens=600, max_tokens=10)
-    coordinator.allocated("second", [1, 2, 3], num_read=2)
+    coordinator.allocated("second", [3])
+    coordinator.hit("second", [1, 2])
     assert coordinator.take_plan().block_scales == {1: [3]}
 
 
@@ -42,7 +43,7 @@ def test_a_hit_across_scales_is_an_error_and_not_garbage(coordinator: ScaleCoord
     coordinator.allocated("short", [1])
     coordinator.admit("long", num_prompt_tokens=600, max_tokens=10)
     with pytest.raises(MixedRotations):
-        coordinator.allocated("long", [1], num_read=1)
+        coordinator.hit("long", [1])
 
 
 def test_a_preempted_request_gets_its_scale_again_in_other_blocks(coordinator: ScaleCoordinator) -> None:
@@ -150,7 +151,7 @@ def test_a_request_does_not_run_until_all_of_its_keys_are_turned(growing: ScaleC
 def test_a_block_that_somebody_else_reads_is_never_turned_in_place(growing: ScaleCoordinator) -> None:
     at_the_end_of_its_scale(growing, "chat", [1, 2])
     growing.admit("reader", num_prompt_tokens=500, max_tokens=1)
-    growing.allocated("reader", [1], num_read=1)
+    growing.hit("reader", [1])
     growing.rerotate("chat", 1, [move(1, 1), move(2, 2, 256)], num_tokens=512)
     with pytest.raises(MixedRotations, match="re-rotates into block 1, but reader holds it"):
         growing.advance()
