@@ -13,3 +13,11 @@ LOGPROB_WRONG_SCALE = 1.0
 
 # float32 has 24 bits of mantissa, transformers computes its frequencies in it with a few roundings.
 INV_FREQ_RELATIVE = 1e-6
+
+# A float32 key is rounded when it is cached and once more when it is turned, each time by 2^-24 of its pair's length.
+KEY_ROUNDING = 4 * 2.0**-24
+
+# Relative L2 error of bfloat16 keys after 1 to 6 crossings by a factor of 2: each rounds by 1.66e-3, and roundings add
+# up as their squares do. YaRN's are larger: its attention factor moves every key of a block in the same direction.
+REROTATED_YARN_BFLOAT16 = (2.4e-3, 3.2e-3, 3.9e-3, 4.6e-3, 5.2e-3, 5.8e-3)
+REROTATED_NTK_BFLOAT16 = (2.4e-3, 3.0e-3, 3.4e-3, 3.8e-3, 4.1e-3, 4.5e-3)

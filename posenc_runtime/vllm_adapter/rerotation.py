@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from posenc_runtime.kernels import ops
-from posenc_runtime.kernels.key_layout import BlockMoves, KeyLayout, ScaleChange
+from posenc_runtime.kernels.key_layout import BlockMoves, KeyLayout
+from posenc_runtime.kernels.scale_change import ScaleChange
 from posenc_runtime.kv.crossing import Rotation
 from posenc_runtime.vllm_adapter.worker_state import Rotary
 
@@ -58,7 +59,8 @@ class Rerotation:
                 pin_memory=device.type == "cuda",
             ).to(device, non_blocking=True)
             sources, targets, first_positions = table.T.contiguous().unbind()
-            ops.rerotate(kv_caches, BlockMoves(sources, targets, first_positions), change, layout)
+            moved = BlockMoves(sources=sources, targets=targets, first_positions=first_positions)
+            ops.rerotate(kv_caches, moved, change, layout)
 
     def _change(self, from_index: int, to_index: int) -> ScaleChange:
         key = (from_index, to_index)
@@ -77,7 +79,10 @@ class Rerotation:
             from posenc_runtime.vllm_adapter.cpu_key_order import cpu_key_order
 
             order = cpu_key_order(
-                spec.num_kv_heads, spec.block_size, spec.head_size, cache.dtype, self._layers[layer].impl.isa
+                block_size=spec.block_size,
+                head_dim=spec.head_size,
+                dtype=cache.dtype,
+                isa=self._layers[layer].isa,
             )
         return KeyLayout(
             block_size=spec.block_size,

@@ -23,14 +23,14 @@ Request = tuple[list[int], int]
 
 
 def deployment(rope_type: str, **settings: Any) -> Deployment:
-    return Deployment(
-        rope_type=rope_type,
-        scales=SCALES,
-        original_max_position_embeddings=TRAINED,
-        max_model_len=8 * TRAINED,
-        headroom_tokens=HEADROOM,
-        **{"on_crossing": "rerotate"} | settings,
-    )
+    defaults = {
+        "scales": SCALES,
+        "original_max_position_embeddings": TRAINED,
+        "max_model_len": 8 * TRAINED,
+        "headroom_tokens": HEADROOM,
+        "on_crossing": "rerotate",
+    }
+    return Deployment(rope_type=rope_type, **defaults | settings)
 
 
 def arguments(rope_type: str, scaling: dict[str, Any] | None = None, **engine: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ It shares no code with the product: frequencies come from transformers, attentio
 from __future__ import annotations
 
 import bisect
+import copy
 import pathlib
 
 import torch
@@ -83,7 +84,7 @@ class UnrotatedOracle:
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
     def _rotation(self, rope_type: str, scale: int) -> tuple[Tensor, float]:
-        config = AutoConfig.for_model("llama", **self._config.to_dict())
+        config = copy.deepcopy(self._config)
         config.rope_parameters = rope_parameters(
             rope_type,
             scale,

@@ -1,0 +1,210 @@
+"""Re-rotated keys against keys that were rotated directly, in float64, at the scale they are to carry."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import Tensor
+
+from posenc_runtime.encodings.scaling.ntk import Ntk
+from posenc_runtime.encodings.scaling.yarn import Yarn
+from posenc_runtime.encodings.spec import Frequencies, RotarySpec
+from posenc_runtime.kernels import ops, reference
+from posenc_runtime.kernels.key_layout import BlockMoves, KeyLayout
+from posenc_runtime.kernels.scale_change import ScaleChange
+from tests.tolerance import KEY_ROUNDING, REROTATED_NTK_BFLOAT16, REROTATED_YARN_BFLOAT16
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """A paged cache, and how keys lie in it: rows (CUDA), dim by dim (CPU), or in any order."""
+
+    num_heads: int
+    block_size: int
+    head_dim: int
+    rotary_dim: int
+    is_neox_style: bool
+    packing: str
+
+    def layout(self) -> KeyLayout:
+        size = self.block_size * self.head_dim
+        order = {
+            "rows": None,
+            "transposed": torch.arange(size).view(self.head_dim, self.block_size).T.flatten(),
+            "shuffled": torch.randperm(size, generator=torch.Generator().manual_seed(5)),
+        }[self.packing]
+        return KeyLayout(
+            block_size=self.block_size,
+            head_dim=self.head_dim,
+            rotary_dim=self.rotary_dim,
+            is_neox_style=self.is_neox_style,
+            order=order,
+        )
+
+    def empty(self, num_blocks: int, dtype: torch.dtype) -> Tensor:
+        generator = torch.Generator().manual_seed(1)
+        shape = (num_blocks, self.num_heads, self.block_size, 2 * self.head_dim)
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    def keys(self, cache: Tensor) -> Tensor:
+        """A copy of the keys, ``[num_blocks, num_heads, block_size, head_dim]``."""
+        order = self.layout().order
+        if order is None:
+            return cache[..., : self.head_dim].clone()
+        packed = cache.view(*cache.shape[:2], 2, -1)[:, :, 0]
+        return packed[..., order].view(*cache.shape[:2], self.block_size, self.head_dim)
+
+    def write_keys(self, cache: Tensor, keys: Tensor) -> None:
+        order = self.layout().order
+        if order is None:
+            cache[..., : self.head_dim] = keys
+            return
+        packed = cache.view(*cache.shape[:2], 2, -1)[:, :, 0]
+        packed[..., order] = keys.flatten(2)
+
+    def values(self, cache: Tensor) -> Tensor:
+        if self.layout().order is None:
+            return cache[..., self.head_dim :].clone()
+        return cache.view(*cache.shape[:2], 2, -1)[:, :, 1].clone()
+
+
+SHAPES = {
+    "llama-rows": Shape(2, 16, 64, 64, True, "rows"),
+    "llama-cpu": Shape(2, 16, 64, 64, True, "transposed"),
+    "llama-any-order": Shape(2, 8, 32, 32, True, "shuffled"),
+    "one-head-odd-block": Shape(1, 5, 24, 24, True, "transposed"),
+    "partial-rows": Shape(3, 4, 80, 32, True, "rows"),
+    "partial-cpu": Shape(3, 4, 80, 32, True, "transposed"),
+    "gptj-rows": Shape(2, 4, 48, 48, False, "rows"),
+    "gptj-cpu": Shape(2, 4, 48, 48, False, "transposed"),
+    "gptj-partial-any-order": Shape(2, 4, 48, 16, False, "shuffled"),
+}
+SOURCES, TARGETS, POSITIONS = (3, 1, 6), (3, 5, 6), (0, 700, 131_000)  # the second move copies
+
+
+def frequencies(rotary_dim: int, scale: float) -> Frequencies:
+    spec = RotarySpec(rotary_dim=rotary_dim, rope_theta=10000.0, original_max_position_embeddings=256)
+    return Yarn().frequencies(spec, scale)
+
+
+def rotated(keys: Tensor, positions: Tensor, by: Frequencies, rotary_dim: int, is_neox_style: bool) -> Tensor:
+    """float64, as the formula has it: complex numbers, one for each pair."""
+    keys = keys.double()
+    head, rest = keys[..., :rotary_dim], keys[..., rotary_dim:]
+    if is_neox_style:
+        pairs = torch.complex(head[..., : rotary_dim // 2], head[..., rotary_dim // 2 :])
+    else:
+        pairs = torch.view_as_complex(head.unflatten(-1, (-1, 2)).contiguous())
+    angle = positions[..., None].double() * by.inv_freq
+    turned = pairs * torch.polar(torch.full_like(angle, by.attention_factor), angle)
+    if is_neox_style:
+        return torch.cat((turned.real, turned.imag, rest), -1)
+    return torch.cat((torch.view_as_real(turned).flatten(-2), rest), -1)
+
+
+def moves() -> BlockMoves:
+    return BlockMoves(
+        sources=torch.tensor(SOURCES), targets=torch.tensor(TARGETS), first_positions=torch.tensor(POSITIONS)
+    )
+
+
+# The reference goes element by element, which takes it minutes for more.
+SMALL = {name: shape for name, shape in SHAPES.items() if shape.num_heads * shape.block_size * shape.rotary_dim < 700}
+
+
+@pytest.mark.parametrize(
+    ("shape", "implementation"),
+    [pytest.param(shape, ops.rerotate, id=f"{name}-served") for name, shape in SHAPES.items()]
+    + [pytest.param(shape, reference.rerotate, id=f"{name}-reference") for name, shape in SMALL.items()],
+)
+def test_turned_keys_are_keys_rotated_at_the_new_scale_and_nothing_else_changes(
+    shape: Shape, implementation: Callable[..., None]
+) -> None:
+    before, after = frequencies(shape.rotary_dim, 2), frequencies(shape.rotary_dim, 4)
+    cache = shape.empty(8, torch.float32)
+    plain = shape.keys(cache)
+    positions = torch.tensor(POSITIONS)[:, None] + torch.arange(shape.block_size)
+    at = {source: positions[index][None].expand(shape.num_heads, -1) for index, source in enumerate(SOURCES)}
+    written = plain.clone()
+    for source in SOURCES:
+        written[source] = rotated(plain[source], at[source], before, shape.rotary_dim, shape.is_neox_style).float()
+    shape.write_keys(cache, written)
+    layers = [cache, cache.clone()]
+    untouched = cache.clone()
+
+    implementation(layers, moves(), ScaleChange.between(before, after), shape.layout())
+
+    for layer in layers:
+        keys, values = shape.keys(layer), shape.values(layer)
+        for source, target in zip(SOURCES, TARGETS, strict=True):
+            expected = rotated(plain[source], at[source], after, shape.rotary_dim, shape.is_neox_style)
+            assert (keys[target].double() - expected).abs().max() < KEY_ROUNDING * expected.abs().max()
+            assert torch.equal(
+                keys[target][..., shape.rotary_dim :], shape.keys(untouched)[source][..., shape.rotary_dim :]
+            )
+            assert torch.equal(values[target], shape.values(untouched)[source])
+        others = [block for block in range(8) if block not in TARGETS]
+        assert torch.equal(layer[others], untouched[others])
+
+
+def test_a_pair_whose_frequency_stays_is_left_bit_for_bit() -> None:
+    shape = SHAPES["llama-cpu"]
+    spec = RotarySpec(rotary_dim=64, rope_theta=500_000.0, original_max_position_embeddings=8192)
+    before, after = Yarn().frequencies(spec, 1), Yarn().frequencies(spec, 4)
+    after = dataclasses.replace(after, attention_factor=1.0)
+    change = ScaleChange.between(before, after)
+    same = [pair for pair in range(32) if before.inv_freq[pair] == after.inv_freq[pair]]
+    assert len(same) > 5 and all(change.phases[pair] == 0 for pair in same)
+    cache = shape.empty(8, torch.bfloat16)
+    kept = shape.keys(cache)
+    ops.rerotate([cache], moves(), change, shape.layout())
+    dims = same + [pair + 32 for pair in same]
+    assert torch.equal(shape.keys(cache)[3][..., dims], kept[3][..., dims])
+
+
+@pytest.mark.parametrize("position", [1, 4_095, 131_071, 1_000_000, 8_400_000])
+def test_the_angle_is_exact_at_any_position(position: int) -> None:
+    before, after = frequencies(64, 1), frequencies(64, 8)
+    change = ScaleChange.between(before, after)
+    cos, sin = change.cos_sin(torch.tensor([position]))
+    for pair in range(32):
+        # math.fmod is exact, and so is the integer times the float64 as a ratio of integers
+        angle = (Fraction(after.inv_freq[pair].item()) - Fraction(before.inv_freq[pair].item())) * position
+        turn = Fraction(math.tau)
+        reduced = float(angle - (angle // turn) * turn)
+        slack = 1e-7 + position * 1e-16 * 8  # float64 holds 2 pi to 2.4e-16
+        assert abs(cos[0, pair].item() - math.cos(reduced) * change.attention_ratio) < slack
+        assert abs(sin[0, pair].item() - math.sin(reduced) * change.attention_ratio) < slack
+
+
+@pytest.mark.parametrize(
+    ("method", "bounds"),
+    [(Yarn(), REROTATED_YARN_BFLOAT16), (Ntk(), REROTATED_NTK_BFLOAT16)],
+    ids=["yarn", "ntk"],
+)
+def test_bfloat16_keys_drift_with_every_crossing_no_further_than_rounding_takes_them(
+    method: Yarn | Ntk, bounds: tuple[float, ...]
+) -> None:
+    spec = RotarySpec(rotary_dim=128, rope_theta=500_000.0, original_max_position_embeddings=8192)
+    shape = Shape(2, 32, 128, 128, True, "transposed")
+    path = [method.frequencies(spec, scale) for scale in (1, 2, 4, 8, 16, 32, 64)]
+    cache = shape.empty(16, torch.float64)
+    plain = shape.keys(cache)
+    first_positions = torch.arange(16) * 8_000
+    positions = (first_positions[:, None] + torch.arange(32))[:, None].expand(-1, 2, -1)
+    cache = cache.to(torch.bfloat16)
+    shape.write_keys(cache, rotated(plain, positions, path[0], 128, True).to(torch.bfloat16))
+    blocks = torch.arange(16)
+    all_blocks = BlockMoves(sources=blocks, targets=blocks, first_positions=first_positions)
+    drift = []
+    for before, after in itertools.pairwise(path):
+        ops.rerotate([cache], all_blocks, ScaleChange.between(before, after), shape.layout())
+        exact = rotated(plain, positions, after, 128, True)
+        drift.append(((shape.keys(cache).double() - exact).norm() / exact.norm()).item())
+    assert all(found <= bound for found, bound in zip(drift, bounds, strict=True)), drift
