@@ -117,6 +117,7 @@ def our_arguments(shared: dict[str, Any]) -> dict[str, Any]:
         scales=SCALES,
         original_max_position_embeddings=TRAINED,
         max_model_len=MAX_MODEL_LEN,
+        on_crossing="pin",
     )
     return engine_arguments(deployment, shared)
 

@@ -132,23 +132,30 @@ def test_two_workers_answer_as_an_unrotated_cache_would(
             assert_answers_as_unrotated(oracle, request, answer)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_preempted_requests_replay_their_crossings(seed: int, tiny: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def crowd(seed: int) -> list[Request]:
+    """60 requests, a third of which cross once or twice, half of these over a prefix that they share."""
     prompts = PromptMaker(seed)
     prefix = prompts(96)
-    # A third of them crosses once or twice; a third shares a prefix.
-    lengths = [(60, 40), (120, 50), (235, 60), (150, 30), (245, 40), (30, 60)] * 10
-    requests = [
-        ((prefix if index % 3 == 0 and length > 96 else prompts(min(length, 96))) + prompts(max(length - 96, 1)), new)
+    lengths = [(60, 120), (120, 50), (235, 150), (150, 30), (245, 290), (30, 160)] * 10
+    return [
+        ((prefix if index % 4 == 0 and length > 96 else prompts(min(length, 96))) + prompts(max(length - 96, 1)), new)
         for index, (length, new) in enumerate(lengths)
     ]
-    pool = arguments("yarn", max_num_seqs=8, num_gpu_blocks_override=36, disable_log_stats=False)
-    result = run_engine(tiny, pool, [requests], folder=tmp_path)
+
+
+@pytest.mark.parametrize("budget", [8192, 32], ids=["at-once", "block-by-block"])
+def test_preempted_requests_replay_their_crossings(budget: int, tiny: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    settings = {"scales": (1, 2, 4), "max_model_len": 3 * TRAINED, "rerotate_budget_tokens": budget}
+    # 16 requests of a mean 270 tokens want 135 blocks.
+    pool = {"max_num_seqs": 16, "num_gpu_blocks_override": 26, "disable_log_stats": False}
+    crowds = [crowd(seed) for seed in range(5)]
+    answers = run_engine(tiny, arguments("yarn", settings, **pool), crowds, folder=tmp_path)
     oracle = UnrotatedOracle(tiny, "yarn", SCALES)
-    for request, answer in zip(requests, result[0], strict=True):
-        assert_answers_as_unrotated(oracle, request, answer)
-    assert sum(bool(answer.posenc and answer.posenc["crossings"]) for answer in result[0]) >= 20
-    assert counted(tmp_path, "vllm:num_preemptions") >= 20
+    for requests, said in zip(crowds, answers, strict=True):
+        for request, answer in zip(requests, said, strict=True):
+            assert_answers_as_unrotated(oracle, request, answer)
+        assert sum(bool(answer.posenc and answer.posenc["crossings"]) for answer in said) >= 20
+    assert counted(tmp_path, "vllm:num_preemptions") >= 5 * 20
 
 
 def test_recomputed_requests_answer_as_transformers_run_freshly_at_each_scale(

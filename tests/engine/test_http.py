@@ -21,7 +21,7 @@ def address(tiny: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     settings = {
         "model": str(tiny),
         "served_model_name": "tiny",
-        "scaling": {"rope_type": "yarn", "scales": [1, 2, 4, 8], "headroom_tokens": HEADROOM},
+        "scaling": {"rope_type": "yarn", "scales": [1, 2, 4, 8], "headroom_tokens": HEADROOM, "on_crossing": "pin"},
         "engine": {"dtype": "float32", "enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": 2**28},
     }
     with running_server(tmp_path_factory.mktemp("server"), settings) as address:

@@ -27,6 +27,7 @@ def deployment(rope_type: str, **parameters: Any) -> Deployment:
         scales=(1, 2, 4, 8),
         original_max_position_embeddings=TRAINED,
         max_model_len=8 * TRAINED,
+        on_crossing="pin",
     )
 
 

@@ -31,7 +31,7 @@ async def test_200_requests_of_random_lengths_answer_as_each_does_alone_while_th
     settings: dict[str, Any] = {
         "model": str(tiny),
         "served_model_name": "tiny",
-        "scaling": {"rope_type": "yarn", "scales": [1, 2, 4, 8]},
+        "scaling": {"rope_type": "yarn", "scales": [1, 2, 4, 8], "on_crossing": "pin"},
         "engine": {
             "dtype": "float32",
             "enforce_eager": True,

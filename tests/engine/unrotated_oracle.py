@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import copy
+import itertools
 import pathlib
 
 import torch
@@ -40,14 +41,17 @@ class UnrotatedOracle:
     def score(self, prompt: list[int], token_ids: list[int], first_scale: int) -> tuple[list[int], list[float]]:
         """The greedy choice at every step of an answer, and the logprob of the token that was chosen."""
         cache = _Cache(self._config.num_hidden_layers)
-        logprobs = [self._step(prompt, first_scale, cache)]
-        for index, token in enumerate(token_ids[:-1]):
-            logprobs.append(self._step([token], self.scale_at(len(prompt) + index, first_scale), cache))
-        said = torch.stack(logprobs)
-        chosen = said.gather(1, torch.tensor(token_ids)[:, None])[:, 0]
-        return said.argmax(-1).tolist(), chosen.tolist()
+        ids = prompt + token_ids[:-1]
+        scales = [self.scale_at(position, first_scale) for position in range(len(ids))]
+        said = []
+        # Tokens of one scale attend to one rotation of the cache, so they can be taken in one go.
+        for scale, of_scale in itertools.groupby(range(len(ids)), key=scales.__getitem__):
+            said.append(self._forward([ids[position] for position in of_scale], scale, cache))
+        logprobs = torch.cat(said)[len(prompt) - 1 :]
+        chosen = logprobs.gather(1, torch.tensor(token_ids)[:, None])[:, 0]
+        return logprobs.argmax(-1).tolist(), chosen.tolist()
 
-    def _step(self, ids: list[int], scale: int, cache: _Cache) -> Tensor:
+    def _forward(self, ids: list[int], scale: int, cache: _Cache) -> Tensor:
         config = self._config
         hidden = self._weights["embed_tokens.weight"][torch.tensor(ids)]
         for layer in range(config.num_hidden_layers):
@@ -63,8 +67,7 @@ class UnrotatedOracle:
             normed = self._norm(hidden, prefix + "post_attention_layernorm")
             gate, up = (normed @ self._weights[f"{prefix}mlp.{name}_proj.weight"].T for name in ("gate", "up"))
             hidden = hidden + (torch.nn.functional.silu(gate) * up) @ self._weights[prefix + "mlp.down_proj.weight"].T
-        last = self._norm(hidden[-1:], "norm")
-        return (last @ self._weights["lm_head.weight"].T)[0].log_softmax(-1)
+        return (self._norm(hidden, "norm") @ self._weights["lm_head.weight"].T).log_softmax(-1)
 
     def _attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: int) -> Tensor:
         positions = torch.arange(keys.shape[0])
