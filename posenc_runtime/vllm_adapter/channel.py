@@ -1,9 +1,10 @@
-"""What vLLM's configuration names of ours, and where vLLM finds it: the connector and the scheduler."""
+"""Names of ours that vLLM's configuration and requests carry, and where vLLM finds what they name."""
 
 from __future__ import annotations
 
 CONNECTOR = "PosencConnector"
 SCHEDULER = "posenc_runtime.vllm_adapter.scheduler.PosencScheduler"
+ON_CROSSING = "posenc_on_crossing"  # key of a request's vllm_xargs with which it asks for another on_crossing
 _registered = False
 
 

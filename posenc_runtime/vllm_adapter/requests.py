@@ -8,7 +8,7 @@ from typing import Any
 
 from posenc_runtime.kv.admission import choose_on_crossing
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.scheduler_half import ON_CROSSING
+from posenc_runtime.vllm_adapter.channel import ON_CROSSING
 
 
 def default_max_tokens(state: Any, headroom_tokens: int) -> None:

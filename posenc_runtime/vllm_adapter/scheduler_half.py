@@ -15,12 +15,12 @@ from posenc_runtime.kv.coordinator import ScaleCoordinator, StepPlan
 from posenc_runtime.kv.crossing import BlockMove
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
 from posenc_runtime.kv.regime import salted
+from posenc_runtime.vllm_adapter.channel import ON_CROSSING
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
 
-ON_CROSSING = "posenc_on_crossing"  # key of vllm_xargs with which a request asks for another on_crossing
 logger = logging.getLogger("vllm.posenc")
 
 
