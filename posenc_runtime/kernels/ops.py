@@ -1,4 +1,4 @@
-"""Which implementation runs: Triton on CUDA where there is a kernel, torch elsewhere. Triton is imported late."""
+"""Which implementation runs: the kernel on CUDA, torch elsewhere. Triton is imported only where it runs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from posenc_runtime.kernels import reference, rerotate_blocks
-from posenc_runtime.kernels.key_layout import BlockMoves, KeyLayout
-from posenc_runtime.kernels.scale_change import ScaleChange
+from posenc_runtime.kernels import reference, rerotate_torch
+from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
 
 
 def rope_rows(positions: Tensor, slot_mapping: Tensor, block_row_offset: Tensor, block_size: int) -> Tensor:
@@ -22,4 +21,12 @@ def rope_rows(positions: Tensor, slot_mapping: Tensor, block_row_offset: Tensor,
 
 def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange, layout: KeyLayout) -> None:
     """See ``reference.rerotate``."""
-    rerotate_blocks.rerotate(kv_caches, moves, change, layout)
+    layout.check(kv_caches)
+    if not kv_caches or not len(moves):
+        return
+    if kv_caches[0].is_cuda:
+        from posenc_runtime.kernels.rerotate import rerotate as kernel
+
+        kernel(kv_caches, moves, change, layout)
+    else:
+        rerotate_torch.rerotate(kv_caches, moves, change, layout)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from posenc_runtime.kernels.key_layout import BlockMoves, KeyLayout
-from posenc_runtime.kernels.scale_change import ScaleChange
+from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
 
 
 def rope_rows(positions: Tensor, slot_mapping: Tensor, block_row_offset: Tensor, block_size: int) -> Tensor:
@@ -31,36 +31,49 @@ def rope_rows(positions: Tensor, slot_mapping: Tensor, block_row_offset: Tensor,
 
 
 def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange, layout: KeyLayout) -> None:
-    """Turn the keys of whole blocks from one scale to another, in place or while the block is copied.
+    """Write into each target block what its source would hold, had its keys been written at another scale.
 
-    A key that was rotated by ``position * a`` is turned by ``position * (b - a)``, and so is rotated by
-    ``position * b``: what YaRN's section 3.3 gets by caching keys un-rotated (Peng et al. 2023, arXiv:2309.00071).
-    Values, the dims past ``rotary_dim`` and all other blocks stay bit for bit.
+    Key k of a block stands at position ``first_position + k``. Its rotated part becomes ``attention_ratio`` times
+    itself, turned by ``position * phases``; values and the part of a key that is not rotated are the source's, to the
+    bit, and so is each pair that does not change. Blocks that are no target are not touched.
 
     Args:
-        kv_caches: one per layer, ``[num_blocks, num_kv_heads, block_size, 2 * head_dim]``; written in place.
-        moves: which blocks, to where.
-        change: from the scale that the keys carry to the one that they are to carry.
-        layout: where the keys lie.
+        kv_caches: of each layer, ``[num_blocks, num_kv_heads, block_size, 2 * head_dim]``, changed in place.
+        moves: the blocks, by number; the same in all layers.
+        change: the angles, and a factor.
+        layout: where in a block keys lie.
+
+    Raises:
+        ValueError: when a cache is not stored as ``layout`` says.
     """
-    cos, sin = change.cos_sin(moves.first_positions[:, None] + torch.arange(layout.block_size))
-    for kv_cache in kv_caches:
-        for move, (source, target) in enumerate(zip(moves.sources.tolist(), moves.targets.tolist(), strict=True)):
-            kv_cache[target] = kv_cache[source].clone()
-            for head in range(kv_cache.shape[1]):
-                for token in range(layout.block_size):
-                    for pair in range(layout.rotary_dim // 2):
-                        half = layout.rotary_dim // 2
-                        dims = (pair, pair + half) if layout.is_neox_style else (2 * pair, 2 * pair + 1)
-                        one, other = (_key(kv_cache, layout, target, head, token, dim) for dim in dims)
-                        x, y = one.item(), other.item()
-                        c, s = cos[move, token, pair].item(), sin[move, token, pair].item()
-                        one.fill_(x * c - y * s)
-                        other.fill_(y * c + x * s)
+    token = torch.arange(layout.block_size, device=moves.sources.device)
+    turns = (moves.first_positions[:, None] + token)[:, None, :, None] * change.phases  # 2^-64 turns, modulo one
+    angle = turns.double() * (2 * math.pi / 2**64)  # rad, [num_moves, 1, block_size, rotary_dim // 2]
+    cos, sin = change.attention_ratio * angle.cos(), change.attention_ratio * angle.sin()
+    for cache in kv_caches:
+        blocks = cache[moves.sources]
+        keys = _keys(blocks, layout)
+        rotary = keys[..., : layout.rotary_dim]
+        first, second = rotary.chunk(2, dim=-1) if layout.is_neox_style else (rotary[..., ::2], rotary[..., 1::2])
+        turned = first * cos - second * sin, second * cos + first * sin
+        changed = [
+            torch.where(change.is_changed(), new.to(cache.dtype), old)
+            for new, old in zip(turned, (first, second), strict=True)
+        ]
+        rotated = torch.cat(changed, -1) if layout.is_neox_style else torch.stack(changed, -1).flatten(-2)
+        _set_keys(blocks, layout, torch.cat((rotated, keys[..., layout.rotary_dim :]), dim=-1))
+        cache[moves.targets] = blocks
 
 
-def _key(kv_cache: Tensor, layout: KeyLayout, block: int, head: int, token: int, dim: int) -> Tensor:
-    """One element of a key, as a view."""
+def _keys(blocks: Tensor, layout: KeyLayout) -> Tensor:
+    """The keys of some blocks, ``[num_moves, num_kv_heads, block_size, head_dim]``."""
     if layout.order is None:
-        return kv_cache[block, head, token, dim]
-    return kv_cache[block, head].view(2, -1)[0, layout.order[token * layout.head_dim + dim]]
+        return blocks[..., : layout.head_dim]
+    return blocks.flatten(2)[..., layout.order.view(layout.block_size, layout.head_dim)]
+
+
+def _set_keys(blocks: Tensor, layout: KeyLayout, keys: Tensor) -> None:
+    if layout.order is None:
+        blocks[..., : layout.head_dim] = keys
+    else:
+        blocks.flatten(2)[..., layout.order] = keys.flatten(2)

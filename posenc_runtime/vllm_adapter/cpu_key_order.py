@@ -1,48 +1,61 @@
-"""How vLLM's CPU backend packs the keys of a block: found by asking its own writer, not by knowing its layouts."""
+"""How vLLM's CPU backend packs the keys of a block, found by writing keys that say where they came from."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-_BASE = 128  # the integers below it are exact in bfloat16
+# Every whole number below it is exact in bfloat16, the narrowest type of a cache.
+_DIGIT_BASE = 256
 
 
-def cpu_key_order(*, block_size: int, head_dim: int, dtype: torch.dtype, isa: str) -> Tensor:
-    """Where each element of a block's keys lies, for one head.
+def cpu_key_order(num_kv_heads: int, block_size: int, head_dim: int, dtype: torch.dtype, isa: str) -> Tensor:
+    """Where each element of a block's keys lies, for ``kernels.rerotation.KeyLayout``.
 
-    Keys that spell the number of their element, digit by digit in small integers that every data type holds exactly,
-    are written by vLLM's own kernel and read back.
+    The packing depends on the instruction set that vLLM chose and is not documented. So one block is written by vLLM
+    itself, once for each digit of the elements' numbers, and read as memory.
 
     Args:
-        isa: the instruction set that the backend chose for a layer.
+        dtype: of the cache; unquantised.
+        isa: what ``vllm.v1.attention.backends.cpu_attn._get_attn_isa`` gives for this cache.
 
     Returns:
-        int64 ``[block_size * head_dim]``: element ``token * head_dim + dim`` lies at this offset of the head's keys.
+        int64 ``[block_size * head_dim]``: of a head's keys, element ``(token, dim)`` lies at
+        ``order[token * head_dim + dim]``.
 
     Raises:
-        ValueError: when elements are not merely reordered.
+        RuntimeError: when the packing is no permutation of a head's elements, or differs from head to head.
     """
+    num_elements = block_size * head_dim
+    numbers = torch.arange(num_elements).view(block_size, 1, head_dim)
+    found = torch.zeros(num_kv_heads, num_elements, dtype=torch.int64)
+    place_value = 1
+    while place_value < num_elements:
+        digits = (numbers // place_value % _DIGIT_BASE).to(dtype).expand(-1, num_kv_heads, -1).contiguous()
+        found += _written(digits, isa).long() * place_value
+        place_value *= _DIGIT_BASE
+    if not torch.equal(found[0].sort().values, torch.arange(num_elements)):
+        raise RuntimeError(_refusal("is not a permutation of a head's elements", block_size, head_dim, dtype, isa))
+    if not torch.equal(found, found[:1].expand_as(found)):
+        raise RuntimeError(_refusal("differs from head to head", block_size, head_dim, dtype, isa))
+    return found[0].argsort()
+
+
+def _written(keys: Tensor, isa: str) -> Tensor:
+    """The keys of one block as the backend stores them, ``[num_kv_heads, block_size * head_dim]``."""
     from vllm import _custom_ops
 
-    num_elements = block_size * head_dim
-    number = torch.arange(num_elements).view(block_size, head_dim)
-    slots = torch.arange(block_size, 2 * block_size, dtype=torch.int64)  # of block 1; block 0 is vLLM's placeholder
-    read = torch.zeros(num_elements, dtype=torch.int64)
-    weight = 1
-    while weight < num_elements:
-        keys = (number // weight % _BASE).to(dtype)[:, None].contiguous()
-        cache = torch.zeros(2, 1, 2 * block_size, head_dim, dtype=dtype)
-        key_cache, value_cache = cache.chunk(2, dim=2)
-        _custom_ops.cpu_attn_reshape_and_cache(keys, torch.zeros_like(keys), key_cache, value_cache, slots, isa)
-        read += key_cache[1, 0].flatten().to(torch.int64) * weight
-        weight *= _BASE
-    if not torch.equal(read.sort().values, torch.arange(num_elements)):
-        raise ValueError(
-            f"re-rotation needs keys that the CPU backend only reorders, but instruction set {isa} with {dtype}, "
-            f"blocks of {block_size} and heads of {head_dim} does something else: set scaling.on_crossing to recompute "
-            "or pin"
-        )
-    order = torch.empty_like(read)
-    order[read] = torch.arange(num_elements)
-    return order
+    block_size, num_kv_heads, head_dim = keys.shape
+    # The second of two blocks, so that the distance from block to block is seen, too. Nothing may be left unwritten.
+    cache = torch.full((2, num_kv_heads, 2 * block_size, head_dim), torch.nan, dtype=keys.dtype)
+    key_cache, value_cache = cache.chunk(2, dim=2)
+    slots = torch.arange(block_size, 2 * block_size)
+    _custom_ops.cpu_attn_reshape_and_cache(keys, torch.zeros_like(keys), key_cache, value_cache, slots, isa)
+    return key_cache[1].flatten(1)
+
+
+def _refusal(what: str, block_size: int, head_dim: int, dtype: torch.dtype, isa: str) -> str:
+    return (
+        f"the CPU backend's packing of keys must be a known permutation to re-rotate them, but that of isa {isa}, "
+        f"block_size {block_size}, head_dim {head_dim}, {dtype} {what}: set scaling.on_crossing to recompute or pin"
+    )

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from posenc_runtime.kernels import ops
-from posenc_runtime.kernels.key_layout import BlockMoves, KeyLayout
-from posenc_runtime.kernels.scale_change import ScaleChange
+from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
 from posenc_runtime.kv.crossing import Rotation
 from posenc_runtime.vllm_adapter.worker_state import Rotary
 
@@ -59,8 +58,7 @@ class Rerotation:
                 pin_memory=device.type == "cuda",
             ).to(device, non_blocking=True)
             sources, targets, first_positions = table.T.contiguous().unbind()
-            moved = BlockMoves(sources=sources, targets=targets, first_positions=first_positions)
-            ops.rerotate(kv_caches, moved, change, layout)
+            ops.rerotate(kv_caches, BlockMoves(sources, targets, first_positions), change, layout)
 
     def _change(self, from_index: int, to_index: int) -> ScaleChange:
         key = (from_index, to_index)
@@ -79,10 +77,7 @@ class Rerotation:
             from posenc_runtime.vllm_adapter.cpu_key_order import cpu_key_order
 
             order = cpu_key_order(
-                block_size=spec.block_size,
-                head_dim=spec.head_size,
-                dtype=cache.dtype,
-                isa=self._layers[layer].isa,
+                spec.num_kv_heads, spec.block_size, spec.head_size, cache.dtype, self._layers[layer].isa
             )
         return KeyLayout(
             block_size=spec.block_size,

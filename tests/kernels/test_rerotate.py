@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -16,8 +15,7 @@ from posenc_runtime.encodings.scaling.ntk import Ntk
 from posenc_runtime.encodings.scaling.yarn import Yarn
 from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 from posenc_runtime.kernels import ops, reference
-from posenc_runtime.kernels.key_layout import BlockMoves, KeyLayout
-from posenc_runtime.kernels.scale_change import ScaleChange
+from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
 from tests.tolerance import KEY_ROUNDING, REROTATED_NTK_BFLOAT16, REROTATED_YARN_BFLOAT16
 
 
@@ -172,15 +170,13 @@ def test_a_pair_whose_frequency_stays_is_left_bit_for_bit() -> None:
 def test_the_angle_is_exact_at_any_position(position: int) -> None:
     before, after = frequencies(64, 1), frequencies(64, 8)
     change = ScaleChange.between(before, after)
-    cos, sin = change.cos_sin(torch.tensor([position]))
-    for pair in range(32):
-        # math.fmod is exact, and so is the integer times the float64 as a ratio of integers
-        angle = (Fraction(after.inv_freq[pair].item()) - Fraction(before.inv_freq[pair].item())) * position
-        turn = Fraction(math.tau)
-        reduced = float(angle - (angle // turn) * turn)
-        slack = 1e-7 + position * 1e-16 * 8  # float64 holds 2 pi to 2.4e-16
-        assert abs(cos[0, pair].item() - math.cos(reduced) * change.attention_ratio) < slack
-        assert abs(sin[0, pair].item() - math.sin(reduced) * change.attention_ratio) < slack
+    for pair, phase in enumerate(change.phases.tolist()):
+        # float32 frequencies, as tables take them, and 2 pi to 40 digits
+        frequency = Fraction(after.inv_freq[pair].float().item()) - Fraction(before.inv_freq[pair].float().item())
+        turns = frequency * position / Fraction("6.283185307179586476925286766559005768394")
+        wrapped = Fraction(phase * position % 2**64, 2**64)
+        away = (turns - wrapped) % 1
+        assert min(away, 1 - away) < Fraction(position, 2**63)
 
 
 @pytest.mark.parametrize(
