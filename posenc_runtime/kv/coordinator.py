@@ -167,9 +167,6 @@ class ScaleCoordinator:
                 waiting=deque(moves),
             )
         )
-        copied = sum(move.source != move.target for move in moves)
-        if copied:
-            self._counts.copied_blocks[TOTAL] += copied
         self._num_private += 1
         return private(self.deployment, to_index, self._num_private)
 
@@ -197,6 +194,7 @@ class ScaleCoordinator:
                 self._assigned[move.target] = rotation.to_index
                 if move.source != move.target:
                     sources.append(move.source)
+                    self._counts.copied_blocks[TOTAL] += 1
             self._requests[request_id].scale_index = rotation.to_index
             self._counts.rerotated_tokens[TOTAL] += sum(move.num_tokens for move in rotation.moves)
         for crossing in completed:

@@ -47,7 +47,9 @@ class Rotation:
     moves: tuple[BlockMove, ...]
 
 
-def blocks_to_copy(held: Sequence[HeldBlock], *, num_free: int, num_reserved: int) -> list[HeldBlock] | None:
+def blocks_to_copy(
+    held: Sequence[HeldBlock], *, num_free: int, num_needed: int, num_reserved: int
+) -> list[HeldBlock] | None:
     """Which blocks are copied before they are re-rotated; the others are re-rotated in place.
 
     Shared blocks must be copied, because their other reader goes on at the old scale. Blocks that the prefix cache
@@ -56,15 +58,17 @@ def blocks_to_copy(held: Sequence[HeldBlock], *, num_free: int, num_reserved: in
 
     Args:
         num_free: blocks that may be taken.
+        num_needed: of these, blocks that the request needs for its next tokens. Spent on copies they would be missing
+            at once: the request would be preempted, and replay into the same.
         num_reserved: of these, blocks that are left to other requests unless sharing leaves no choice.
 
     Returns:
-        None when there are fewer free blocks than shared ones: somebody has to be preempted first.
+        None when there are fewer free blocks than must be taken: somebody has to be preempted first.
     """
     shared = [block for block in held if block.shared]
-    if len(shared) > num_free:
+    if len(shared) + num_needed > num_free:
         return None
-    room = max(num_free - num_reserved - len(shared), 0)
+    room = max(num_free - num_needed - num_reserved - len(shared), 0)
     cached = [block for block in held if block.cached and not block.shared]
     # All or nothing: a prefix is only worth what is contiguous from its start, and half of it frees no time.
     return shared + (cached if len(cached) <= room else [])

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from vllm.utils.math_utils import cdiv
 from vllm.v1.core.sched.output import NewRequestData
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -59,7 +60,7 @@ class PosencScheduler(Scheduler):
 
     def _rerotate(self, request: Request, to_index: int) -> None:
         held = list(self._held(request))
-        while (chosen := self._blocks_to_copy(held)) is None:
+        while (chosen := self._blocks_to_copy(request, held)) is None:
             victim = self._least_important()
             self.running.remove(victim)
             self._preempt_request(victim, time.monotonic())
@@ -108,13 +109,15 @@ class PosencScheduler(Scheduler):
         for manager in self.kv_cache_manager.coordinator.single_type_managers:
             yield manager.req_to_blocks[request.request_id], manager.block_size
 
-    def _blocks_to_copy(self, held: list[HeldBlock]) -> list[HeldBlock] | None:
-        # Every running request may need one more block in this very step.
-        num_groups = len(self.kv_cache_manager.coordinator.single_type_managers)
+    def _blocks_to_copy(self, request: Request, held: list[HeldBlock]) -> list[HeldBlock] | None:
+        num_tokens = min(request.num_tokens, request.num_computed_tokens + self.max_num_scheduled_tokens)
+        tables = list(self._block_tables(request))
         return blocks_to_copy(
             held,
             num_free=self.kv_cache_manager.block_pool.get_num_free_blocks(),
-            num_reserved=len(self.running) * num_groups,
+            num_needed=sum(max(cdiv(num_tokens, block_size) - len(blocks), 0) for blocks, block_size in tables),
+            # Every other running request may need one more block in this very step.
+            num_reserved=(len(self.running) - 1) * len(tables),
         )
 
     def _exchange(self, request: Request, block: HeldBlock, fresh: KVCacheBlock) -> int:

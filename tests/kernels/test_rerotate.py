@@ -99,7 +99,7 @@ def rotated(keys: Tensor, positions: Tensor, by: Frequencies, rotary_dim: int, i
         pairs = torch.complex(head[..., : rotary_dim // 2], head[..., rotary_dim // 2 :])
     else:
         pairs = torch.view_as_complex(head.unflatten(-1, (-1, 2)).contiguous())
-    angle = positions[..., None].double() * by.inv_freq
+    angle = positions[..., None].double() * by.inv_freq.float().double()  # rounded as in the tables
     turned = pairs * torch.polar(torch.full_like(angle, by.attention_factor), angle)
     if is_neox_style:
         return torch.cat((turned.real, turned.imag, rest), -1)

@@ -17,20 +17,31 @@ OWN, SHARED, CACHED = held(1), held(2, shared=True, cached=True), held(3, cached
 
 
 @pytest.mark.parametrize(
-    ("num_free", "num_reserved", "copied"),
+    ("num_free", "num_needed", "num_reserved", "copied"),
     [
-        (0, 0, None),
-        (1, 0, [SHARED]),
-        (2, 1, [SHARED]),
-        (2, 0, [SHARED, CACHED]),
-        (9, 9, [SHARED]),  # the reserve is not for sharing, which leaves no choice
+        (0, 0, 0, None),
+        (1, 0, 0, [SHARED]),
+        (1, 1, 0, None),
+        (2, 0, 1, [SHARED]),
+        (2, 1, 0, [SHARED]),
+        (2, 0, 0, [SHARED, CACHED]),
+        (9, 0, 9, [SHARED]),  # the reserve is not for sharing, which leaves no choice
     ],
-    ids=["no-room", "room-for-the-shared", "rest-reserved", "room-for-all", "all-reserved"],
+    ids=[
+        "no-room",
+        "room-for-the-shared",
+        "needed-to-go-on",
+        "rest-reserved",
+        "rest-needed",
+        "room-for-all",
+        "all-reserved",
+    ],
 )
 def test_shared_blocks_are_always_copied_and_cached_ones_where_there_is_room(
-    num_free: int, num_reserved: int, copied: list[HeldBlock] | None
+    num_free: int, num_needed: int, num_reserved: int, copied: list[HeldBlock] | None
 ) -> None:
-    assert blocks_to_copy([OWN, SHARED, CACHED], num_free=num_free, num_reserved=num_reserved) == copied
+    chosen = blocks_to_copy([OWN, SHARED, CACHED], num_free=num_free, num_needed=num_needed, num_reserved=num_reserved)
+    assert chosen == copied
 
 
 def move(block_id: int, target: int | None = None) -> BlockMove:

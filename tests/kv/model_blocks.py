@@ -1,0 +1,146 @@
+"""The physical blocks of a model engine: who uses them, what the prefix cache calls them, and what lies in them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+
+from posenc_runtime.kv.coordinator import StepPlan
+from posenc_runtime.kv.crossing import BlockMove
+from tests.kv.model_request import Broken, Request, Turning
+
+Name = tuple[str | None, tuple[int, ...]]  # of a block in the prefix cache: its salt, and all tokens up to its end
+
+# Angle per position at each scale. Whoever turns a key twice, too late or from the wrong scale gets none of them.
+SPEEDS = (1, 10**4, 10**8)
+
+
+class Pool:
+    """Who uses which block. Free ones are reused in vLLM's order: those without a name, then the longest unused."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.free = deque(range(1, num_blocks + 1))  # 0 is vLLM's null block
+        self.num_users: Counter[int] = Counter()
+        self.names: dict[int, Name] = {}
+        self._named: dict[Name, list[int]] = {}
+
+    def take(self, count: int) -> list[int]:
+        taken = [self.free.popleft() for _ in range(count)]
+        self.evict(taken)
+        self.num_users.update(taken)
+        return taken
+
+    def share(self, block_ids: Iterable[int]) -> None:
+        for block_id in block_ids:
+            if not self.num_users[block_id]:
+                self.free.remove(block_id)
+            self.num_users[block_id] += 1
+
+    def give_back(self, block_ids: Iterable[int]) -> None:
+        nameless = []
+        for block_id in block_ids:
+            self.num_users[block_id] -= 1
+            if not self.num_users[block_id]:
+                (self.free if block_id in self.names else nameless).append(block_id)
+        self.free.extendleft(reversed(nameless))
+
+    def call(self, block_id: int, name: Name) -> None:
+        self.names[block_id] = name
+        self._named.setdefault(name, []).append(block_id)
+
+    def find(self, name: Name) -> int | None:
+        return next(iter(self._named.get(name, ())), None)
+
+    def evict(self, block_ids: Iterable[int]) -> None:
+        for block_id in block_ids:
+            if name := self.names.pop(block_id, None):
+                self._named[name].remove(block_id)
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """What lies in a slot: a key, turned by an angle, and what was computed to get it."""
+
+    content: int
+    position: int
+    angle: int
+
+    @property
+    def scale(self) -> int | None:
+        """The scale at which it can be read now, None if at none."""
+        angles = [(self.position + 1) * speed for speed in SPEEDS]
+        return angles.index(self.angle) if self.angle in angles else None
+
+
+def content_after(previous: int, token: int, scale: int) -> int:
+    """What is behind a key: the tokens up to its own, and the scale at which each of them was computed."""
+    return hash((previous, token, scale))
+
+
+def contents(tokens: Iterable[int], scales: Iterable[int]) -> Iterator[int]:
+    """What must be behind each key of a prefix whose tokens were computed at these scales."""
+    content = 0
+    for token, scale in zip(tokens, scales, strict=False):
+        content = content_after(content, token, scale)
+        yield content
+
+
+class Workers:
+    """What lies in each slot, and the table of block scales by which the next keys are turned."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.scales = [0] * (num_blocks + 1)
+        self._block_size = block_size
+        self._slots = [[Key(0, -1, 0)] * block_size for _ in range(num_blocks + 1)]
+        self._turnings: dict[tuple[int, int], Turning] = {}
+
+    def key(self, blocks: Sequence[int], position: int) -> Key:
+        return self._slots[blocks[position // self._block_size]][position % self._block_size]
+
+    def expect(self, turning: Turning) -> None:
+        self._turnings |= {(move.source, move.target): turning for move in turning.left.values()}
+
+    def carry_out(self, plan: StepPlan, running: Sequence[Request]) -> list[tuple[Turning, BlockMove]]:
+        """What workers do before a forward. Returns the moves that were made, and for whom."""
+        made = []
+        for rotation in plan.rotations:
+            for move in rotation.moves:
+                turning = self._turnings.pop((move.source, move.target))
+                del turning.left[move.target]
+                self._overwrite(turning.request, move.target, running)
+                speed = SPEEDS[rotation.to_index] - SPEEDS[rotation.from_index]
+                self._slots[move.target] = [
+                    # A kernel knows the position by the move only.
+                    dataclasses.replace(key, angle=key.angle + (move.first_position + offset + 1) * speed)
+                    for offset, key in enumerate(self._slots[move.source])
+                ]
+                made.append((turning, move))
+        for scale_index, block_ids in plan.block_scales.items():
+            for block_id in block_ids:
+                self.scales[block_id] = scale_index
+        return made
+
+    def forward(self, request: Request, num_tokens: int, running: Sequence[Request]) -> int:
+        """Compute a request's next tokens, each at the scale of its block. Returns the token that follows."""
+        for position in range(request.num_computed, request.num_computed + num_tokens):
+            block_id = request.table[position // self._block_size]
+            self._overwrite(request, block_id, running)
+            previous = self.key(request.table, position - 1).content if position else 0
+            scale = self.scales[block_id]
+            content = content_after(previous, request.tokens[position], scale)
+            self._slots[block_id][position % self._block_size] = Key(content, position, (position + 1) * SPEEDS[scale])
+        request.num_computed += num_tokens
+        read = {self.key(request.table, position).scale for position in range(request.num_computed)}
+        if read != {scale}:
+            raise Broken(f"{request.request_id} computes at scale number {scale} and reads keys of numbers {read}")
+        return content % 2
+
+    def _overwrite(self, writer: Request, block_id: int, running: Sequence[Request]) -> None:
+        """Whoever had keys in a block when the step began must still find them there."""
+        for request in running:
+            num_blocks = -(-request.num_settled // self._block_size)
+            if request is not writer and block_id in request.table[:num_blocks]:
+                raise Broken(f"{writer.request_id} writes into block {block_id}, which {request.request_id} reads")
+            if request.turning and block_id in request.turning.unread:
+                raise Broken(f"{writer.request_id} writes into block {block_id}, which is still to be copied")

@@ -1,0 +1,120 @@
+"""A request of a model engine, and what has to become of it whatever else the engine is doing."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from posenc_runtime.kv.admission import choose_on_crossing
+from posenc_runtime.kv.crossing import BlockMove
+from posenc_runtime.kv.deployment import Deployment
+
+
+class Broken(AssertionError):
+    """A law does not hold."""
+
+
+def smallest_scale(deployment: Deployment, num_tokens: int) -> int:
+    """Index of the smallest scale that covers so many tokens; the largest is as long as the engine serves."""
+    lengths = [int(scale * deployment.original_max_position_embeddings) for scale in deployment.scales]
+    return next((index for index, length in enumerate(lengths) if num_tokens <= length), len(lengths) - 1)
+
+
+@dataclasses.dataclass(eq=False, kw_only=True)
+class Turning:
+    """A request's keys on their way from one scale to another.
+
+    Attributes:
+        left: by target, the moves that the workers have not made yet.
+    """
+
+    request: Request
+    at: int
+    from_index: int
+    to_index: int
+    left: dict[int, BlockMove]
+
+    def holds(self, block_id: int) -> int:
+        """Where the keys lie that will be in a block in the end."""
+        return self.left[block_id].source if block_id in self.left else block_id
+
+    def carried_by(self, block_id: int) -> int:
+        """The scale of what will be in a block in the end, as it is now."""
+        return self.from_index if block_id in self.left else self.to_index
+
+    @property
+    def unread(self) -> list[int]:
+        """Blocks that are still to be copied."""
+        return [move.source for move in self.left.values() if move.source != move.target]
+
+
+class Request:
+    """A request.
+
+    Attributes:
+        first: scale at which it begins, and begins again after a preemption.
+        num_settled: tokens whose keys it had when the step began.
+        num_named: full blocks that the prefix cache knows.
+        num_in_flight: steps whose tokens have not arrived yet.
+        turning: the crossing that is not through yet.
+        crossings: those that happened, in the form of the response.
+    """
+
+    def __init__(
+        self, deployment: Deployment, request_id: str, prompt: list[int], max_tokens: int, asked: str | None
+    ) -> None:
+        self.request_id = request_id
+        self.tokens = list(prompt)
+        self.num_prompt_tokens = len(prompt)
+        self.longest = min(len(prompt) + max_tokens, deployment.max_model_len)
+        self.on_crossing = choose_on_crossing(deployment, asked)
+        headroom = len(prompt) + deployment.headroom_tokens
+        self.admission_tokens = self.longest if self.on_crossing == "pin" else min(self.longest, headroom)
+        self.first = smallest_scale(deployment, self.admission_tokens)
+        self.salt: str | None = None
+        self.has_run = False
+        self.num_in_flight = 0
+        self.turning: Turning | None = None
+        self.crossings: list[dict[str, Any]] = []
+        self._deployment = deployment
+        self.forget()
+
+    def forget(self) -> None:
+        """It lost its blocks."""
+        self.table: list[int] = []
+        self.turning = None
+        self.num_computed = self.num_settled = self.num_named = 0
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.tokens) - self.num_prompt_tokens
+
+    @property
+    def lies_in(self) -> list[int]:
+        """The blocks with its keys. While it crosses, some are not those of its table yet."""
+        return self.table if self.turning is None else [self.turning.holds(block_id) for block_id in self.table]
+
+    def scale_at(self, position: int) -> int:
+        """The scale at which a token has to be computed."""
+        if self.on_crossing == "rerotate":
+            return max(self.first, smallest_scale(self._deployment, position + 1))
+        return self.first
+
+    def crosses(self, at: int, from_index: int, to_index: int) -> bool:
+        """It goes on at another scale. Returns whether it has never been there, and so does not replay."""
+        self.turning = None
+        if self.crossings and self.crossings[-1]["at"] >= at:
+            return False
+        scales = self._deployment.scales
+        crossing = {"at": at, "from": scales[from_index], "to": scales[to_index], "how": self.on_crossing}
+        self.crossings.append(crossing)
+        return True
+
+    @property
+    def response(self) -> dict[str, Any]:
+        return {
+            "rope_type": self._deployment.rope_type,
+            "scale": self.crossings[-1]["to"] if self.crossings else self._deployment.scales[self.first],
+            "admission_tokens": self.admission_tokens,
+            "crossings": self.crossings,
+        }

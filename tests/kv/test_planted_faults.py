@@ -1,0 +1,256 @@
+"""The state machine sees what it is there for: with a fault in the decisions or in their use it goes red."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from posenc_runtime.kv import coordinator as coordinator_module
+from posenc_runtime.kv.coordinator import ScaleCoordinator
+from posenc_runtime.kv.counts import TOTAL
+from posenc_runtime.kv.crossing import BlockMove, Crossing, CrossingQueue
+from posenc_runtime.kv.ledger import BlockLedger, MixedRotations
+from posenc_runtime.kv.regime import regime
+from tests.kv import model_engine
+from tests.kv.model_engine import ModelEngine
+from tests.kv.model_request import Broken, Request
+from tests.kv.test_state_machine import Serving
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+FAULTS: dict[str, Plant] = {}
+
+
+def fault(plant: Plant) -> Plant:
+    FAULTS[plant.__name__.replace("_", " ")] = plant
+    return plant
+
+
+@fault
+def shared_blocks_are_turned_in_place(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(model_engine, "blocks_to_copy", lambda held, **_: [])
+
+
+@fault
+def blocks_turned_in_place_stay_in_the_prefix_cache(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ModelEngine, "_evict", lambda self, block_ids: None)
+
+
+@fault
+def a_crossing_leads_into_a_regime_that_others_share(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(coordinator_module, "private", lambda deployment, index, number: regime(deployment, index))
+
+
+@fault
+def all_scales_have_one_regime(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(coordinator_module, "regime", lambda deployment, index: None)
+
+
+@fault
+def a_preempted_request_resumes_at_the_scale_it_was_at(patch: pytest.MonkeyPatch) -> None:
+    stock = ScaleCoordinator.preempted
+
+    def preempted(self: ScaleCoordinator, request_id: str) -> Any:
+        running = self._requests[request_id]
+        running.first_index = running.scale_index
+        return stock(self, request_id)
+
+    patch.setattr(ScaleCoordinator, "preempted", preempted)
+
+
+@fault
+def a_recomputed_request_is_preempted_to_the_scale_before(patch: pytest.MonkeyPatch) -> None:
+    stock = ScaleCoordinator.recompute
+
+    def recompute(self: ScaleCoordinator, request_id: str, to_index: int, **rest: Any) -> Any:
+        first_index = self._requests[request_id].first_index
+        name = stock(self, request_id, to_index, **rest)
+        self._requests[request_id].first_index = first_index
+        return name
+
+    patch.setattr(ScaleCoordinator, "recompute", recompute)
+
+
+@fault
+def a_request_runs_while_it_crosses(patch: pytest.MonkeyPatch) -> None:
+    def allowance(self: ScaleCoordinator, request_id: str, num_computed_tokens: int, num_new_tokens: int) -> int:
+        length = self._scale_set.lengths[self._requests[request_id].scale_index]
+        return max(min(num_new_tokens, length - num_computed_tokens), 0)
+
+    patch.setattr(ScaleCoordinator, "allowance", allowance)
+
+
+@fault
+def a_request_crosses_one_token_late(patch: pytest.MonkeyPatch) -> None:
+    due, allowance = ScaleCoordinator.due, ScaleCoordinator.allowance
+    patch.setattr(ScaleCoordinator, "due", lambda self, name, computed: due(self, name, computed - 1))
+    patch.setattr(
+        ScaleCoordinator, "allowance", lambda self, name, computed, new: allowance(self, name, computed - 1, new)
+    )
+
+
+@fault
+def sources_are_given_back_before_they_are_read(patch: pytest.MonkeyPatch) -> None:
+    begin, advance = ModelEngine._rerotate, ScaleCoordinator.advance
+
+    def early(self: ModelEngine, request: Request, to_index: int) -> None:
+        begin(self, request, to_index)
+        if request.turning:
+            self.pool.give_back(request.turning.unread)
+
+    patch.setattr(ModelEngine, "_rerotate", early)
+    patch.setattr(ScaleCoordinator, "advance", lambda self: ([], advance(self)[1]))
+    patch.setattr(CrossingQueue, "drop", drop_silently)
+
+
+def drop_silently(self: CrossingQueue, request_id: str) -> list[int]:
+    self._crossings.pop(request_id, None)
+    return []
+
+
+@fault
+def sources_are_never_given_back(patch: pytest.MonkeyPatch) -> None:
+    stock = ScaleCoordinator.advance
+    patch.setattr(ScaleCoordinator, "advance", lambda self: ([], stock(self)[1]))
+
+
+@fault
+def sources_of_a_dropped_crossing_are_never_given_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CrossingQueue, "drop", drop_silently)
+
+
+@fault
+def a_crossing_goes_on_without_its_request(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CrossingQueue, "drop", lambda self, request_id: [])
+
+
+@fault
+def workers_do_not_hear_of_the_scale_of_turned_blocks(patch: pytest.MonkeyPatch) -> None:
+    stock = ScaleCoordinator.advance
+
+    def advance(self: ScaleCoordinator) -> Any:
+        assigned = dict(self._assigned)
+        result = stock(self)
+        self._assigned = assigned
+        return result
+
+    patch.setattr(ScaleCoordinator, "advance", advance)
+
+
+@fault
+def a_block_handed_on_in_the_step_of_its_move_keeps_the_scale_of_the_move(patch: pytest.MonkeyPatch) -> None:
+    def allocated(self: ScaleCoordinator, request_id: str, block_ids: Sequence[int]) -> None:
+        scale_index = self._requests[request_id].scale_index
+        self._ledger.write(request_id, block_ids, scale_index)
+        for block_id in block_ids:
+            self._assigned.setdefault(block_id, scale_index)
+
+    patch.setattr(ScaleCoordinator, "allocated", allocated)
+
+
+@fault
+def keys_are_turned_as_if_they_came_from_the_first_scale(patch: pytest.MonkeyPatch) -> None:
+    stock = CrossingQueue.begin
+    patch.setattr(
+        CrossingQueue, "begin", lambda self, crossing: stock(self, dataclasses.replace(crossing, from_index=0))
+    )
+
+
+@fault
+def keys_are_turned_as_if_their_block_were_the_first(patch: pytest.MonkeyPatch) -> None:
+    stock = CrossingQueue.begin
+
+    def begin(self: CrossingQueue, crossing: Crossing) -> None:
+        crossing.waiting = type(crossing.waiting)(dataclasses.replace(m, first_position=0) for m in crossing.waiting)
+        stock(self, crossing)
+
+    patch.setattr(CrossingQueue, "begin", begin)
+
+
+@fault
+def a_block_larger_than_the_budget_is_never_turned(patch: pytest.MonkeyPatch) -> None:
+    stock = CrossingQueue.advance
+
+    def advance(self: CrossingQueue, budget_tokens: int) -> Any:
+        first = next(iter(self._crossings.values()), None)
+        if first and first.waiting[0].num_tokens > budget_tokens:
+            return [], []
+        return stock(self, budget_tokens)
+
+    patch.setattr(CrossingQueue, "advance", advance)
+
+
+@fault
+def a_replay_finds_all_of_its_first_scale_in_the_prefix_cache(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ModelEngine, "_first_length", lambda self, request: len(request.tokens))
+
+
+@fault
+def a_replayed_crossing_is_said_again(patch: pytest.MonkeyPatch) -> None:
+    stock = ScaleCoordinator._record
+
+    def record(self: ScaleCoordinator, running: Any, *crossing: Any) -> None:
+        said, running.crossings = running.crossings, []
+        stock(self, running, *crossing)
+        running.crossings = said + running.crossings
+
+    patch.setattr(ScaleCoordinator, "_record", record)
+
+
+@fault
+def the_ledger_forgets_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BlockLedger, "release", lambda self, request_id: None)
+
+
+@fault
+def a_resumed_prompt_is_counted_again(patch: pytest.MonkeyPatch) -> None:
+    stock = ScaleCoordinator.prefilling
+
+    def prefilling(self: ScaleCoordinator, request_id: str, *, num_hit_tokens: int) -> None:
+        self._requests[request_id].prefill_counted = False
+        stock(self, request_id, num_hit_tokens=num_hit_tokens)
+
+    patch.setattr(ScaleCoordinator, "prefilling", prefilling)
+
+
+@fault
+def copies_are_counted_that_were_never_made(patch: pytest.MonkeyPatch) -> None:
+    stock = ScaleCoordinator.rerotate
+
+    def rerotate(
+        self: ScaleCoordinator, request_id: str, to_index: int, moves: Sequence[BlockMove], **rest: Any
+    ) -> str:
+        self._counts.copied_blocks[TOTAL] += sum(move.source != move.target for move in moves)
+        return stock(self, request_id, to_index, moves, **rest)
+
+    patch.setattr(ScaleCoordinator, "rerotate", rerotate)
+
+
+@fault
+def the_headroom_does_not_decide(patch: pytest.MonkeyPatch) -> None:
+    stock = coordinator_module.admit
+
+    def admit(deployment: Any, **rest: Any) -> Any:
+        return stock(dataclasses.replace(deployment, headroom_tokens=1000), **rest)
+
+    patch.setattr(coordinator_module, "admit", admit)
+
+
+@pytest.mark.parametrize("plant", FAULTS.values(), ids=FAULTS.keys())
+def test_the_state_machine_goes_red_when(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    small = settings(
+        max_examples=400,
+        stateful_step_count=30,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=(Phase.generate,),
+        report_multiple_bugs=False,
+    )
+    with pytest.raises((Broken, MixedRotations)):
+        run_state_machine_as_test(Serving, settings=small)
