@@ -53,6 +53,7 @@ def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployme
             headroom_tokens=scaling.headroom_tokens,
             on_crossing=scaling.on_crossing,
             rerotate_budget_tokens=scaling.rerotate_budget_tokens,
+            prefix_reuse=scaling.prefix_reuse,
             rope_theta=scaling.rope_theta,
             allow_beyond_trained=scaling.allow_beyond_trained,
         )

@@ -47,6 +47,7 @@ class Scales(BaseModel):
     max_model_len: int
     headroom_tokens: int
     on_crossing: str
+    prefix_reuse: str
     scales: list[Scale]
 
 
@@ -63,6 +64,7 @@ def scales_router(deployment: Deployment, registry: CollectorRegistry = REGISTRY
             max_model_len=deployment.max_model_len,
             headroom_tokens=deployment.headroom_tokens,
             on_crossing=deployment.on_crossing,
+            prefix_reuse=deployment.prefix_reuse,
             scales=list(_scales(deployment, registry)),
         )
 

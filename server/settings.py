@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from posenc_runtime.encodings.scaling import available, method
-from posenc_runtime.kv.deployment import OnCrossing
+from posenc_runtime.kv.deployment import OnCrossing, PrefixReuse
 from server.parameters import parameters_model
 
 
@@ -23,6 +23,8 @@ class ScalingSettings(BaseModel):
         on_crossing: what happens to a request that outgrows its scale: ``rerotate`` turns its cached keys,
             ``recompute`` prefills it again, ``pin`` admits it at the largest length that it may reach.
         rerotate_budget_tokens: cached tokens re-rotated before one step at most.
+        prefix_reuse: which cached prefixes a new request may read: ``exact``, those of its own scale; ``rerotate``,
+            others, too, as re-rotated copies, which is an approximation.
         rope_theta: base of the scaled frequencies; the checkpoint's own when left out.
         allow_beyond_trained: let ``default`` serve lengths past the trained one, for comparisons.
     """
@@ -35,6 +37,7 @@ class ScalingSettings(BaseModel):
     headroom_tokens: int = Field(default=256, ge=1)
     on_crossing: OnCrossing = "rerotate"
     rerotate_budget_tokens: int = Field(default=8192, ge=1)
+    prefix_reuse: PrefixReuse = "exact"
     rope_theta: float | None = Field(default=None, gt=1)
     allow_beyond_trained: bool = False
 

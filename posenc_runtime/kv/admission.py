@@ -70,5 +70,10 @@ def choose_on_crossing(deployment: Deployment, asked: object) -> OnCrossing:
         raise ValueError(f"on_crossing must be one of {', '.join(get_args(OnCrossing))}, got {asked!r}")
     if not deployment.crosses and choice != "pin":
         raise ValueError(f"on_crossing must be pin, got {choice}: no request of this deployment can cross")
+    if deployment.on_crossing == "recompute" and choice == "rerotate":
+        raise ValueError(
+            "on_crossing must be recompute or pin, got rerotate: whether the engine can turn cached keys is checked at "
+            "start-up, and only where the deployment's own on_crossing is rerotate"
+        )
     known_choice: OnCrossing = choice
     return known_choice

@@ -35,6 +35,7 @@ class _Running:
     Attributes:
         first_index: scale of its first token. A preempted request begins again there.
         scale_index: scale that its blocks carry now.
+        num_reused_tokens: tokens at its beginning that were computed at another scale, by somebody else, or before.
         crossings: what its response says, each crossing once, however often it is replayed.
     """
 
@@ -43,8 +44,10 @@ class _Running:
     first_index: int
     scale_index: int
     num_output_tokens: int = 0
+    num_reused_tokens: int = 0
     prefill_counted: bool = False
     crossings: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    prefixes_reused: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
 
 class ScaleCoordinator:
@@ -102,14 +105,15 @@ class ScaleCoordinator:
         self._ledger.read(request_id, block_ids, self._requests[request_id].scale_index)
 
     def prefilling(self, request_id: str, *, num_hit_tokens: int) -> None:
-        """A request was scheduled for the first time, with so many tokens from the prefix cache."""
+        """A request was scheduled for the first time, with so many tokens from the prefix cache, at whatever scale."""
         running = self._requests[request_id]
         if running.prefill_counted:
             return
         running.prefill_counted = True
         self._counts.prompt_tokens[self._label(running.first_index)] += running.num_prompt_tokens
-        if num_hit_tokens:
-            self._counts.prefix_hit_tokens[self._label(running.first_index)] += num_hit_tokens
+        num_exact = num_hit_tokens - running.num_reused_tokens
+        if num_exact:
+            self._counts.prefix_hit_tokens[self._label(running.first_index)] += num_exact
 
     def generated(self, request_id: str, num_output_tokens: int) -> None:
         """A request has so many output tokens by now."""
@@ -131,7 +135,9 @@ class ScaleCoordinator:
     def in_first_regime(self, request_id: str) -> bool:
         """Whether what a request has computed so far is what anybody else would have computed at its first scale."""
         running = self._requests[request_id]
-        return running.scale_index == running.first_index and request_id not in self._crossing
+        if running.num_reused_tokens or request_id in self._crossing:
+            return False
+        return running.scale_index == running.first_index
 
     def due(self, request_id: str, num_computed_tokens: int) -> int | None:
         """Index of the scale that a request must cross to before its next token; None when it may go on."""
@@ -167,14 +173,39 @@ class ScaleCoordinator:
                 waiting=deque(moves),
             )
         )
-        self._num_private += 1
-        return private(self.deployment, to_index, self._num_private)
+        return self._private_regime(to_index)
+
+    def reuse(self, request_id: str, from_index: int, moves: Sequence[BlockMove], *, num_tokens: int) -> str:
+        """Begin to copy a prefix that is cached at another scale; the request must not run until ``advance`` names it.
+
+        Args:
+            from_index: scale of the cached prefix.
+            moves: one for every block of it.
+            num_tokens: length of what is copied.
+
+        Returns:
+            The request's own regime from now on: what it reads is an approximation, and nobody else's business.
+        """
+        running = self._requests[request_id]
+        running.num_reused_tokens = num_tokens
+        self._crossing.begin(
+            Crossing(
+                request_id=request_id,
+                from_index=from_index,
+                to_index=running.scale_index,
+                num_tokens=num_tokens,
+                waiting=deque(moves),
+                reuses_prefix=True,
+            )
+        )
+        return self._private_regime(running.scale_index)
 
     def recompute(self, request_id: str, to_index: int, *, num_tokens: int) -> str | None:
         """A request begins again from its first token, at another scale. Returns its regime from now on."""
         running = self._requests[request_id]
         self._record(running, running.scale_index, to_index, num_tokens, "recompute")
         running.first_index = running.scale_index = to_index
+        running.num_reused_tokens = 0
         self._ledger.release(request_id)
         return regime(self.deployment, to_index)
 
@@ -187,20 +218,23 @@ class ScaleCoordinator:
         """
         rotations, completed = self._crossing.advance(self.deployment.rerotate_budget_tokens)
         sources = []
-        for request_id, rotation in rotations:
+        for crossing, rotation in rotations:
             self._rotations.append(rotation)
             for move in rotation.moves:
-                self._ledger.move(request_id, move.source, move.target, rotation.to_index)
+                self._move(crossing, move)
                 self._assigned[move.target] = rotation.to_index
                 if move.source != move.target:
                     sources.append(move.source)
                     self._counts.copied_blocks[TOTAL] += 1
-            self._requests[request_id].scale_index = rotation.to_index
+            self._requests[crossing.request_id].scale_index = rotation.to_index
             self._counts.rerotated_tokens[TOTAL] += sum(move.num_tokens for move in rotation.moves)
         for crossing in completed:
             running = self._requests[crossing.request_id]
             self._ledger.check(crossing.request_id, crossing.to_index)
-            self._record(running, crossing.from_index, crossing.to_index, crossing.num_tokens, "rerotate")
+            if crossing.reuses_prefix:
+                self._record_reuse(running, crossing)
+            else:
+                self._record(running, crossing.from_index, crossing.to_index, crossing.num_tokens, "rerotate")
         return sources, [crossing.request_id for crossing in completed]
 
     def scheduled(self, request_id: str, num_computed_tokens: int, num_new_tokens: int) -> None:
@@ -224,6 +258,7 @@ class ScaleCoordinator:
         """
         running = self._requests[request_id]
         running.scale_index = running.first_index
+        running.num_reused_tokens = 0
         self._ledger.release(request_id)
         return regime(self.deployment, running.first_index), self._crossing.drop(request_id)
 
@@ -238,12 +273,15 @@ class ScaleCoordinator:
         running = self._requests.pop(request_id)
         # A request that was preempted and never resumed had come further than its blocks say.
         scale = running.crossings[-1]["to"] if running.crossings else self.deployment.scales[running.first_index]
-        return {
+        response = {
             "rope_type": self.deployment.rope_type,
             "scale": scale,
             "admission_tokens": running.admission.admission_tokens,
             "crossings": running.crossings,
         }
+        if running.prefixes_reused:
+            response["prefixes_reused"] = running.prefixes_reused
+        return response
 
     def take_plan(self) -> StepPlan:
         """The plan of the step that is being scheduled."""
@@ -272,6 +310,24 @@ class ScaleCoordinator:
         scales = self.deployment.scales
         running.crossings.append({"at": num_tokens, "from": scales[from_index], "to": scales[to_index], "how": how})
         self._counts.crossings[f"{self._label(from_index)} {self._label(to_index)} {how}"] += 1
+
+    def _move(self, crossing: Crossing, move: BlockMove) -> None:
+        if crossing.reuses_prefix:
+            self._ledger.copy(crossing.request_id, move.source, move.target, crossing.from_index, crossing.to_index)
+        else:
+            self._ledger.move(crossing.request_id, move.source, move.target, crossing.to_index)
+
+    def _record_reuse(self, running: _Running, crossing: Crossing) -> None:
+        scales = self.deployment.scales
+        running.prefixes_reused.append(
+            {"tokens": crossing.num_tokens, "from": scales[crossing.from_index], "to": scales[crossing.to_index]}
+        )
+        label = f"{self._label(crossing.from_index)} {self._label(crossing.to_index)}"
+        self._counts.prefix_reused_tokens[label] += crossing.num_tokens
+
+    def _private_regime(self, scale_index: int) -> str:
+        self._num_private += 1
+        return private(self.deployment, scale_index, self._num_private)
 
     def _label(self, scale_index: int) -> str:
         return self._scale_set.label(scale_index)

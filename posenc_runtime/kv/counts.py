@@ -19,6 +19,7 @@ class Counts:
         self.crossings: Counter[str] = Counter()  # by "from to how"
         self.rerotated_tokens: Counter[str] = Counter()
         self.copied_blocks: Counter[str] = Counter()
+        self.prefix_reused_tokens: Counter[str] = Counter()  # by "from to"
 
     def take(self) -> dict[str, dict[str, int]]:
         """The counts since the last call; empty counters are left out."""

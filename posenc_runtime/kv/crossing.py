@@ -1,4 +1,4 @@
-"""A request outgrows its scale: which of its blocks are copied, and in which step each is re-rotated."""
+"""Cached keys change their scale: which blocks are copied, and in which step each is re-rotated."""
 
 from __future__ import annotations
 
@@ -76,10 +76,11 @@ def blocks_to_copy(
 
 @dataclasses.dataclass(kw_only=True)
 class Crossing:
-    """A request on its way from one scale to another.
+    """A request on its way from one scale to another, or a prefix on its way to a request of another scale.
 
     Attributes:
         num_tokens: tokens whose keys it has cached.
+        reuses_prefix: the keys are those of a prefix that others have left.
         waiting: moves that have not been handed to the workers yet.
     """
 
@@ -88,6 +89,7 @@ class Crossing:
     to_index: int
     num_tokens: int
     waiting: deque[BlockMove]
+    reuses_prefix: bool = False
 
 
 class CrossingQueue:
@@ -103,16 +105,16 @@ class CrossingQueue:
         """Queue a request's moves. Until they are all done it must not run: its keys carry two scales."""
         self._crossings[crossing.request_id] = crossing
 
-    def advance(self, budget_tokens: int) -> tuple[list[tuple[str, Rotation]], list[Crossing]]:
+    def advance(self, budget_tokens: int) -> tuple[list[tuple[Crossing, Rotation]], list[Crossing]]:
         """Take the moves of one step from the queue.
 
         At least one block is moved whatever the budget, so that every crossing ends.
 
         Returns:
-            The rotations by request, in the order in which they are to be carried out, and the crossings that they
-            complete.
+            The rotations with their crossings, in the order in which they are to be carried out, and the crossings
+            that they complete.
         """
-        rotations: list[tuple[str, Rotation]] = []
+        rotations: list[tuple[Crossing, Rotation]] = []
         completed: list[Crossing] = []
         spent = 0
         for crossing in list(self._crossings.values()):
@@ -123,7 +125,7 @@ class CrossingQueue:
                 moves.append(move)
             if moves:
                 rotation = Rotation(from_index=crossing.from_index, to_index=crossing.to_index, moves=tuple(moves))
-                rotations.append((crossing.request_id, rotation))
+                rotations.append((crossing, rotation))
             if crossing.waiting:
                 break
             completed.append(self._crossings.pop(crossing.request_id))

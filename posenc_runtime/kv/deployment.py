@@ -14,6 +14,7 @@ from posenc_runtime.encodings.spec import Scaling
 from posenc_runtime.kv.scales import ScaleSet
 
 OnCrossing = Literal["rerotate", "recompute", "pin"]
+PrefixReuse = Literal["exact", "rerotate"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,9 @@ class Deployment:
             angle difference; ``recompute`` drops them and prefills again; ``pin`` admits it at the largest length it
             may reach, so that it never crosses.
         rerotate_budget_tokens: cached tokens re-rotated before one step at most, so that others are not held up.
+        prefix_reuse: which cached prefixes a new request may read. ``exact``: those of its own scale. ``rerotate``:
+            others, too, as re-rotated copies. That is an approximation, because values and deeper keys were computed
+            at the other scale.
         rope_theta: base of the scaled frequencies; None takes the checkpoint's. Scale 1 is always the checkpoint's.
         allow_beyond_trained: let ``default`` serve lengths past the trained one, for comparisons.
 
@@ -47,6 +51,7 @@ class Deployment:
     headroom_tokens: int = 256
     on_crossing: OnCrossing = "rerotate"
     rerotate_budget_tokens: int = 8192
+    prefix_reuse: PrefixReuse = "exact"
     rope_theta: float | None = None
     allow_beyond_trained: bool = False
 
@@ -61,6 +66,10 @@ class Deployment:
             raise ValueError(f"rerotate_budget_tokens must be at least 1, got {self.rerotate_budget_tokens}")
         if self.on_crossing not in get_args(OnCrossing):
             raise ValueError(f"on_crossing must be one of {', '.join(get_args(OnCrossing))}, got {self.on_crossing!r}")
+        if self.prefix_reuse not in get_args(PrefixReuse):
+            raise ValueError(
+                f"prefix_reuse must be one of {', '.join(get_args(PrefixReuse))}, got {self.prefix_reuse!r}"
+            )
         if self.rope_theta is not None and self.rope_theta <= 1:
             raise ValueError(f"rope_theta must be greater than 1, got {self.rope_theta}")
         if self.rope_type == "default" and len(self.scales) > 1:
@@ -91,6 +100,11 @@ class Deployment:
     def crosses(self) -> bool:
         """Whether a request can outgrow its scale and go on at another."""
         return self.on_crossing != "pin" and len(self.scales) > 1
+
+    @property
+    def rerotates(self) -> bool:
+        """Whether cached keys can be turned from one scale to another."""
+        return "rerotate" in (self.on_crossing, self.prefix_reuse) and len(self.scales) > 1
 
     def to_mapping(self) -> dict[str, Any]:
         """Plain values only, so that it travels to every process of an engine."""

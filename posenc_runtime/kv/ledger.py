@@ -54,6 +54,19 @@ class BlockLedger:
                 )
             self._hold(request_id, block_id)
 
+    def copy(self, request_id: str, source: int, target: int, from_index: int, to_index: int) -> None:
+        """A request gets a re-rotated copy of a block that it does not hold.
+
+        Raises:
+            MixedRotations: when the source does not carry the scale that it is turned from.
+        """
+        if self._scale_of.get(source) != from_index:
+            raise MixedRotations(
+                f"request {request_id} copies block {source} as one of scale number {from_index}, "
+                f"but it carries number {self._scale_of.get(source)}"
+            )
+        self.write(request_id, [target], to_index)
+
     def move(self, request_id: str, source: int, target: int, scale_index: int) -> None:
         """A request's keys of one block are re-rotated: in place, or into a fresh block that it holds instead.
 

@@ -63,6 +63,8 @@ _ENGINE_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
     ("vllm.v1.core.block_pool", "BlockPool.get_new_blocks", ("num_blocks",)),
     ("vllm.v1.core.block_pool", "BlockPool.free_blocks", ("ordered_blocks",)),
+    ("vllm.v1.core.block_pool", "BlockPool.touch", ("blocks",)),
+    ("vllm.v1.request", "RequestStatus.WAITING_FOR_REMOTE_KVS", ()),
     ("vllm.v1.core.block_pool", "BlockPool.evict_blocks", ("block_ids",)),
     ("vllm.v1.core.block_pool", "BlockPool.get_num_free_blocks", ("self",)),
     ("vllm.v1.core.sched.output", "SchedulerOutput", ("scheduled_new_reqs", "preempted_req_ids")),
@@ -118,9 +120,12 @@ _ENGINE_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "vllm.v1.core.sched.scheduler",
         "Scheduler",
-        ("running", "requests", "policy", "kv_cache_manager", "prev_step_scheduled_req_ids", "use_v2_model_runner"),
+        (
+            *("running", "requests", "policy", "kv_cache_manager", "prev_step_scheduled_req_ids"),
+            *("use_v2_model_runner", "max_num_scheduled_tokens", "finished_recving_kv_req_ids"),
+        ),
     ),
-    ("vllm.v1.core.kv_cache_manager", "KVCacheManager", ("coordinator", "block_pool")),
+    ("vllm.v1.core.kv_cache_manager", "KVCacheManager", ("coordinator", "block_pool", "watermark_blocks")),
     ("vllm.v1.core.kv_cache_coordinator", "KVCacheCoordinator", ("single_type_managers",)),
     ("vllm.v1.core.single_type_kv_cache_manager", "SingleTypeKVCacheManager", ("req_to_blocks", "block_size")),
     ("vllm.v1.core.block_pool", "BlockPool", ("blocks",)),

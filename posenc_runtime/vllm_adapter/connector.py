@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class PosencConnector(KVConnectorBase_V1, SupportsHMA):
-    """Moves no keys; tells the workers which scale each block carries, and the outside what happened."""
+    """Tells the workers which scale each block carries and which to move, and the outside what happened."""
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -70,7 +70,10 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler.on_new_request(request)
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
-        return 0, False
+        """Tokens of a prefix cached at another scale. To vLLM they are tokens that are still to be loaded."""
+        assert self._scheduler is not None
+        num_tokens = self._scheduler.reusable.get(request.request_id, 0)
+        return num_tokens, num_tokens > 0
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         pass

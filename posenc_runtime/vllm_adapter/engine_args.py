@@ -52,11 +52,11 @@ def engine_arguments(deployment: Deployment, engine: Mapping[str, Any] | None = 
         "additional_config": {**additional_config, KEY: deployment.to_mapping()},
         "kv_transfer_config": {"kv_connector": CONNECTOR, "kv_role": "kv_both"},
     }
-    if deployment.crosses:
+    if deployment.crosses or deployment.rerotates:
         if given.get("async_scheduling"):
             raise ArgumentRefused(
-                "engine.async_scheduling: must be false unless scaling.on_crossing is pin, got true: a crossing is "
-                "decided before a step, from tokens that must all be there"
+                "engine.async_scheduling: must be false unless scaling.on_crossing is pin and scaling.prefix_reuse "
+                "exact, got true: a crossing is decided before a step, from tokens that must all be there"
             )
         ours |= {"scheduler_cls": SCHEDULER, "async_scheduling": False}
     return given | ours

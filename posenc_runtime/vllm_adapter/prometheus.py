@@ -52,6 +52,11 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...], str]] = {
         (),
         "KV-cache blocks copied because somebody else reads them or may want them at the scale that they carry.",
     ),
+    "prefix_reused_tokens": (
+        "posenc_prefix_reused_tokens_total",
+        ("from", "to"),
+        "Prompt tokens taken from the prefix cache at another scale and re-rotated instead of computed.",
+    ),
 }
 _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...], str]] = {
     "apply_seconds": (
@@ -106,7 +111,8 @@ class PosencPromMetrics(KVConnectorPromMetrics):
             documentation="The scaling strategy of this deployment; the value is always 1.",
             labelnames=[
                 *labelnames,
-                *("rope_type", "scales", "original_max_position_embeddings", "on_crossing", "headroom_tokens"),
+                *("rope_type", "scales", "original_max_position_embeddings"),
+                *("on_crossing", "prefix_reuse", "headroom_tokens"),
             ],
         )
         for engine, values in per_engine_labelvalues.items():
@@ -116,17 +122,15 @@ class PosencPromMetrics(KVConnectorPromMetrics):
                 ",".join(scales),
                 deployment.original_max_position_embeddings,
                 deployment.on_crossing,
+                deployment.prefix_reuse,
                 deployment.headroom_tokens,
             ).set(1)
             for histogram in self._histograms.values():
                 histogram.labels(*values)
             for scale in scales:
                 self._kv_blocks.labels(*values, scale).set(0)
-            for name, (_, labels, _) in _COUNTERS.items():
-                keys = (
-                    scales if labels[-1:] == ("scale",) else [TOTAL] if not labels else _crossings(deployment, scales)
-                )
-                for key in keys:
+            for name in _COUNTERS:
+                for key in _expected(name, deployment, scales):
                     self._counter(name, engine, key)
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
@@ -149,11 +153,19 @@ class PosencPromMetrics(KVConnectorPromMetrics):
         return counter.labels(*values)
 
 
-def _crossings(deployment: Deployment, scales: list[str]) -> list[str]:
-    """The crossings to be expected: each scale to the next."""
-    if not deployment.crosses:
-        return []
-    return [f"{low} {high} {deployment.on_crossing}" for low, high in itertools.pairwise(scales)]
+def _expected(name: str, deployment: Deployment, scales: list[str]) -> list[str]:
+    """What a counter is to be shown for before anything happened."""
+    match _COUNTERS[name][1]:
+        case ():
+            return [TOTAL]
+        case ("from", "to", "how"):
+            steps = itertools.pairwise(scales) if deployment.crosses else ()
+            return [f"{low} {high} {deployment.on_crossing}" for low, high in steps]
+        case ("from", "to"):
+            changes = itertools.permutations(scales, 2) if deployment.prefix_reuse == "rerotate" else ()
+            return [f"{source} {target}" for source, target in changes]
+        case _:
+            return scales
 
 
 def _unregister_ours() -> None:

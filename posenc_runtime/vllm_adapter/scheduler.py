@@ -1,7 +1,7 @@
 """vLLM's scheduler, in which a request that has outgrown its scale crosses to the next one before it goes on.
 
-Everything that touches blocks, queues and hashes of vLLM for a crossing is here; what is decided is decided by
-``kv.coordinator``. Given to vLLM as ``scheduler_cls``.
+Everything that touches blocks, queues and hashes of vLLM for a crossing is here, and for the reuse of prefixes in
+``prefix_reuse``; what is decided is decided by ``kv.coordinator``. Given to vLLM as ``scheduler_cls``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from posenc_runtime.kv.crossing import BlockMove, HeldBlock, blocks_to_copy
+from posenc_runtime.vllm_adapter.prefix_reuse import PrefixReuse
 
 if TYPE_CHECKING:
     from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata
@@ -35,10 +36,14 @@ class PosencScheduler(Scheduler):
         self._half: SchedulerHalf = self.connector.scheduler_half
         self._reblocked: set[str] = set()  # requests whose block table the workers must replace, not append to
         self._read_by_now: list[int] = []  # sources of copies that the step being planned makes
+        self._reuse = PrefixReuse(self.kv_cache_manager, self._half) if self._half.reuses_prefixes else None
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         self._cross()
-        return super().schedule(throttle_prefills)
+        output: SchedulerOutput = super().schedule(throttle_prefills)
+        if self._reuse:
+            self._reuse.begin()
+        return output
 
     def _cross(self) -> None:
         for request in list(self.running):
@@ -51,7 +56,9 @@ class PosencScheduler(Scheduler):
                 self._recompute(request, to_index)
             else:
                 self._rerotate(request, to_index)
-        self._read_by_now += self._half.advance()
+        sources, loaded = self._half.advance()
+        self._read_by_now += sources
+        self.finished_recving_kv_req_ids |= loaded
 
     def _recompute(self, request: Request, to_index: int) -> None:
         self._half.recompute(request, to_index)
@@ -146,14 +153,17 @@ class PosencScheduler(Scheduler):
         With that token it runs, and crosses before the next step. Found in full, it would be due to cross before it
         runs at all, and vLLM stops admitting requests at the first one that cannot be scheduled.
         """
-        length = self._half.first_length(request)
-        if request.num_tokens <= length or not self.kv_cache_manager.prefix_cache_lookup_enabled(request):
+        max_tokens = min(request.num_tokens, self._half.first_length(request)) - 1
+        if max_tokens == request.num_tokens - 1 or not self.kv_cache_manager.prefix_cache_lookup_enabled(request):
             found: tuple[KVCacheBlocks, int, int, bool] = super()._get_local_prefix_cache_hit(request)
-            return found
-        blocks, num_tokens, _ = self.kv_cache_manager.coordinator.find_longest_cache_hit(
-            request.block_hashes, length - 1
-        )
-        return self.kv_cache_manager.create_kv_cache_blocks(blocks), num_tokens, 0, False
+        else:
+            blocks, num_tokens, _ = self.kv_cache_manager.coordinator.find_longest_cache_hit(
+                request.block_hashes, max_tokens
+            )
+            found = self.kv_cache_manager.create_kv_cache_blocks(blocks), num_tokens, 0, False
+        if self._reuse:
+            self._reuse.find(request, num_local_tokens=found[1], max_tokens=max_tokens)
+        return found
 
     def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:
         self._give_back(self._half.preempted(request))
@@ -165,7 +175,10 @@ class PosencScheduler(Scheduler):
     def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
         self._give_back(self._half.abandoned(request))
         self._reblocked.discard(request.request_id)
-        return super()._free_request(request, delay_free_blocks)
+        if self._reuse:
+            self._reuse.forget(request.request_id)
+        # Nothing comes from outside: copies that were begun are made before anybody writes to these blocks.
+        return super()._free_request(request, delay_free_blocks=False)
 
     def _give_back(self, block_ids: Iterable[int]) -> None:
         pool = self.kv_cache_manager.block_pool

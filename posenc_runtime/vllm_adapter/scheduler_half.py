@@ -14,7 +14,7 @@ from posenc_runtime.kv.admission import choose_on_crossing
 from posenc_runtime.kv.coordinator import ScaleCoordinator, StepPlan
 from posenc_runtime.kv.crossing import BlockMove
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
-from posenc_runtime.kv.regime import salted
+from posenc_runtime.kv.regime import regime, salted
 from posenc_runtime.vllm_adapter.channel import ON_CROSSING
 
 if TYPE_CHECKING:
@@ -45,6 +45,11 @@ class SchedulerHalf:
         self._client_salts: dict[str, str | None] = {}
         self._waiting_since: dict[str, float] = {}
         self._wait_seconds: list[float] = []
+        self.reusable: dict[str, int] = {}  # tokens of cached prefixes at other scales that requests may have copied
+
+    @property
+    def reuses_prefixes(self) -> bool:
+        return self._deployment.prefix_reuse == "rerotate" and len(self._deployment.scales) > 1
 
     def on_new_request(self, request: Request) -> None:
         """Choose the scale and put its regime into the salt, before anybody looks the prefix up."""
@@ -83,17 +88,40 @@ class SchedulerHalf:
         )
         self._enter(request, regime_name)
 
+    def hashes_at_other_scales(self, request: Request) -> dict[int, list[Any]]:
+        """By scale, under which hashes the prefix cache would know a request's blocks."""
+        own_salt, own_hashes = request.cache_salt, request.block_hashes
+        found = {}
+        for index in range(len(self._deployment.scales)):
+            salt = salted(self._client_salts[request.request_id], regime(self._deployment, index))
+            if salt != own_salt:
+                request.cache_salt, request.block_hashes = salt, []
+                request.update_block_hashes()
+                found[index] = request.block_hashes
+        request.cache_salt, request.block_hashes = own_salt, own_hashes
+        return found
+
+    def reuse(self, request: Request, from_index: int, moves: Sequence[BlockMove], *, num_tokens: int) -> None:
+        """Begin to copy a prefix of another scale, and take what the request computes out of others' reach."""
+        regime_name = self._coordinator.reuse(request.request_id, from_index, moves, num_tokens=num_tokens)
+        self._enter(request, regime_name)
+
     def recompute(self, request: Request, to_index: int) -> None:
         """Let a request begin again at another scale; its blocks are the caller's to give back."""
         regime_name = self._coordinator.recompute(request.request_id, to_index, num_tokens=request.num_computed_tokens)
         self._enter(request, regime_name)
 
-    def advance(self) -> list[int]:
-        """Plan the next step's share of the crossings. Returns blocks to give back once the step is planned."""
+    def advance(self) -> tuple[list[int], set[str]]:
+        """Plan the next step's share of the moves.
+
+        Returns:
+            Blocks to give back once the step is planned, and requests whose reused prefix is complete.
+        """
         sources, completed = self._coordinator.advance()
         now = time.perf_counter()
-        self._wait_seconds += [now - self._waiting_since.pop(request_id) for request_id in completed]
-        return sources
+        crossed = self._waiting_since.keys() & completed
+        self._wait_seconds += [now - self._waiting_since.pop(request_id) for request_id in crossed]
+        return sources, set(completed) - crossed
 
     def preempted(self, request: Request) -> list[int]:
         """A request loses its blocks: it may find in the prefix cache what it computed at its first scale.

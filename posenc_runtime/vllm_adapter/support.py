@@ -38,7 +38,7 @@ def _refuse_settings(vllm_config: VllmConfig) -> None:
             f"kv_transfer_config.kv_role must be kv_both, got {transfer.kv_role}: with prefill and decode apart, the "
             "two sides would choose a request's scale from different lengths"
         )
-    _refuse_crossing(vllm_config)
+    _refuse_moving_requests(vllm_config)
     refusals = {
         "encoder-decoder models": model.is_encoder_decoder,
         "multimodal models": model.is_multimodal_model,
@@ -55,32 +55,37 @@ def _refuse_settings(vllm_config: VllmConfig) -> None:
             raise Unsupported(f"posenc does not serve {what}: no test shows that every key gets its request's scale")
 
 
-def _refuse_crossing(vllm_config: VllmConfig) -> None:
+def _refuse_moving_requests(vllm_config: VllmConfig) -> None:
+    """What stands in the way of requests, or of prefixes, that go from one scale to another."""
     deployment, scheduler = deployment_of(vllm_config), vllm_config.scheduler_config
-    if deployment is None or not deployment.crosses:
+    if deployment is None or not (deployment.crosses or deployment.rerotates):
         return
+    settings = f"on_crossing is {deployment.on_crossing} and prefix_reuse {deployment.prefix_reuse}"
     if scheduler.scheduler_cls != SCHEDULER:
         raise Unsupported(
-            f"scheduler_cls must be {SCHEDULER} where on_crossing is {deployment.on_crossing}, got "
-            f"{scheduler.scheduler_cls}: without it no request ever crosses (or set on_crossing to pin)"
+            f"scheduler_cls must be {SCHEDULER} where {settings}, got {scheduler.scheduler_cls}: without it no request "
+            "ever crosses (or set on_crossing to pin and prefix_reuse to exact)"
         )
     if scheduler.async_scheduling:
         raise Unsupported(
-            f"async_scheduling must be off where on_crossing is {deployment.on_crossing}: a crossing is decided before "
-            "a step, from tokens that must all be there (or set on_crossing to pin)"
+            f"async_scheduling must be off where {settings}: a crossing is decided before a step, from tokens that "
+            "must all be there (or set on_crossing to pin and prefix_reuse to exact)"
         )
-    if deployment.on_crossing == "recompute":
-        return
+    if deployment.rerotates:
+        _refuse_rerotation(vllm_config)
+
+
+def _refuse_rerotation(vllm_config: VllmConfig) -> None:
     if vllm_config.cache_config.cache_dtype.startswith("fp8"):
         raise Unsupported(
             f"kv_cache_dtype {vllm_config.cache_config.cache_dtype} cannot be re-rotated: a turned key can outgrow the "
-            "scale that it was quantised with. Set on_crossing to recompute or pin"
+            "scale that it was quantised with. Set on_crossing to recompute or pin, and prefix_reuse to exact"
         )
     for architecture in vllm_config.model_config.architectures:
         if condition := condition_of_rotating(architecture):
             raise Unsupported(
-                f"on_crossing rerotate needs a model that rotates the keys of every layer, but {architecture} of vLLM "
-                f"asks `{condition}` first: set on_crossing to recompute or pin"
+                f"re-rotation needs a model that rotates the keys of every layer, but {architecture} of vLLM asks "
+                f"`{condition}` first: set on_crossing to recompute or pin, and prefix_reuse to exact"
             )
 
 

@@ -50,13 +50,13 @@ class WorkerHalf:
             for group in self._kv_cache_config.kv_cache_groups
             for layer in group.layer_names
         }
-        if self._deployment.crosses:
+        if self._deployment.rerotates:
             self._rerotation = Rerotation(self._vllm_config, self._kv_cache_config, kv_caches, rotaries)
 
     def apply(self, plan: StepPlan) -> None:
         """Carry out a step's plan. Runs on the runner's current stream, so the forward sees it."""
         if plan.rotations:
-            assert self._rerotation is not None, "a deployment that pins plans no rotations"
+            assert self._rerotation is not None, "only a deployment that re-rotates plans rotations"
             began = time.perf_counter()
             for rotation in plan.rotations:
                 self._rerotation.apply(rotation)

@@ -69,13 +69,19 @@ def counted(folder: pathlib.Path, metric: str) -> float:
     return total
 
 
+def blocks_in_use(folder: pathlib.Path) -> int:
+    """KV blocks that nobody had given back when the engine that ran in a folder had nothing more to do."""
+    in_use: int = json.loads((folder / "result.json").read_text())["blocks_in_use"]
+    return in_use
+
+
 class EngineFailed(RuntimeError):
     """The engine did not start or did not finish; the message is the end of its log."""
 
 
 def _main(job: dict[str, Any]) -> None:
+    from prometheus_client import REGISTRY
     from vllm import LLM, SamplingParams
-    from vllm.v1.metrics.reader import Counter
 
     llm = LLM(job["model"], **job["arguments"])
     answers = []
@@ -89,12 +95,15 @@ def _main(job: dict[str, Any]) -> None:
             use_tqdm=False,
         )
         answers.append([_answer(output) for output in outputs])
-    counters: dict[str, float] = {}
-    if job["arguments"].get("disable_log_stats") is False:
-        for metric in llm.get_metrics():
-            if isinstance(metric, Counter):
-                counters[metric.name] = counters.get(metric.name, 0) + metric.value
-    pathlib.Path(job["result"]).write_text(json.dumps({"answers": answers, "counters": counters}))
+    counters = {
+        metric.name: sum(sample.value for sample in metric.samples if sample.name.endswith("_total"))
+        for metric in REGISTRY.collect()
+        if metric.type == "counter"
+    }
+    pool = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
+    in_use = pool.num_gpu_blocks - 1 - pool.get_num_free_blocks()  # vLLM's null block is never free
+    result = {"answers": answers, "counters": counters, "blocks_in_use": in_use}
+    pathlib.Path(job["result"]).write_text(json.dumps(result))
 
 
 def _answer(output: Any) -> dict[str, Any]:

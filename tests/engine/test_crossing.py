@@ -11,7 +11,7 @@ from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.engine_args import engine_arguments
 from tests.checkpoints import TRAINED
 from tests.engine.conftest import PromptMaker
-from tests.engine.run_engine import Answer, counted, run_engine
+from tests.engine.run_engine import Answer, blocks_in_use, counted, run_engine
 from tests.engine.transformers_oracle import Oracle
 from tests.engine.unrotated_oracle import UnrotatedOracle
 from tests.tolerance import LOGPROB_AFTER_CROSSING, LOGPROB_FLOAT32
@@ -156,6 +156,7 @@ def test_preempted_requests_replay_their_crossings(budget: int, tiny: pathlib.Pa
             assert_answers_as_unrotated(oracle, request, answer)
         assert sum(bool(answer.posenc and answer.posenc["crossings"]) for answer in said) >= 20
     assert counted(tmp_path, "vllm:num_preemptions") >= 5 * 20
+    assert blocks_in_use(tmp_path) == 0
 
 
 def test_recomputed_requests_answer_as_transformers_run_freshly_at_each_scale(

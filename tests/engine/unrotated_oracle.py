@@ -38,11 +38,19 @@ class UnrotatedOracle:
         return max(first_scale, self._scales[bisect.bisect_left(reach, position + 1)])
 
     @torch.no_grad()
-    def score(self, prompt: list[int], token_ids: list[int], first_scale: int) -> tuple[list[int], list[float]]:
-        """The greedy choice at every step of an answer, and the logprob of the token that was chosen."""
+    def score(
+        self, prompt: list[int], token_ids: list[int], first_scale: int, reused: tuple[int, int] = (0, 1)
+    ) -> tuple[list[int], list[float]]:
+        """The greedy choice at every step of an answer, and the logprob of the token that was chosen.
+
+        Args:
+            reused: tokens at the beginning that were computed at another scale, and that scale.
+        """
         cache = _Cache(self._config.num_hidden_layers)
         ids = prompt + token_ids[:-1]
-        scales = [self.scale_at(position, first_scale) for position in range(len(ids))]
+        num_reused, reused_scale = reused
+        scales = [reused_scale] * num_reused
+        scales += [self.scale_at(position, first_scale) for position in range(num_reused, len(ids))]
         said = []
         # Tokens of one scale attend to one rotation of the cache, so they can be taken in one go.
         for scale, of_scale in itertools.groupby(range(len(ids)), key=scales.__getitem__):

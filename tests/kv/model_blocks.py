@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from posenc_runtime.kv.coordinator import StepPlan
 from posenc_runtime.kv.crossing import BlockMove
@@ -78,11 +78,18 @@ def content_after(previous: int, token: int, scale: int) -> int:
     return hash((previous, token, scale))
 
 
-def contents(tokens: Iterable[int], scales: Iterable[int]) -> Iterator[int]:
-    """What must be behind each key of a prefix whose tokens were computed at these scales."""
+def contents(tokens: Sequence[int], scales: Iterable[int], copied: Mapping[int, int] | None = None) -> Iterator[int]:
+    """What must be behind each key of a prefix whose tokens were computed at these scales.
+
+    Args:
+        copied: positions whose keys somebody else has computed, and the scale that he was at from the first token on.
+    """
     content = 0
-    for token, scale in zip(tokens, scales, strict=False):
-        content = content_after(content, token, scale)
+    for position, scale in enumerate(scales):
+        if copied and position in copied:
+            *_, content = contents(tokens, [copied[position]] * (position + 1))
+        else:
+            content = content_after(content, tokens[position], scale)
         yield content
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from posenc_runtime.kv.coordinator import ScaleCoordinator, StepPlan
 from posenc_runtime.kv.crossing import BlockMove, HeldBlock, blocks_to_copy
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.kv.regime import regime
 from tests.kv.model_blocks import Pool, Workers
 from tests.kv.model_request import Broken, Request, Turning, smallest_scale
 
@@ -64,13 +65,19 @@ class ModelEngine:
         self._exchanged: set[Request] = set()
         self._read_by_now: list[int] = []
         self._sampled: list[list[tuple[Request, int | None]]] = []
+        self._taking: list[Request] = []
 
     @property
     def requests(self) -> list[Request]:
         return self.running + self.waiting
 
+    @property
+    def holders(self) -> list[Request]:
+        """Who has blocks: whoever runs, or waits for copies."""
+        return self.running + [request for request in self.waiting if request.table]
+
     def admit(self, prompt: list[int], max_tokens: int, asked: str | None) -> None:
-        request = Request(self.deployment, f"r{self._num_admitted}", prompt, max_tokens, asked)
+        request = Request(self.deployment, f"r{self._num_admitted}", prompt, max_tokens, asked, self.block_size)
         self._num_admitted += 1
         request.salt = self.coordinator.admit(
             request.request_id, num_prompt_tokens=len(prompt), max_tokens=max_tokens, on_crossing=asked
@@ -107,8 +114,10 @@ class ModelEngine:
         for request in self.running:
             request.num_settled = request.num_computed
         whole = self._cross()
-        works = self._schedule(token_budget)
-        self._carry_out(self._plan(works), whole)
+        works = self._schedule(token_budget, whole)
+        plan = self._plan(works)
+        self._begin_copies()
+        self._carry_out(plan, whole)
         self._sampled.append([(work.request, self._forward(work)) for work in works])
         while len(self._sampled) > self._late:
             self._arrive(self._sampled.pop(0))
@@ -189,7 +198,7 @@ class ModelEngine:
         """Blocks that will be turned in place."""
         self.pool.evict(block_ids)
 
-    def _schedule(self, token_budget: int) -> list[Work]:
+    def _schedule(self, token_budget: int, whole: Sequence[str]) -> list[Work]:
         """As vLLM: who runs goes first, and takes blocks from who came last."""
         works: list[Work] = []
         num_waiting = len(self.waiting)
@@ -206,24 +215,29 @@ class ModelEngine:
             works.append(Work(request=request, num_tokens=num_tokens, fresh=self._allocate(request, num_tokens)))
             token_budget -= num_tokens
         nobody_preempted = len(self.waiting) == num_waiting
-        return [*works, *self._schedule_waiting(token_budget)] if nobody_preempted else works
+        return [*works, *self._schedule_waiting(token_budget, whole)] if nobody_preempted else works
 
-    def _schedule_waiting(self, token_budget: int) -> Iterator[Work]:
-        for request in list(self.waiting):
+    def _schedule_waiting(self, token_budget: int, whole: Sequence[str]) -> Iterator[Work]:
+        # Who holds blocks while it waits is drained first.
+        for request in sorted(self.waiting, key=lambda waiting: not waiting.table):
             if not token_budget or len(self.running) == self._max_running:
                 return
-            if request.num_in_flight:
+            if request.num_in_flight or (request.turning and request.request_id not in whole):
                 continue
-            hits = self._hits(request)
+            has_copies = bool(request.table)
+            hits = request.table if has_copies else self._hits(request, request.salt)
+            if not has_copies and self._takes_copies(request, hits):
+                continue
             num_hit_tokens = len(hits) * self.block_size
             num_tokens = min(len(request.tokens) - num_hit_tokens, token_budget)
             num_tokens = self.coordinator.allowance(request.request_id, num_hit_tokens, num_tokens)
-            num_missing = -(-len(request.tokens) // self.block_size) - len(hits)
+            num_missing = self._num_blocks(request) - len(hits)
             num_missing += sum(not self.pool.num_users[hit] for hit in hits)
             if not num_tokens or num_missing > len(self.pool.free):
                 return
-            self.pool.share(hits)
-            request.table, request.num_named, request.num_computed = hits, len(hits), num_hit_tokens
+            if not has_copies:
+                self.pool.share(hits)
+                request.table, request.num_named, request.num_computed = hits, len(hits), num_hit_tokens
             self.waiting.remove(request)
             self.running.append(request)
             token_budget -= num_tokens
@@ -231,14 +245,71 @@ class ModelEngine:
             new, request.has_run = not request.has_run, True
             yield Work(request=request, num_tokens=num_tokens, fresh=fresh, new=new, resumed=not new)
 
-    def _hits(self, request: Request) -> list[int]:
+    def _takes_copies(self, request: Request, hits: list[int]) -> bool:
+        """As ``PrefixReuse.find``, and vLLM's admission of a request whose keys are still to be loaded."""
+        if self.deployment.prefix_reuse == "exact" or request.refused:
+            return False
+        found, from_index = hits, request.first
+        for index in range(len(self.deployment.scales)):
+            elsewhere = self._hits(request, regime(self.deployment, index))
+            if len(elsewhere) > len(found):
+                found, from_index = elsewhere, index
+        sources = found[len(hits) :]
+        num_free = len(self.pool.free) - sum(not self.pool.num_users[source] for source in sources)
+        if not sources or num_free < -(-(len(request.tokens) + 1) // self.block_size):
+            return False
+        num_reserved = sum(self._num_blocks(other) - len(other.table) for other in self.waiting if other.table)
+        num_missing = self._num_blocks(request) - len(hits) + sum(not self.pool.num_users[hit] for hit in hits)
+        if num_missing + num_reserved > num_free:
+            request.refused = True
+            return False
+        self.pool.share(hits + sources)
+        targets = self.pool.take(len(sources))
+        request.table, request.num_named, request.num_computed = hits + targets, len(hits), len(found) * self.block_size
+        moves = {
+            target: BlockMove(
+                group=0,
+                source=source,
+                target=target,
+                first_position=index * self.block_size,
+                num_tokens=self.block_size,
+            )
+            for index, (source, target) in enumerate(zip(sources, targets, strict=True), start=len(hits))
+        }
+        request.turning = Turning(
+            request=request,
+            at=request.num_computed,
+            from_index=from_index,
+            to_index=request.first,
+            left=moves,
+            reuses_from=len(hits) * self.block_size,
+        )
+        request.copied = dict.fromkeys(range(request.turning.reuses_from, request.num_computed), from_index)
+        self._taking.append(request)
+        return True
+
+    def _begin_copies(self) -> None:
+        """As ``PrefixReuse.begin``, when the step is planned."""
+        for request in self._taking:
+            turning = request.turning
+            assert turning is not None
+            self.workers.expect(turning)
+            request.salt = self.coordinator.reuse(
+                request.request_id, turning.from_index, list(turning.left.values()), num_tokens=len(request.copied)
+            )
+        self._taking.clear()
+
+    def _hits(self, request: Request, salt: str | None) -> list[int]:
         longest = min(len(request.tokens), self._first_length(request)) - 1
         hits: list[int] = []
         for end in range(self.block_size, longest + 1, self.block_size):
-            if (hit := self.pool.find((request.salt, tuple(request.tokens[:end])))) is None:
+            if (hit := self.pool.find((salt, tuple(request.tokens[:end])))) is None:
                 break
             hits.append(hit)
         return hits
+
+    def _num_blocks(self, request: Request) -> int:
+        return -(-len(request.tokens) // self.block_size)
 
     def _first_length(self, request: Request) -> int:
         return self.coordinator.first_length(request.request_id)
@@ -273,7 +344,7 @@ class ModelEngine:
                 self.coordinator.generated(request_id, request.num_output_tokens)
             if work.new:
                 self._count("prompt_tokens", self._label(request.first), request.num_prompt_tokens)
-                self._count("prefix_hit_tokens", self._label(request.first), num_read)
+                self._count("prefix_hit_tokens", self._label(request.first), num_read - len(request.copied))
             told_anew = work.new or work.resumed or (request in self._exchanged and not self._replaces_as_new)
             tables.append((request_id, request.table, num_read) if told_anew else (request_id, work.fresh, 0))
             self._exchanged.discard(request)
@@ -290,6 +361,10 @@ class ModelEngine:
         self._count("copied_blocks", "all", sum(move.source != move.target for _, move in made))
         whole = list(dict.fromkeys(turning for turning, _ in made if not turning.left))
         for turning in whole:
+            if turning.reuses_from is not None:
+                label = f"{self._label(turning.from_index)} {self._label(turning.to_index)}"
+                self._count("prefix_reused_tokens", label, turning.request.reuses(turning))
+                continue
             self._crossed(turning.request, turning.at, turning.from_index, turning.to_index)
         if [turning.request.request_id for turning in whole] != said_whole:
             raise Broken(f"{said_whole} are said to be whole, but the workers have made {made}")

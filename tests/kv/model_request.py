@@ -25,6 +25,9 @@ class Turning:
     """A request's keys on their way from one scale to another.
 
     Attributes:
+        at: number of its tokens whose keys are there, or will be.
+        reuses_from: None for a crossing; otherwise position of the first token whose key is copied from a prefix that
+            somebody left at another scale.
         left: by target, the moves that the workers have not made yet.
     """
 
@@ -33,6 +36,7 @@ class Turning:
     from_index: int
     to_index: int
     left: dict[int, BlockMove]
+    reuses_from: int | None = None
 
     def holds(self, block_id: int) -> int:
         """Where the keys lie that will be in a block in the end."""
@@ -58,11 +62,20 @@ class Request:
         num_in_flight: steps whose tokens have not arrived yet.
         turning: the crossing that is not through yet.
         crossings: those that happened, in the form of the response.
+        copied: positions whose keys are copies, and the scale that they were computed at.
+        reused: prefixes that were copied, in the form of the response.
     """
 
     def __init__(
-        self, deployment: Deployment, request_id: str, prompt: list[int], max_tokens: int, asked: str | None
+        self,
+        deployment: Deployment,
+        request_id: str,
+        prompt: list[int],
+        max_tokens: int,
+        asked: str | None,
+        block_size: int,
     ) -> None:
+        self.block_size = block_size
         self.request_id = request_id
         self.tokens = list(prompt)
         self.num_prompt_tokens = len(prompt)
@@ -76,6 +89,8 @@ class Request:
         self.num_in_flight = 0
         self.turning: Turning | None = None
         self.crossings: list[dict[str, Any]] = []
+        self.reused: list[dict[str, Any]] = []
+        self.refused = False
         self._deployment = deployment
         self.forget()
 
@@ -83,6 +98,7 @@ class Request:
         """It lost its blocks."""
         self.table: list[int] = []
         self.turning = None
+        self.copied: dict[int, int] = {}
         self.num_computed = self.num_settled = self.num_named = 0
 
     @property
@@ -93,6 +109,12 @@ class Request:
     def lies_in(self) -> list[int]:
         """The blocks with its keys. While it crosses, some are not those of its table yet."""
         return self.table if self.turning is None else [self.turning.holds(block_id) for block_id in self.table]
+
+    @property
+    def in_ledger(self) -> list[int]:
+        """The blocks that the ledger knows of while a request waits for copies: those that are made."""
+        blocks = {self.table[position // self.block_size] for position in self.copied}
+        return [block_id for block_id in blocks if self.turning is None or block_id not in self.turning.left]
 
     def scale_at(self, position: int) -> int:
         """The scale at which a token has to be computed."""
@@ -110,9 +132,19 @@ class Request:
         self.crossings.append(crossing)
         return True
 
+    def reuses(self, turning: Turning) -> int:
+        """It has its copies. Returns the number of tokens."""
+        assert turning.reuses_from is not None
+        self.turning = None
+        num_tokens = turning.at - turning.reuses_from
+        scales = self._deployment.scales
+        self.reused.append({"tokens": num_tokens, "from": scales[turning.from_index], "to": scales[turning.to_index]})
+        return num_tokens
+
     @property
     def response(self) -> dict[str, Any]:
-        return {
+        said = {"prefixes_reused": self.reused} if self.reused else {}
+        return said | {
             "rope_type": self._deployment.rope_type,
             "scale": self.crossings[-1]["to"] if self.crossings else self._deployment.scales[self.first],
             "admission_tokens": self.admission_tokens,

@@ -59,7 +59,7 @@ def steps(queue: CrossingQueue, budget_tokens: int) -> list[tuple[list[tuple[str
         rotations, completed = queue.advance(budget_tokens)
         if not rotations:
             return done
-        moved = [(request_id, [each.source for each in rotation.moves]) for request_id, rotation in rotations]
+        moved = [(each.request_id, [move.source for move in rotation.moves]) for each, rotation in rotations]
         done.append((moved, [each.request_id for each in completed]))
 
 

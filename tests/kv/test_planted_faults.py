@@ -231,6 +231,38 @@ def copies_are_counted_that_were_never_made(patch: pytest.MonkeyPatch) -> None:
 
 
 @fault
+def a_reused_prefix_leads_into_a_regime_that_others_share(patch: pytest.MonkeyPatch) -> None:
+    stock = ScaleCoordinator.reuse
+
+    def reuse(self: ScaleCoordinator, request_id: str, *args: Any, **rest: Any) -> str | None:
+        stock(self, request_id, *args, **rest)
+        return regime(self.deployment, self._requests[request_id].first_index)
+
+    patch.setattr(ScaleCoordinator, "reuse", reuse)
+
+
+@fault
+def a_reused_prefix_is_taken_for_one_of_the_first_scale(patch: pytest.MonkeyPatch) -> None:
+    stock = ScaleCoordinator.reuse
+    patch.setattr(
+        ScaleCoordinator,
+        "reuse",
+        lambda self, request_id, from_index, moves, **rest: stock(self, request_id, 0, moves, **rest),
+    )
+
+
+@fault
+def reused_tokens_are_counted_as_hits(patch: pytest.MonkeyPatch) -> None:
+    stock = ScaleCoordinator.prefilling
+
+    def prefilling(self: ScaleCoordinator, request_id: str, *, num_hit_tokens: int) -> None:
+        self._requests[request_id].num_reused_tokens = 0
+        stock(self, request_id, num_hit_tokens=num_hit_tokens)
+
+    patch.setattr(ScaleCoordinator, "prefilling", prefilling)
+
+
+@fault
 def the_headroom_does_not_decide(patch: pytest.MonkeyPatch) -> None:
     stock = coordinator_module.admit
 

@@ -38,6 +38,7 @@ def deployments(draw: st.DrawFn) -> Deployment:
         max_model_len=draw(st.integers(trained + 2, 4 * trained)),
         headroom_tokens=draw(st.integers(1, 4)),
         on_crossing=draw(st.sampled_from(["rerotate"] * 5 + ["recompute", "pin"])),
+        prefix_reuse=draw(st.sampled_from(["exact", "rerotate"])),
         rerotate_budget_tokens=draw(st.sampled_from([1, 2, 3, 6, 20])),
     )
 
@@ -107,15 +108,18 @@ class Serving(RuleBasedStateMachine):
     def admit(self, arrival: Arrival) -> None:
         deployment = self.engine.deployment
         prompt = arrival.prompt[: deployment.max_model_len - 1]
+        # What is not to be had is refused before it comes this far.
+        asked = arrival.asked if deployment.on_crossing in ("rerotate", arrival.asked) else None
         for _ in range(arrival.twins):
-            self.engine.admit(prompt, arrival.max_tokens, arrival.asked if deployment.crosses else None)
+            self.engine.admit(prompt, arrival.max_tokens, asked)
 
     @rule(num_steps=st.integers(1, 5), token_budget=st.integers(1, 24))
     def step(self, num_steps: int, token_budget: int) -> None:
         for _ in range(num_steps):
+            turning = [request for request in self.engine.holders if request.turning]
             self.engine.step(token_budget)
             self.all_laws_hold()
-            self.crossings_go_on_within_the_budget()
+            self.crossings_go_on_within_the_budget(turning)
 
     @precondition(lambda self: self.engine.running)
     @rule(number=st.integers(0, 4))
@@ -152,7 +156,7 @@ class Serving(RuleBasedStateMachine):
 
     @invariant()
     def all_laws_hold(self) -> None:
-        for request in self.engine.running:
+        for request in self.engine.holders:
             self.a_request_finds_what_it_would_find_alone(request)
         self.the_prefix_cache_holds_what_a_plain_prefill_leaves()
         self.no_block_is_kept_for_nobody()
@@ -161,7 +165,7 @@ class Serving(RuleBasedStateMachine):
     def a_request_finds_what_it_would_find_alone(self, request: Request) -> None:
         scales = [request.scale_at(position) for position in range(request.num_computed + 1)]
         found = set()
-        for position, content in enumerate(contents(request.tokens, scales[:-1])):
+        for position, content in enumerate(contents(request.tokens, scales[:-1], request.copied)):
             key = self.engine.workers.key(request.lies_in, position)
             if key.content != content:
                 raise Broken(f"{request.request_id} finds somebody else's key at position {position}")
@@ -186,9 +190,9 @@ class Serving(RuleBasedStateMachine):
                     raise Broken(f"block {block_id} is cached for scale number {scale}, but holds {key}")
 
     def no_block_is_kept_for_nobody(self) -> None:
-        users = Counter(block_id for request in self.engine.running for block_id in request.table)
+        users = Counter(block_id for request in self.engine.holders for block_id in request.table)
         users.update(
-            block_id for request in self.engine.running if request.turning for block_id in request.turning.unread
+            block_id for request in self.engine.holders if request.turning for block_id in request.turning.unread
         )
         pool = self.engine.pool
         if users != +pool.num_users or len(users) + len(pool.free) != self.num_blocks:
@@ -203,14 +207,15 @@ class Serving(RuleBasedStateMachine):
             self.reported.setdefault(name, Counter()).update(known)
         engine = self.engine
         held = {block_id for request in engine.running for block_id in request.lies_in}
+        held |= {block_id for request in engine.waiting for block_id in request.in_ledger}
         levels = Counter(f"{engine.deployment.scales[engine.workers.scales[block_id]]:g}" for block_id in held)
         if +Counter(self.levels) != levels:
             raise Broken(f"running requests hold {levels}, but the ledger says {self.levels}")
 
-    def crossings_go_on_within_the_budget(self) -> None:
+    def crossings_go_on_within_the_budget(self, turning: Sequence[Request]) -> None:
         num_moved = self.engine.num_moved
-        if not num_moved and any(request.turning for request in self.engine.running):
-            raise Broken("a request is crossing, but no key was turned in a whole step")
+        if not num_moved and any(request.turning for request in turning):
+            raise Broken("a request waits for its keys, but none was turned in a whole step")
         if len(num_moved) > 1 and sum(num_moved) > self.engine.deployment.rerotate_budget_tokens:
             raise Broken(f"the keys of {num_moved} tokens were turned in one step")
 
