@@ -62,6 +62,12 @@ def test_a_request_that_may_cross_is_admitted_for_the_headroom_at_most(
         (YARN, "hope", "on_crossing must be one of rerotate, recompute, pin, got 'hope'"),
         (YARN, 3, "on_crossing must be one of rerotate, recompute, pin, got 3"),
         (PINNED, "rerotate", "on_crossing must be pin, got rerotate: no request of this deployment can cross"),
+        (
+            dataclasses.replace(YARN, on_crossing="recompute"),
+            "rerotate",
+            "on_crossing must be recompute or pin, got rerotate: whether the engine can turn cached keys is checked at "
+            "start-up, and only where the deployment's own on_crossing is rerotate",
+        ),
     ],
 )
 def test_a_choice_that_is_not_to_be_had_is_refused(deployment: Deployment, asked: object, rule: str) -> None:

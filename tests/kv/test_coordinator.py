@@ -136,6 +136,31 @@ def test_a_crossing_rotates_what_is_its_own_and_copies_what_is_not(growing: Scal
     ]
 
 
+def test_a_prefix_of_another_scale_is_copied_and_reported_and_its_source_must_carry_that_scale(
+    growing: ScaleCoordinator,
+) -> None:
+    at_the_end_of_its_scale(growing, "short", [1, 2])
+    growing.take_plan()
+    growing.admit("long", num_prompt_tokens=900, max_tokens=10)
+    regime = growing.reuse("long", 0, [move(1, 7), move(2, 8, 256)], num_tokens=512)
+    assert regime.startswith("yarn:2:") and "private" in regime
+    assert growing.allowance("long", 512, 388) == 0
+    assert growing.advance() == ([1, 2], ["long"])
+    assert growing.take_plan().block_scales == {1: [7, 8]}
+    growing.hit("long", [7, 8])
+    growing.prefilling("long", num_hit_tokens=512)
+    report = growing.take_report()
+    assert report["prefix_reused_tokens"] == {"1 2": 512} and "prefix_hit_tokens" not in report
+    assert not growing.in_first_regime("long")
+    growing.admit("other", num_prompt_tokens=900, max_tokens=10)
+    growing.reuse("other", 2, [move(1, 9)], num_tokens=256)
+    with pytest.raises(MixedRotations, match="copies block 1 as one of scale number 2, but it carries number 0"):
+        growing.advance()
+    assert growing.finished("long", num_output_tokens=10)["prefixes_reused"] == [
+        {"tokens": 512, "from": 1.0, "to": 2.0}
+    ]
+
+
 def test_a_request_does_not_run_until_all_of_its_keys_are_turned(growing: ScaleCoordinator) -> None:
     slow = ScaleCoordinator(dataclasses.replace(growing.deployment, rerotate_budget_tokens=256))
     at_the_end_of_its_scale(slow, "chat", [1, 2])

@@ -37,6 +37,7 @@ def test_only_what_has_no_default_must_be_given() -> None:
         ({"rope_type": "longropes"}, "rope_type must be one of .*, got 'longropes'"),
         ({"headroom_tokens": 0}, "headroom_tokens must be at least 1, got 0"),
         ({"on_crossing": "hope"}, "on_crossing must be one of rerotate, recompute, pin, got 'hope'"),
+        ({"prefix_reuse": "maybe"}, "prefix_reuse must be one of exact, rerotate, got 'maybe'"),
         ({"rerotate_budget_tokens": 0}, "rerotate_budget_tokens must be at least 1, got 0"),
         ({"rope_theta": 0.5}, "rope_theta must be greater than 1, got 0.5"),
         ({"original_max_position_embeddings": 0}, "original_max_position_embeddings must be at least 1, got 0"),
@@ -48,6 +49,24 @@ def test_only_what_has_no_default_must_be_given() -> None:
 def test_a_bad_mapping_is_refused_with_the_rule_and_the_value(changed: dict[str, Any], rule: str) -> None:
     with pytest.raises(ValueError, match=rule):
         Deployment.from_mapping(YARN.to_mapping() | changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "crosses", "rerotates"),
+    [
+        ({}, True, True),
+        ({"on_crossing": "recompute"}, True, False),
+        ({"on_crossing": "pin"}, False, False),
+        ({"on_crossing": "pin", "prefix_reuse": "rerotate"}, False, True),
+        ({"prefix_reuse": "rerotate", "scales": (1.0,), "max_model_len": 512}, False, False),
+    ],
+    ids=["rerotate", "recompute", "pin", "pin-with-reuse", "one-scale"],
+)
+def test_what_a_deployment_needs_follows_from_its_settings(
+    changed: dict[str, Any], crosses: bool, rerotates: bool
+) -> None:
+    deployment = dataclasses.replace(YARN, **changed)
+    assert (deployment.crosses, deployment.rerotates) == (crosses, rerotates)
 
 
 def test_a_missing_key_is_named() -> None:

@@ -37,6 +37,7 @@ def test_the_answer_joins_the_configuration_with_the_counters_of_every_engine() 
         "max_model_len": 250,
         "headroom_tokens": 256,
         "on_crossing": "rerotate",
+        "prefix_reuse": "exact",
         "scales": [
             {"scale": 1.0, "max_request_tokens": 100, "live": nothing | {"kv_blocks": 9}},
             {"scale": 2.5, "max_request_tokens": 250, "live": nothing | {"requests": 7}},

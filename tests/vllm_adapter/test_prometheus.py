@@ -34,6 +34,7 @@ def test_every_scale_is_there_at_zero_before_the_first_request() -> None:
         "scales": "1,4",
         "original_max_position_embeddings": "256",
         "on_crossing": "rerotate",
+        "prefix_reuse": "exact",
         "headroom_tokens": "256",
     }
     assert value("posenc_strategy_info", **strategy) == 1
@@ -49,6 +50,12 @@ def test_crossings_are_counted_by_where_from_where_to_and_how() -> None:
     assert value("posenc_crossings_total", **{"from": "1", "to": "4", "how": "recompute"}) == 2
     assert value("posenc_rerotated_tokens_total") == 300
     assert value("posenc_rerotate_seconds_sum") == 0.5
+
+
+def test_reused_tokens_are_counted_by_where_from_and_where_to() -> None:
+    metrics = registered()
+    metrics.observe({"prefix_reused_tokens": {"4 1": 192}})
+    assert value("posenc_prefix_reused_tokens_total", **{"from": "4", "to": "1"}) == 192
 
 
 def test_counts_add_up_and_levels_follow() -> None:
