@@ -22,7 +22,7 @@ MAKE_ENVIRONMENT := POSENC_DEVICE='$(POSENC_DEVICE)' POSENC_VENV='$(POSENC_VENV)
 .DEFAULT_GOAL := help
 # Test runs follow each other even under -j: an engine and the fast tests together would starve each other.
 .NOTPARALLEL:
-.PHONY: help setup environment serve test test-fast test-engine check format bench accuracy picture train-demo clean clean-env
+.PHONY: help setup environment serve test test-fast test-engine check format bench accuracy growth picture train-demo clean clean-env
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,11 +57,15 @@ check: environment ## lint, formatting, types and import rules
 format: environment ## rewrite the sources the way `make check` wants them
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-bench: environment ## measure speed: ARGS=...
+bench: environment ## measure speed, then what crossings cost: ARGS=... CROSSING_ARGS=...
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
+	@$(BIN)/python -m tests.benchmarks.crossings $(CROSSING_ARGS)
 
 accuracy: environment ## measure answers beyond the trained length: ARGS=...
 	@$(BIN)/python -m tests.benchmarks.accuracy $(ARGS)
+
+growth: environment ## measure what requests know after they outgrew their scale: ARGS=...
+	@$(BIN)/python -m tests.benchmarks.growth $(ARGS)
 
 picture: environment ## draw the README's picture
 	@$(BIN)/python -m tests.benchmarks.picture $(ARGS)

@@ -15,7 +15,7 @@ import yaml
 from posenc_runtime.zoo.passkey import PasskeySample
 from server.load import load
 from server.settings import Settings
-from tests.benchmarks import record
+from tests.benchmarks import crossings, growth, record
 from tests.benchmarks.accuracy import CONFIG, results_tables, scales_remark
 from tests.benchmarks.drawing import colours, draw
 from tests.benchmarks.engine_process import Batch
@@ -32,6 +32,7 @@ from tests.benchmarks.two_engines import (
     cases,
     our_arguments,
     shared_arguments,
+    sides,
     stock_arguments,
 )
 from tests.benchmarks.variants import Checkpoint, Variant, command, ntk_theta, variants
@@ -217,7 +218,10 @@ def test_both_engines_differ_in_nothing_but_how_positions_are_rotated() -> None:
     shared = shared_arguments(cases([1, 32], decode_tokens=128, prefill_tokens=1024), compiled=False)
     ours, stock = our_arguments(shared), stock_arguments(shared)
     assert {key: ours[key] for key in shared} == {key: stock[key] for key in shared} == shared
-    assert ours.keys() - stock.keys() == {"additional_config", "kv_transfer_config"}
+    assert ours.keys() - stock.keys() == {
+        *("additional_config", "kv_transfer_config"),
+        *("scheduler_cls", "async_scheduling"),  # crossings
+    }
     assert ours["max_model_len"] == stock["max_model_len"] == 4096
     assert ours["additional_config"]["posenc"]["scales"] == [1, 2, 4, 8]
     assert stock["hf_overrides"]["rope_parameters"] == {
@@ -226,6 +230,42 @@ def test_both_engines_differ_in_nothing_but_how_positions_are_rotated() -> None:
         "original_max_position_embeddings": 512,
         "rope_theta": 10000.0,
     }
+
+
+def test_the_steps_of_a_crossing_are_those_between_the_token_at_the_trained_length_and_the_next() -> None:
+    said = crossings.BEFORE + 1
+    steps = [(0.01, count) for count in range(2, said + 1)] + [(0.05, said), (0.03, said + 1), (0.01, said + 2)]
+    crossed = crossings.Crossed(crossings.Case(trained=4096, budget=1024, keeps_prefix=True))
+    seconds, tokens = zip(*steps, strict=True)
+    crossed.add({"step_seconds": seconds, "tokens_after_step": tokens, "first_token_seconds": 0.5})
+    assert crossed.crossing == [[0.05, 0.03]]
+    assert crossed.usual == [0.01] * said
+    assert crossed.worst_steps == [5.0]
+    assert (crossed.percentile(0.5), crossed.percentile(0.99)) == (0.05, 0.05)
+    assert crossings.crossings_table([crossed]).rows[0][0] == "4,096 tokens, 1,024 a step, copied"
+
+
+def test_growth_counts_keys_logprobs_crossings_and_reused_tokens() -> None:
+    sample = PasskeySample("...", "12345", " 12345", 0.5, 1, 4, 0)
+    cell = growth.Cell(768)
+    cell.count(sample, " 12345.", -1.0, {"crossings": [{}], "prefixes_reused": [{"tokens": 448}]})
+    cell.count(sample, " 54321.", -2.0, None)
+    assert (cell.samples, cell.correct, cell.crossings, cell.reused_tokens) == (2, 1, 1, 448)
+    table = growth.results_table("Requests that grow", {"rerotate": [cell]}, 512)
+    assert table.headings == ("deployment", "key found, 768 tokens (1.5x)", "mean logprob, 768 tokens (1.5x)")
+    assert table.rows == (("rerotate", "0.50 (0.09 to 0.91)", "-1.500 ± 0.980"),)
+
+
+def test_ours_is_measured_against_stock_or_pinned_and_stock_against_itself() -> None:
+    shared = shared_arguments(cases([1], decode_tokens=16, prefill_tokens=16), compiled=False)
+    assert [(a.is_ours, b.is_ours) for a, b in (sides(peer, shared) for peer in ("stock", "pin", "itself"))] == [
+        (True, False),
+        (True, True),
+        (False, False),
+    ]
+    ours, pinned = sides("pin", shared)
+    assert ours.arguments["additional_config"]["posenc"]["on_crossing"] == "rerotate"
+    assert pinned.arguments["additional_config"]["posenc"]["on_crossing"] == "pin"
 
 
 def test_the_cache_holds_the_largest_case_and_the_longest_request() -> None:

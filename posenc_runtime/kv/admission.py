@@ -64,7 +64,7 @@ def choose_on_crossing(deployment: Deployment, asked: object) -> OnCrossing:
         ValueError: when the choice is unknown, or the deployment pins and so has nothing to cross with.
     """
     if asked is None:
-        return deployment.on_crossing
+        return deployment.on_crossing if deployment.crosses else "pin"
     choice = next((known for known in get_args(OnCrossing) if known == asked), None)
     if choice is None:
         raise ValueError(f"on_crossing must be one of {', '.join(get_args(OnCrossing))}, got {asked!r}")

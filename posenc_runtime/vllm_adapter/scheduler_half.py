@@ -183,10 +183,11 @@ class SchedulerHalf:
         extra = getattr(request.sampling_params, "extra_args", None) or {}
         asked = extra.get(ON_CROSSING)
         try:
-            return choose_on_crossing(self._deployment, asked)
+            choose_on_crossing(self._deployment, asked)
         except ValueError as error:
             logger.warning("request %s: %s; it gets the deployment's own", request.request_id, error)
             return None
+        return asked
 
     def _enter(self, request: Request, regime_name: str | None) -> None:
         """Put a regime into a request's salt, and so into the hashes of its blocks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import os
 import pathlib
 import tempfile
@@ -19,14 +20,21 @@ from tests.benchmarks.throughput import TARGET, Invalid, Measured, caution, idle
 from tests.benchmarks.two_engines import (
     MODEL,
     cases,
-    our_arguments,
     save_model,
     setup,
     shared_arguments,
-    stock_arguments,
+    sides,
 )
 
 _console = Console(soft_wrap=True)
+
+
+class Peer(enum.StrEnum):
+    """What ours is measured against."""
+
+    stock = "stock"
+    pin = "pin"
+    itself = "itself"
 
 
 def last_core() -> int:
@@ -46,12 +54,12 @@ def main(
     ] = None,
     warm_ups: Annotated[int, typer.Option(min=0, help="Pairs that are run first and not counted.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 0,
-    control: Annotated[
-        bool, typer.Option("--control", help="Stock vLLM on both sides: how far from 1 the measurement is by itself.")
-    ] = False,
+    against: Annotated[
+        Peer, typer.Option(help="Stock vLLM with static YaRN; ours without crossings; or stock vLLM against itself.")
+    ] = Peer.stock,
     out: Annotated[pathlib.Path | None, typer.Option(help="Write the result to OUT.json and OUT.md.")] = None,
 ) -> None:
-    """Measure the throughput of our engine over stock vLLM with static YaRN at the same largest scale.
+    """Measure the throughput of our engine over stock vLLM with static YaRN at the same largest scale, or over another.
 
     Both engines are alive at once and take turns; each case reports the median and the quartiles of the ratios of its
     pairs. Missing the target is reported, and is not an error.
@@ -59,29 +67,28 @@ def main(
     all_cases = cases(batch or [1, 8, 32], decode_tokens=decode_tokens, prefill_tokens=prefill_tokens)
     shared = shared_arguments(all_cases, compiled=compiled)
     cores = core or [last_core()]
+    first, second = sides(against.value, shared)
     results: list[Measured] = []
     with tempfile.TemporaryDirectory(prefix="posenc-bench-") as name, contextlib.ExitStack() as stack:
         folder = pathlib.Path(name)
         bar = stack.enter_context(progress_bar(_console))
         starting = bar.add_task("making the model", total=3)
         model = save_model(folder / "model")
-        bar.update(starting, advance=1, description="starting the first engine")
+        bar.update(starting, advance=1, description="starting two engines")
         try:
-            ours = stack.enter_context(
-                EngineProcess(
-                    model,
-                    stock_arguments(shared) if control else our_arguments(shared),
-                    worker_cores=cores,
-                    # By name: unnamed, vLLM would load whatever else is installed, which the other side does not get.
-                    plugins="" if control else "posenc",
-                    log=folder / "first.log",
+            ours, peer = (
+                stack.enter_context(
+                    EngineProcess(
+                        model,
+                        side.arguments,
+                        worker_cores=cores,
+                        plugins=side.plugins,
+                        log=folder / f"{number}.log",
+                    )
                 )
+                for number, side in enumerate((first, second))
             )
-            bar.update(starting, advance=1, description="starting the second engine")
-            stock = stack.enter_context(
-                EngineProcess(model, stock_arguments(shared), worker_cores=cores, plugins="", log=folder / "second.log")
-            )
-            bar.update(starting, advance=1, description="engines started")
+            bar.update(starting, advance=2, description="engines started")
             total = len(all_cases) * (pairs + warm_ups) * 2
             running = bar.add_task("measuring", total=total)
             for case in all_cases:
@@ -90,8 +97,8 @@ def main(
                     measure(
                         case,
                         ours,
-                        stock,
-                        control=control,
+                        peer,
+                        are_ours=(first.is_ours, second.is_ours),
                         pairs=pairs,
                         warm_ups=warm_ups,
                         seed=seed,
@@ -102,13 +109,19 @@ def main(
             bar.stop()
             _console.print(f"[bold red]failed[/] {error}", highlight=False)
             raise typer.Exit(1) from None
-    settings = {"control": control, "model": MODEL, "both_engines": shared, "cores": cores}
+    settings = {"against": against.value, "model": MODEL, "both_engines": shared, "cores": cores}
     remarks = [setup(all_cases, shared, cores), *caution(results), idleness(results)]
-    if control:
+    if against == Peer.itself:
         remarks.insert(0, "A control: how far from 1 these ratios are is what the measurement cannot tell apart.")
     else:
         remarks.insert(1, verdict(results))
-    _report(results_table(results, control=control), remarks, settings, results, out)
+    _report(
+        results_table(results, first.name, "itself" if first is second else second.name),
+        remarks,
+        settings,
+        results,
+        out,
+    )
 
 
 def _report(

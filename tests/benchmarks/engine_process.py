@@ -47,6 +47,8 @@ class EngineProcess:
         worker_cores: cores that compute; everything else of the engine stays off them where there are others.
         plugins: vLLM's ``VLLM_PLUGINS``; an empty string loads none.
         log: where all of the engine's output goes.
+        worker: the module that runs the engine and answers on its stdout.
+        in_one_process: scheduler and worker do not run apart, so that a step can be timed from its beginning.
     """
 
     def __init__(
@@ -57,11 +59,15 @@ class EngineProcess:
         worker_cores: Sequence[int],
         plugins: str,
         log: pathlib.Path,
+        worker: str = "tests.benchmarks.engine_worker",
+        in_one_process: bool = False,
     ) -> None:
+        self._worker = worker
         self._job = {"model": str(model), "arguments": arguments, "worker_cores": list(worker_cores)}
         self._environment = _ENVIRONMENT | {
             "VLLM_PLUGINS": plugins,
             "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, worker_cores)),
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if in_one_process else "1",
         }
         self._log = log
         self._process: subprocess.Popen[str] | None = None
@@ -69,7 +75,7 @@ class EngineProcess:
     def __enter__(self) -> Self:
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.benchmarks.engine_worker"],
+                [sys.executable, "-m", self._worker],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -77,7 +83,7 @@ class EngineProcess:
                 env=os.environ | self._environment,
             )
         try:
-            self._ask(self._job)
+            self.ask(self._job)
         except BaseException:
             self.__exit__()
             raise
@@ -104,7 +110,7 @@ class EngineProcess:
         Raises:
             EngineFailed: when the engine ends before it answers.
         """
-        return Batch(**self._ask({"prompts": prompts, "max_tokens": max_tokens}))
+        return Batch(**self.ask({"prompts": prompts, "max_tokens": max_tokens}))
 
     def cpu_seconds(self) -> float:
         """Processor time of the engine's processes since they began."""
@@ -138,7 +144,12 @@ class EngineProcess:
         except psutil.NoSuchProcess:
             return []
 
-    def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Send the worker a message and wait for its answer.
+
+        Raises:
+            EngineFailed: when the engine ends before it answers.
+        """
         assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
         try:
             self._process.stdin.write(json.dumps(message) + "\n")

@@ -10,12 +10,14 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, TextIO
 
 import psutil
 
 
-def _main() -> None:
+def serve(run: Callable[[Any, dict[str, Any]], dict[str, Any]]) -> None:
+    """Start the engine and answer every message with what ``run(llm, message)`` returns."""
     answers = _take_stdout()
     job = json.loads(sys.stdin.readline())
 
@@ -25,8 +27,7 @@ def _main() -> None:
     _leave_cores(set(job["worker_cores"]))
     _say(answers, {"ready": True})
     for line in sys.stdin:
-        batch = json.loads(line)
-        _say(answers, _run(llm, batch["prompts"], batch["max_tokens"]))
+        _say(answers, run(llm, json.loads(line)))
 
 
 def _take_stdout() -> TextIO:
@@ -41,13 +42,14 @@ def _say(answers: TextIO, answer: dict[str, Any]) -> None:
     answers.flush()
 
 
-def _run(llm: Any, prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
+def _run(llm: Any, batch: dict[str, Any]) -> dict[str, Any]:
     """Generate exactly ``max_tokens`` tokens for every prompt, and say how long all of it took."""
     from vllm import SamplingParams
 
-    parameters = SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True, detokenize=False)
+    parameters = SamplingParams(max_tokens=batch["max_tokens"], temperature=0, ignore_eos=True, detokenize=False)
+    prompts = [{"prompt_token_ids": prompt} for prompt in batch["prompts"]]
     began = time.perf_counter()
-    outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], parameters, use_tqdm=False)
+    outputs = llm.generate(prompts, parameters, use_tqdm=False)
     seconds = time.perf_counter() - began
     said = [(output.kv_transfer_params or {}).get("posenc") for output in outputs]
     return {
@@ -82,4 +84,4 @@ def _leave_cores(worker_cores: set[int]) -> None:
 
 
 if __name__ == "__main__":
-    _main()
+    serve(_run)

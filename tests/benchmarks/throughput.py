@@ -70,7 +70,7 @@ def measure(
     ours: Engine,
     stock: Engine,
     *,
-    control: bool = False,
+    are_ours: tuple[bool, bool] = (True, False),
     pairs: int,
     warm_ups: int,
     seed: int,
@@ -79,7 +79,7 @@ def measure(
     """Run one case on both engines, alternately.
 
     Args:
-        control: ``ours`` is stock vLLM, too.
+        are_ours: which of the two must name scales.
         warm_ups: pairs that are run first and not counted.
         advance: called after every run.
 
@@ -96,7 +96,7 @@ def measure(
             idle_before = other.cpu_seconds()
             batch = engine.run(prompts, case.new_tokens)
             idle_share = (other.cpu_seconds() - idle_before) / batch.seconds
-            _verify(case, batch, scaled=engine is ours and not control)
+            _verify(case, batch, scaled=are_ours[engine is not ours])
             if pair >= 0:
                 _note(measured, batch, is_ours=engine is ours, idle_share=idle_share)
             advance()
@@ -114,12 +114,11 @@ def random_prompts(case: Case, *, seed: str) -> list[list[int]]:
     return [[generator.randrange(MODEL["vocab_size"]) for _ in range(case.prompt_tokens)] for _ in range(case.batch)]
 
 
-def results_table(results: Sequence[Measured], *, control: bool = False) -> Table:
+def results_table(results: Sequence[Measured], first: str = "ours", second: str = "stock") -> Table:
     """One row for each case."""
-    first = "stock too" if control else "ours"
     return Table(
-        title=f"Throughput in tokens/s, {first} over stock vLLM with static YaRN (median, quartiles of the pairs)",
-        headings=("case", first, "stock", f"{first} / stock", "step, ms", f"{TARGET:g}"),
+        title=f"Throughput in tokens/s, {first} over {second} (median, quartiles of the pairs)",
+        headings=("case", first, second, f"{first} / {second}", "step, ms", f"{TARGET:g}"),
         rows=tuple(_row(one) for one in results),
     )
 

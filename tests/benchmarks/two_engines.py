@@ -6,7 +6,7 @@ import dataclasses
 import pathlib
 from typing import Any
 
-from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.kv.deployment import Deployment, OnCrossing
 from posenc_runtime.vllm_adapter.engine_args import engine_arguments
 
 TRAINED = 512  # tokens
@@ -110,14 +110,45 @@ def shared_arguments(all_cases: list[Case], *, compiled: bool) -> dict[str, Any]
     }
 
 
-def our_arguments(shared: dict[str, Any]) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """One of the two engines.
+
+    Attributes:
+        is_ours: it names scales, and is started with our plugin.
+    """
+
+    name: str
+    arguments: dict[str, Any]
+    is_ours: bool
+
+    @property
+    def plugins(self) -> str:
+        """By name: unnamed, vLLM would load whatever else is installed, which the other side does not get."""
+        return "posenc" if self.is_ours else ""
+
+
+def sides(peer: str, shared: dict[str, Any]) -> tuple[Side, Side]:
+    """What is measured, and what against.
+
+    Args:
+        peer: ``stock``; ``pin``, ours without crossings; or ``itself``, stock vLLM on both sides, which shows how far
+            from 1 the measurement is by itself.
+    """
+    ours = Side("ours", our_arguments(shared), is_ours=True)
+    stock = Side("stock", stock_arguments(shared), is_ours=False)
+    pinned = Side("ours, pin", our_arguments(shared, on_crossing="pin"), is_ours=True)
+    return {"stock": (ours, stock), "pin": (ours, pinned), "itself": (stock, stock)}[peer]
+
+
+def our_arguments(shared: dict[str, Any], on_crossing: OnCrossing = "rerotate") -> dict[str, Any]:
     """Ours: per-request YaRN."""
     deployment = Deployment(
         rope_type="yarn",
         scales=SCALES,
         original_max_position_embeddings=TRAINED,
         max_model_len=MAX_MODEL_LEN,
-        on_crossing="pin",
+        on_crossing=on_crossing,
     )
     return engine_arguments(deployment, shared)
 

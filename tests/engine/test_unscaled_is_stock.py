@@ -6,23 +6,44 @@ import pathlib
 
 import pytest
 
+from posenc_runtime.kv.deployment import Deployment, OnCrossing
+from posenc_runtime.vllm_adapter.engine_args import engine_arguments
+from tests.checkpoints import TRAINED
 from tests.engine.conftest import PromptMaker
 from tests.engine.run_engine import run_engine
-from tests.engine.test_scales_in_one_batch import arguments
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("rope_type", "on_crossing", "dtype"),
+    [("yarn", "rerotate", "float32"), ("yarn", "pin", "bfloat16"), ("default", "rerotate", "float32")],
+)
 def test_tokens_and_logprobs_of_unscaled_requests_are_those_of_stock_vllm_to_the_bit(
-    dtype: str, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+    rope_type: str,
+    on_crossing: OnCrossing,
+    dtype: str,
+    tiny: pathlib.Path,
+    prompts: PromptMaker,
+    tmp_path: pathlib.Path,
 ) -> None:
-    ours = arguments("yarn", dtype=dtype, enforce_eager=True)
-    stock = {
-        name: value
-        for name, value in ours.items()
-        if name not in ("additional_config", "kv_transfer_config", "hf_overrides", "max_model_len")
+    engine = {
+        "dtype": dtype,
+        "enforce_eager": True,
+        "block_size": 32,
+        "max_num_batched_tokens": 128,
+        "max_num_seqs": 8,
+        "kv_cache_memory_bytes": 2**28,
     }
+    deployment = Deployment(
+        rope_type=rope_type,
+        scales=(1, 8) if rope_type == "yarn" else (1,),
+        original_max_position_embeddings=TRAINED,
+        max_model_len=8 * TRAINED if rope_type == "yarn" else TRAINED,
+        headroom_tokens=32,
+        on_crossing=on_crossing,
+    )
+    ours = engine_arguments(deployment, engine)
     batch = [(prompts(length), 24) for length in (1, 7, 63, 64, 65, 150, 232)]
-    (theirs,) = run_engine(tiny, stock, [batch], plugins="", folder=tmp_path)
+    (theirs,) = run_engine(tiny, engine, [batch], plugins="", folder=tmp_path)
     (answers,) = run_engine(tiny, ours, [batch], folder=tmp_path)
     assert [answer.posenc and answer.posenc["scale"] for answer in answers] == [1.0] * len(batch)
     assert [answer.posenc for answer in theirs] == [None] * len(batch)

@@ -76,6 +76,12 @@ def test_a_choice_that_is_not_to_be_had_is_refused(deployment: Deployment, asked
     assert str(caught.value) == rule
 
 
+def test_where_nothing_can_cross_every_request_is_pinned_without_asking() -> None:
+    one_scale = Deployment(rope_type="default", original_max_position_embeddings=512, max_model_len=512)
+    assert one_scale.on_crossing == "rerotate"
+    assert choose_on_crossing(one_scale, None) == choose_on_crossing(one_scale, "pin") == "pin"
+
+
 def test_the_headroom_decides_for_a_request_that_does_not_say() -> None:
     generous = dataclasses.replace(YARN, headroom_tokens=2000)
     assert admit(generous, num_prompt_tokens=100, max_tokens=None).scale_index == 2
