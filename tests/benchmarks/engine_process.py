@@ -63,7 +63,9 @@ class EngineProcess:
         in_one_process: bool = False,
     ) -> None:
         self._worker = worker
-        self._job = {"model": str(model), "arguments": arguments, "worker_cores": list(worker_cores)}
+        # A scheduler that is the worker, too, must not be moved off the cores that compute.
+        kept_free = [] if in_one_process else list(worker_cores)
+        self._job = {"model": str(model), "arguments": arguments, "worker_cores": kept_free}
         self._environment = _ENVIRONMENT | {
             "VLLM_PLUGINS": plugins,
             "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, worker_cores)),

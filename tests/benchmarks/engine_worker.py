@@ -24,7 +24,8 @@ def serve(run: Callable[[Any, dict[str, Any]], dict[str, Any]]) -> None:
     from vllm import LLM
 
     llm = LLM(job["model"], **job["arguments"])
-    _leave_cores(set(job["worker_cores"]))
+    if job["worker_cores"]:
+        _leave_cores(set(job["worker_cores"]))
     _say(answers, {"ready": True})
     for line in sys.stdin:
         _say(answers, run(llm, json.loads(line)))
