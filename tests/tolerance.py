@@ -21,3 +21,15 @@ KEY_ROUNDING = 4 * 2.0**-24
 # up as their squares do. YaRN's are larger: its attention factor moves every key of a block in the same direction.
 REROTATED_YARN_BFLOAT16 = (2.4e-3, 3.2e-3, 3.9e-3, 4.6e-3, 5.2e-3, 5.8e-3)
 REROTATED_NTK_BFLOAT16 = (2.4e-3, 3.0e-3, 3.4e-3, 3.8e-3, 4.1e-3, 4.5e-3)
+
+# float32 cosine and sine, absolute: an eighth of a turn is rounded by 6e-8 when it becomes an angle, and its polynomial
+# as much again. Seen: 1.24e-7, there; with fused multiply-adds no more.
+COS_SIN_OF_TURNS = 1.3e-7
+
+# A component of a turned key before it is stored, in parts of its pair's length: 1.3e-7 of both the cosine and the sine
+# are 3 * 2^-24; the attention ratio, the product with it, two products and their sum round once each. Seen: 3.2.
+KEY_TURNED_BY_KERNEL = 8 * 2.0**-24
+
+# What storing a key rounds, in parts of it. Triton's interpreter cuts bfloat16 off where a GPU rounds to nearest, which
+# doubles it; float16 is rounded to nearest by both.
+KEY_STORED_BY_INTERPRETER = {"float32": 0.0, "bfloat16": 2.0**-7, "float16": 2.0**-11}

@@ -14,7 +14,9 @@ from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
 from posenc_runtime.kernels.turns import cos_sin
 
 _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-_TILE = 2048  # pairs of a program, 16 a thread: more would spill
+_PAIRS = 8  # of a thread: 16 bytes of bfloat16, the widest access, and few enough not to spill
+_COPIED = 8  # elements that are only copied, in the room of a pair
+_WARPS = 4  # of a program, at most
 _HEADS = 8  # of a program, which share its cosines and sines
 
 
@@ -107,7 +109,10 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
     num_unchanged = int(changed[0]) if changed.numel() else layout.rotary_dim // 2
     power = triton.next_power_of_2
     pairs = power(layout.rotary_dim // 2)
-    tokens = min(power(layout.block_size), max(1, _TILE // pairs))
+    rest = power(2 * layout.head_dim - layout.rotary_dim)
+    width = max(pairs, rest // _COPIED)
+    tokens = min(power(layout.block_size), max(1, 32 * _WARPS * _PAIRS // width))
+    num_warps = min(_WARPS, max(1, tokens * width // (32 * _PAIRS)))
     for caches in stored_alike(kv_caches):
         num_heads = caches[0].shape[1]
         grid = (len(moves) * triton.cdiv(layout.block_size, tokens), len(caches), triton.cdiv(num_heads, _HEADS))
@@ -130,7 +135,8 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
             HEADS=_HEADS,
             BT=tokens,
             BP=pairs,
-            BR=power(2 * layout.head_dim - layout.rotary_dim),
+            BR=rest,
+            num_warps=num_warps,
         )
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from posenc_runtime.kernels import ops
+from tests.kernels.processes import output_of
 
 OFFSETS = torch.tensor([0, 0, 512, 1536, 512])  # of the scale that each block carries
 
@@ -36,13 +32,4 @@ def test_a_token_takes_the_row_of_its_position_in_the_part_of_its_blocks_scale(
 
 
 def test_the_kernel_equals_its_reference_in_the_interpreter() -> None:
-    # In a process of its own: Triton decides at import whether it interprets, and vLLM switches it off.
-    finished = subprocess.run(
-        [sys.executable, str(pathlib.Path(__file__).with_name("interpret_rope_rows.py"))],
-        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(pathlib.Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert finished.stdout.split() == ["1", "63", "256", "257", "1000"]
+    assert output_of("interpret_rope_rows.py", TRITON_INTERPRET="1").split() == ["1", "63", "256", "257", "1000"]

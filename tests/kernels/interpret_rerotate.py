@@ -1,0 +1,23 @@
+"""Run every case through the Triton kernel in the interpreter, and print what is wrong with each, as JSON."""
+
+from __future__ import annotations
+
+import json
+
+from posenc_runtime.kernels.rerotate import rerotate
+from tests.kernels.rerotate_cases import CASES, Case
+
+
+def main() -> None:
+    print(json.dumps({name: faults(case) for name, case in CASES.items()}))
+
+
+def faults(case: Case) -> list[str]:
+    before = case.memory()
+    after = [of_layer.clone() for of_layer in before]
+    rerotate(case.caches(after), case.moves(), case.change(), case.layout())
+    return case.faults(before, after)
+
+
+if __name__ == "__main__":
+    main()

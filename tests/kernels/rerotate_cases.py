@@ -1,0 +1,169 @@
+"""Re-rotations for the kernel, by hand, and what they must leave in memory: complex numbers in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from posenc_runtime.encodings.spec import Frequencies
+from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
+from tests.tolerance import KEY_STORED_BY_INTERPRETER, KEY_TURNED_BY_KERNEL
+
+NUM_BLOCKS = 8
+SOURCES, TARGETS = (3, 1, 6, 1), (3, 5, 6, 0)  # in place, copied, in place, copied once more
+LAST_POSITION = 1_048_575
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Layers of a paged cache, how their keys lie, and what changes.
+
+    Attributes:
+        num_heads: of each layer.
+        storage: "heads-first" is contiguous, "tokens-first" the transposed view that vLLM's CUDA backends hold,
+            "spaced" has as much room after each block, and "unaligned" begins one element late.
+        unchanged: pairs whose frequency stays.
+        ratio: by which the attention factor grows.
+    """
+
+    num_heads: tuple[int, ...] = (2,)
+    block_size: int = 4
+    head_dim: int = 32
+    rotary_dim: int = 32
+    is_neox_style: bool = True
+    dtype: torch.dtype = torch.float32
+    storage: str = "heads-first"
+    unchanged: tuple[int, ...] = ()
+    ratio: float = 1.0
+
+    def layout(self) -> KeyLayout:
+        return KeyLayout(self.block_size, self.head_dim, self.rotary_dim, self.is_neox_style)
+
+    def first_positions(self) -> tuple[int, ...]:
+        return (0, 700, LAST_POSITION - self.block_size + 1, 131_001)
+
+    def moves(self) -> BlockMoves:
+        return BlockMoves(torch.tensor(SOURCES), torch.tensor(TARGETS), torch.tensor(self.first_positions()))
+
+    def frequencies(self) -> tuple[Frequencies, Frequencies]:
+        pair = torch.arange(self.rotary_dim // 2)
+        before = (10_000.0 ** (-2 * pair.double() / self.rotary_dim)).float()
+        after = torch.where(torch.isin(pair, torch.tensor(self.unchanged)), before, before / 4)
+        return Frequencies(before, 1.25), Frequencies(after, 1.25 * self.ratio)
+
+    def change(self) -> ScaleChange:
+        return ScaleChange.between(*self.frequencies())
+
+    def memory(self) -> list[Tensor]:
+        """What lies under each layer, random."""
+        generator = torch.Generator().manual_seed(7)
+        sizes = [NUM_BLOCKS * heads * self.block_size * 2 * self.head_dim for heads in self.num_heads]
+        factor, begin = 2 if self.storage == "spaced" else 1, self.storage == "unaligned"
+        drawn = [torch.randn(factor * size + begin, generator=generator).to(self.dtype) for size in sizes]
+        for of_layer in drawn:
+            of_layer[::7] = -0.0  # which a turn by nothing would make positive; never both elements of a pair
+        return drawn
+
+    def caches(self, memory: list[Tensor]) -> list[Tensor]:
+        """The layers in it, ``[num_blocks, num_heads, block_size, 2 * head_dim]``, sharing it."""
+        return [self._cache(of_layer, heads) for of_layer, heads in zip(memory, self.num_heads, strict=True)]
+
+    def _cache(self, memory: Tensor, num_heads: int) -> Tensor:
+        tokens, width = self.block_size, 2 * self.head_dim
+        if self.storage == "tokens-first":
+            return memory.view(NUM_BLOCKS, tokens, num_heads, width).transpose(1, 2)
+        if self.storage == "spaced":
+            return memory.view(NUM_BLOCKS, 2, num_heads, tokens, width)[:, 0]
+        return memory[self.storage == "unaligned" :].view(NUM_BLOCKS, num_heads, tokens, width)
+
+    def faults(self, memory_before: list[Tensor], memory_after: list[Tensor]) -> list[str]:
+        """What is wrong with the memory after the moves, in words."""
+        found = []
+        for layer, (before, after) in enumerate(
+            zip(self.caches(memory_before), self.caches(memory_after), strict=True)
+        ):
+            for source, target, first in zip(SOURCES, TARGETS, self.first_positions(), strict=True):
+                where = f"layer {layer}, block {source} to {target}"
+                error = self._error(before[source], after[target], first)
+                if not error <= 1:  # nor a NaN
+                    found.append(f"{where}: turned keys are wrong by {error:.2f} times the tolerance")
+                kept = self._kept()
+                if not same_bits(before[source][..., kept], after[target][..., kept]):
+                    found.append(f"{where}: what does not turn has changed")
+            after[list(TARGETS)] = before[list(TARGETS)]  # and now nothing may differ, the room between blocks included
+        if not all(map(same_bits, memory_before, memory_after)):
+            found.append("memory outside the targets has changed")
+        return found
+
+    def _members(self) -> tuple[Tensor, Tensor]:
+        """Dims of the first and of the second elements of all pairs."""
+        pair = torch.arange(self.rotary_dim // 2)
+        return (pair, pair + self.rotary_dim // 2) if self.is_neox_style else (2 * pair, 2 * pair + 1)
+
+    def _kept(self) -> Tensor:
+        """Dims of a key and of its value that are the source's, to the bit."""
+        first, second = self._members()
+        unchanged = list(self.unchanged) if self.ratio == 1 else []
+        rest = torch.arange(self.rotary_dim, 2 * self.head_dim)
+        return torch.cat((first[unchanged], second[unchanged], rest))
+
+    def _error(self, before: Tensor, after: Tensor, first_position: int) -> float:
+        """The largest of a block, in parts of what is tolerated; each ``[num_heads, block_size, 2 * head_dim]``."""
+        first, second = self._members()
+        old, new = self.frequencies()
+        position = torch.arange(first_position, first_position + self.block_size).double()[:, None]
+        unrotated = torch.complex(before[..., first].double(), before[..., second].double()) * torch.polar(
+            torch.tensor(1 / old.attention_factor, dtype=torch.float64), -position * old.inv_freq.double()
+        )
+        expected = unrotated * torch.polar(
+            torch.tensor(new.attention_factor, dtype=torch.float64), position * new.inv_freq.double()
+        )
+        stored = KEY_STORED_BY_INTERPRETER[str(self.dtype).removeprefix("torch.")]
+        return max(
+            ((found.double() - part).abs() / (KEY_TURNED_BY_KERNEL * expected.abs() + stored * part.abs())).max().item()
+            for found, part in ((after[..., first], expected.real), (after[..., second], expected.imag))
+        )
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    integer = {2: torch.int16, 4: torch.int32}[one.element_size()]
+    return torch.equal(one.view(integer), other.view(integer))
+
+
+CASES = {
+    "neox": Case(),
+    "gptj": Case(is_neox_style=False),
+    "neox-partial": Case(head_dim=40, rotary_dim=16),
+    "gptj-partial": Case(head_dim=40, rotary_dim=16, is_neox_style=False),
+    "neox-head-of-48": Case(head_dim=48, rotary_dim=48),
+    "gptj-head-of-24-partly": Case(head_dim=24, rotary_dim=20, is_neox_style=False),
+    "neox-blocks-of-5": Case(block_size=5),
+    "gptj-blocks-of-7": Case(block_size=7, is_neox_style=False),
+    "blocks-of-more-than-a-tile": Case(num_heads=(1,), block_size=67, head_dim=64, rotary_dim=64),
+    "partial-blocks-of-more-than-a-tile": Case(num_heads=(1,), block_size=67, head_dim=128, rotary_dim=16),
+    "one-head": Case(num_heads=(1,)),
+    "nine-heads": Case(num_heads=(9,)),
+    "seventeen-heads-tokens-first": Case(num_heads=(17,), head_dim=16, rotary_dim=16, storage="tokens-first"),
+    "four-layers": Case(num_heads=(2, 2, 2, 2)),
+    "layers-of-unlike-heads": Case(num_heads=(2, 3, 2), storage="tokens-first"),
+    "neox-tokens-first": Case(num_heads=(3,), block_size=5, storage="tokens-first"),
+    "gptj-tokens-first": Case(num_heads=(3,), block_size=5, is_neox_style=False, storage="tokens-first"),
+    "neox-spaced": Case(storage="spaced"),
+    "gptj-spaced": Case(is_neox_style=False, storage="spaced"),
+    "unaligned": Case(num_heads=(2, 2), dtype=torch.bfloat16, storage="unaligned"),
+    "neox-bfloat16": Case(dtype=torch.bfloat16, ratio=1.07),
+    "gptj-bfloat16": Case(is_neox_style=False, dtype=torch.bfloat16, ratio=1.07),
+    "neox-float16": Case(dtype=torch.float16, ratio=1.07),
+    "gptj-float16": Case(is_neox_style=False, dtype=torch.float16, ratio=1.07),
+    "neox-ratio": Case(ratio=1.2),
+    "gptj-ratio-below-one": Case(is_neox_style=False, ratio=0.8),
+    "ratio-where-frequencies-stay": Case(unchanged=tuple(range(10)), ratio=1.2),
+    "neox-ten-unchanged": Case(unchanged=tuple(range(10))),
+    "gptj-ten-unchanged": Case(is_neox_style=False, unchanged=tuple(range(10))),
+    "bfloat16-ten-unchanged": Case(dtype=torch.bfloat16, unchanged=tuple(range(10))),
+    "unchanged-between-changed": Case(unchanged=(0, 5, 11)),
+    "gptj-unchanged-between-changed": Case(is_neox_style=False, unchanged=(1, 6)),
+    "nothing-turns": Case(unchanged=tuple(range(16))),
+}

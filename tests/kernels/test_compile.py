@@ -1,0 +1,50 @@
+"""What the compiler makes of the Triton kernels for an H100, which needs no GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pathlib
+
+import pytest
+
+from tests.kernels.processes import output_of
+
+
+def ptxas() -> pathlib.Path | None:
+    """The assembler in the Triton wheel, found without an import of Triton."""
+    triton = importlib.util.find_spec("triton")
+    if triton is None or triton.origin is None:
+        return None
+    return pathlib.Path(triton.origin).parent / "backends/nvidia/bin/ptxas"
+
+
+@pytest.fixture(scope="module")
+def opcodes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
+    assembler = ptxas()
+    if assembler is None or not assembler.exists():
+        pytest.skip("the Triton wheel brings no ptxas here")
+    cache = str(tmp_path_factory.mktemp("triton"))
+    found: dict[str, dict[str, int]] = json.loads(
+        output_of("compile_sm90.py", TRITON_INTERPRET="0", TRITON_CACHE_DIR=cache)
+    )
+    return found
+
+
+def test_no_kernel_spills_registers_or_takes_local_memory(opcodes: dict[str, dict[str, int]]) -> None:
+    for name, counts in opcodes.items():
+        assert sum(counts.values()) > 50, f"{name}: no machine code was listed"
+        assert counted(counts, "LDL") == counted(counts, "STL") == 0, name
+
+
+def test_keys_and_values_are_read_and_written_sixteen_bytes_at_a_time(opcodes: dict[str, dict[str, int]]) -> None:
+    for name, counts in opcodes.items():
+        stores, wide_stores = counted(counts, "STG"), counted(counts, "STG", ".128")
+        assert stores == wide_stores > 0, name
+        # each stored element has been loaded; what is loaded besides are 64-bit block numbers, addresses, positions
+        assert counted(counts, "LDG", ".128") >= wide_stores, name
+        assert counted(counts, "LDG") == counted(counts, "LDG", ".128") + counted(counts, "LDG", ".64"), name
+
+
+def counted(counts: dict[str, int], opcode: str, modifier: str = "") -> int:
+    return sum(count for name, count in counts.items() if name.split(".")[0] == opcode and modifier in name)
