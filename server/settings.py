@@ -36,7 +36,7 @@ class ScalingSettings(BaseModel):
     scales: list[float] = [1.0]
     headroom_tokens: int = Field(default=256, ge=1)
     on_crossing: OnCrossing = "rerotate"
-    rerotate_budget_tokens: int = Field(default=8192, ge=1)
+    rerotate_budget_tokens: int = Field(default=2048, ge=1)
     prefix_reuse: PrefixReuse = "exact"
     rope_theta: float | None = Field(default=None, gt=1)
     allow_beyond_trained: bool = False

@@ -270,7 +270,13 @@ class ScaleCoordinator:
         """A request ended, for whatever reason. Returns what its response says about it."""
         self.generated(request_id, num_output_tokens)
         self._ledger.release(request_id)
-        running = self._requests.pop(request_id)
+        said = self.said_so_far(request_id)
+        del self._requests[request_id]
+        return said
+
+    def said_so_far(self, request_id: str) -> dict[str, Any]:
+        """What the response of a request says, or would say if it ended now."""
+        running = self._requests[request_id]
         # A request that was preempted and never resumed had come further than its blocks say.
         scale = running.crossings[-1]["to"] if running.crossings else self.deployment.scales[running.first_index]
         response = {

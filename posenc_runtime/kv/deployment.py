@@ -50,7 +50,7 @@ class Deployment:
     scales: tuple[float, ...] = (1.0,)
     headroom_tokens: int = 256
     on_crossing: OnCrossing = "rerotate"
-    rerotate_budget_tokens: int = 8192
+    rerotate_budget_tokens: int = 2048
     prefix_reuse: PrefixReuse = "exact"
     rope_theta: float | None = None
     allow_beyond_trained: bool = False

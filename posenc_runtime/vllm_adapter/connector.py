@@ -21,7 +21,7 @@ from posenc_runtime.vllm_adapter.active import KEY, deployment_of
 from posenc_runtime.vllm_adapter.prometheus import PosencPromMetrics
 from posenc_runtime.vllm_adapter.scheduler_half import PosencMetadata, SchedulerHalf
 from posenc_runtime.vllm_adapter.stats import PosencStats
-from posenc_runtime.vllm_adapter.support import refuse_unsupported
+from posenc_runtime.vllm_adapter.support import refuse_cache_groups, refuse_unsupported
 from posenc_runtime.vllm_adapter.worker_half import WorkerHalf
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
                 f"kv_connector PosencConnector needs additional_config.{KEY}, which says what to scale and how"
             )
         refuse_unsupported(vllm_config)
+        refuse_cache_groups(deployment, kv_cache_config)
         self._scheduler: SchedulerHalf | None = None
         self._worker: WorkerHalf | None = None
         if role == KVConnectorRole.SCHEDULER:

@@ -55,7 +55,11 @@ class PrefixReuse:
             num_local_tokens: what the prefix cache has at the request's own scale.
             max_tokens: longest prefix that the request may find.
         """
-        if request.request_id in self._refused or not self._manager.prefix_cache_lookup_enabled(request):
+        # A request that was preempted, or is recomputed, goes its own way again; and a session that goes on and on has
+        # no response that could say what it reused.
+        if request.num_preemptions or request.resumable or request.request_id in self._refused:
+            return
+        if not self._manager.prefix_cache_lookup_enabled(request):
             return
         best: _Found | None = None
         for index, block_hashes in self._half.hashes_at_other_scales(request).items():

@@ -22,7 +22,8 @@ class Rerotation:
     """Knows the caches of every KV cache group, how their keys lie, and how to get from one scale to another.
 
     Raises:
-        ValueError: when the keys of a backend cannot be reached, or layers rotate differently.
+        ValueError: when the keys of a backend cannot be reached, are not stored as they must be, or layers rotate
+            differently.
     """
 
     def __init__(
@@ -42,6 +43,8 @@ class Rerotation:
         self._groups = [
             (_distinct(kv_caches, group), self._layout(kv_caches, group)) for group in kv_cache_config.kv_cache_groups
         ]
+        for caches, layout in self._groups:
+            layout.check(caches)
         self._changes: dict[tuple[int, int], ScaleChange] = {}
 
     def apply(self, rotation: Rotation) -> None:

@@ -11,6 +11,9 @@ import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from posenc_runtime.kv.admission import admit
+from posenc_runtime.kv.deployment import Deployment
+
 _DATA = "data: "
 _DONE = "[DONE]"
 
@@ -27,6 +30,38 @@ def announce_scales(state: Any) -> None:
     if completion is not None:
         completion.completion_stream_generator = _streaming(completion.completion_stream_generator)
         completion.request_output_to_completion_response = _whole(completion.request_output_to_completion_response)
+
+
+def announce_stopped(engine: Any, deployment: Deployment) -> None:
+    """Let an answer that ended at a stop string name its scale, where requests stay at the one they were admitted at.
+
+    Stop strings are found in this process, and what the engine says at the end of a request is lost. Where requests
+    cross, our scheduler says it with every output.
+
+    Args:
+        engine: vLLM's client of the engine; its ``generate`` is wrapped.
+    """
+    stock = engine.generate
+
+    async def generate(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        async for output in stock(prompt, sampling_params, *args, **kwargs):
+            if output.finished and output.kv_transfer_params is None:
+                admission = admit(
+                    deployment,
+                    num_prompt_tokens=len(output.prompt_token_ids),
+                    max_tokens=sampling_params.max_tokens,
+                )
+                output.kv_transfer_params = {
+                    "posenc": {
+                        "rope_type": deployment.rope_type,
+                        "scale": deployment.scales[admission.scale_index],
+                        "admission_tokens": admission.admission_tokens,
+                        "crossings": [],
+                    }
+                }
+            yield output
+
+    engine.generate = generate
 
 
 def _whole(respond: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.core.kv_cache_utils import KVCacheBlock
     from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.engine import EngineCoreOutputs
+    from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.request import Request
 
     from posenc_runtime.vllm_adapter.scheduler_half import SchedulerHalf
@@ -69,6 +71,8 @@ class PosencScheduler(Scheduler):
         held = list(self._held(request))
         while (chosen := self._blocks_to_copy(request, held)) is None:
             victim = self._least_important()
+            if not self._request_blocks_can_be_freed(victim):
+                return  # its blocks come free when the step in flight is through; until then this one waits
             self.running.remove(victim)
             self._preempt_request(victim, time.monotonic())
             if victim is request:
@@ -171,6 +175,30 @@ class PosencScheduler(Scheduler):
         # A request that is resumed in this very step must be new to the workers' batch.
         self.prev_step_scheduled_req_ids.discard(request.request_id)
         super()._preempt_request(request, timestamp, drop_stale_output)
+
+    def _handle_blocked_waiting_request(self, request: Request) -> bool:
+        """A request that is crossing is not scheduled, but its adapter has its place: it may be back in this step."""
+        if self.lora_config and request.lora_request:
+            adapters = {other.lora_request.lora_int_id for other in self.running if other.lora_request}
+            if len(adapters | {request.lora_request.lora_int_id}) > self.lora_config.max_loras:
+                return False
+        ready: bool = super()._handle_blocked_waiting_request(request)
+        return ready
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        """Where a stop string may end a request, every output says what the last one would.
+
+        Stop strings are found outside the engine, which is then only told to forget the request.
+        """
+        outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
+        for of_client in outputs.values():
+            for output in of_client.outputs:
+                request = self.requests.get(output.request_id)
+                if request and request.sampling_params and request.sampling_params.stop and not output.finished:
+                    output.kv_transfer_params = self._half.said_so_far(request)
+        return outputs
 
     def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
         self._give_back(self._half.abandoned(request))

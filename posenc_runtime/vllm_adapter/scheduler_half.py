@@ -142,7 +142,9 @@ class SchedulerHalf:
     def build_metadata(self, scheduler_output: SchedulerOutput) -> PosencMetadata:
         """The step's plan. Blocks given back come first: the same step may have handed them to somebody else."""
         for request_id in scheduler_output.preempted_req_ids or ():
-            self._coordinator.preempted(request_id)
+            # One that was preempted by a reset of the prefix cache may have been cancelled since.
+            if request_id in self._client_salts:
+                self._coordinator.preempted(request_id)
         num_scheduled = scheduler_output.num_scheduled_tokens
         tables = []
         for new in scheduler_output.scheduled_new_reqs:
@@ -166,6 +168,10 @@ class SchedulerHalf:
             for ids, block_size in zip(block_ids, self._block_sizes, strict=True):
                 self._coordinator.hit(request_id, ids[: num_hit_tokens // block_size])
         return PosencMetadata(self._coordinator.take_plan())
+
+    def said_so_far(self, request: Request) -> dict[str, Any]:
+        """What the response would say if a request ended now."""
+        return {"posenc": self._coordinator.said_so_far(request.request_id)}
 
     def request_finished(self, request: Request) -> dict[str, Any]:
         """What the response says about a request that ended."""

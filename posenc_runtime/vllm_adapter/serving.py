@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.requests import check_on_crossing, default_max_tokens
-from posenc_runtime.vllm_adapter.responses import announce_scales
+from posenc_runtime.vllm_adapter.responses import announce_scales, announce_stopped
 from posenc_runtime.vllm_adapter.support import refuse_unsupported
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ async def build_openai_app(args: argparse.Namespace, engine: Any, deployment: De
     from vllm.entrypoints.launchers.api_server.app_state import init_app_state
     from vllm.entrypoints.launchers.app import build_app
 
+    if not (deployment.crosses or deployment.rerotates):
+        announce_stopped(engine, deployment)
     tasks = await engine.get_supported_tasks()
     app: FastAPI = build_app(args, tasks, engine.model_config)
     await init_app_state(engine, app.state, args, tasks)

@@ -10,6 +10,12 @@ from posenc_runtime.vllm_adapter.model_source import condition_of_rotating, has_
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+    from posenc_runtime.kv.deployment import Deployment
+
+
+_TURNED_DTYPES = ("auto", "float16", "bfloat16")
 
 
 class Unsupported(ValueError):
@@ -76,16 +82,39 @@ def _refuse_moving_requests(vllm_config: VllmConfig) -> None:
 
 
 def _refuse_rerotation(vllm_config: VllmConfig) -> None:
-    if vllm_config.cache_config.cache_dtype.startswith("fp8"):
+    if vllm_config.cache_config.cache_dtype not in _TURNED_DTYPES:
         raise Unsupported(
             f"kv_cache_dtype {vllm_config.cache_config.cache_dtype} cannot be re-rotated: a turned key can outgrow the "
             "scale that it was quantised with. Set on_crossing to recompute or pin, and prefix_reuse to exact"
+        )
+    if window := vllm_config.model_config.get_sliding_window():
+        raise Unsupported(
+            "re-rotation needs layers that keep all keys of a request, but this model has a sliding window of "
+            f"{window} tokens: set on_crossing to recompute or pin, and prefix_reuse to exact"
         )
     for architecture in vllm_config.model_config.architectures:
         if condition := condition_of_rotating(architecture):
             raise Unsupported(
                 f"re-rotation needs a model that rotates the keys of every layer, but {architecture} of vLLM asks "
                 f"`{condition}` first: set on_crossing to recompute or pin, and prefix_reuse to exact"
+            )
+
+
+def refuse_cache_groups(deployment: Deployment, kv_cache_config: KVCacheConfig) -> None:
+    """Check how the layers' keys are cached.
+
+    Raises:
+        Unsupported: when keys are to be re-rotated, and some are given back while their request goes on.
+    """
+    if not deployment.rerotates:
+        return
+    for group in kv_cache_config.kv_cache_groups:
+        kind = type(group.kv_cache_spec).__name__
+        if kind != "FullAttentionSpec":
+            raise Unsupported(
+                f"re-rotation needs layers that keep all keys of a request, but {group.layer_names[0]} and "
+                f"{len(group.layer_names) - 1} others have a {kind}: set on_crossing to recompute or pin, and "
+                "prefix_reuse to exact"
             )
 
 

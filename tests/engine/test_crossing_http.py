@@ -13,6 +13,7 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.deploy.dashboard_queries import missing_from_exposition
 from tests.engine.running_server import running_server
 
 HEADROOM = 8
@@ -74,6 +75,8 @@ def test_a_response_lists_its_crossings_and_so_do_the_metrics(client: openai.Ope
     assert seen["posenc_rerotated_tokens_total", ()] >= 256 + 512
     assert seen["posenc_crossing_wait_seconds_count", ()] >= 2
     assert seen["posenc_rerotate_seconds_count", ()] >= 24  # a block a step
+    exposed = httpx.get(f"{address}/metrics", timeout=60).text
+    assert missing_from_exposition(exposed) == ["posenc_prefix_reused_tokens_total"]
 
 
 def test_a_streamed_answer_lists_its_crossings_in_its_last_chunk(client: openai.OpenAI) -> None:
@@ -84,6 +87,17 @@ def test_a_streamed_answer_lists_its_crossings_in_its_last_chunk(client: openai.
     )
     said = [chunk.model_dump().get("kv_transfer_params") for chunk in chunks]
     assert [len(each["posenc"]["crossings"]) for each in said if each] == [1]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_an_answer_that_ends_at_a_stop_string_lists_its_crossings(stream: bool, client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "prompt": "s" * 240, "max_tokens": 60, "seed": 1}
+    full = client.completions.create(**asked, extra_body={"ignore_eos": True}).choices[0].text
+    stop = next(full[at : at + 3] for at in range(30, 57) if full.find(full[at : at + 3]) == at)
+    answer = client.completions.create(**asked, stop=stop, stream=stream, extra_body={"ignore_eos": True})
+    *_, last = answer if stream else [answer]
+    said = last.model_dump()["kv_transfer_params"]["posenc"]
+    assert (said["scale"], [crossing["at"] for crossing in said["crossings"]]) == (2.0, [256])
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,7 @@ def test_logprobs_stop_and_echo_are_vllms_own(client: openai.OpenAI) -> None:
     stop = full[3]
     stopped = client.completions.create(model="tiny", prompt="e", max_tokens=16, temperature=0, stop=stop)
     assert stopped.choices[0].finish_reason == "stop" and stopped.choices[0].text == full.partition(stop)[0]
+    assert posenc_of(stopped) == {"rope_type": "yarn", "scale": 1.0, "admission_tokens": 17, "crossings": []}
 
 
 def test_the_other_routes_answer(http: httpx.Client, client: openai.OpenAI) -> None:
@@ -154,7 +155,8 @@ def test_metrics_have_ours_beside_vllms_and_the_dashboard_finds_all_that_it_asks
     text = http.get("/metrics").text
     assert "vllm:time_to_first_token_seconds_bucket" in text
     assert "posenc_strategy_info{" in text and 'scales="1,2,4,8"' in text
-    assert missing_from_exposition(text) == []
+    # Both have a series for each pair of scales that keys may go between: none, where every request is pinned.
+    assert missing_from_exposition(text) == ["posenc_crossings_total", "posenc_prefix_reused_tokens_total"]
 
 
 CHAT = [{"role": "user", "content": "hello"}]

@@ -247,7 +247,7 @@ class ModelEngine:
 
     def _takes_copies(self, request: Request, hits: list[int]) -> bool:
         """As ``PrefixReuse.find``, and vLLM's admission of a request whose keys are still to be loaded."""
-        if self.deployment.prefix_reuse == "exact" or request.refused:
+        if self.deployment.prefix_reuse == "exact" or request.refused or request.has_run:
             return False
         found, from_index = hits, request.first
         for index in range(len(self.deployment.scales)):

@@ -7,7 +7,8 @@ import types
 from collections.abc import AsyncIterator
 from typing import Any
 
-from posenc_runtime.vllm_adapter.responses import announce_scales
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.responses import announce_scales, announce_stopped
 
 SAID = {"posenc": {"scale": 4.0}}
 UNSCALED = {"posenc": {"scale": 1.0}}
@@ -83,3 +84,25 @@ async def test_of_several_prompts_every_scale_is_said_in_their_order() -> None:
 def test_of_one_prompt_an_answer_says_what_the_connector_said() -> None:
     whole = announced().request_output_to_completion_response([output("a", SAID)], "request")
     assert whole.kv_transfer_params == SAID
+
+
+async def test_an_answer_of_which_the_engine_said_nothing_names_the_scale_it_was_admitted_at() -> None:
+    class Engine:
+        async def generate(self, prompt: str, sampling_params: Any, request_id: str) -> AsyncIterator[Any]:
+            for finished, said in ((False, None), (True, SAID if prompt == "told" else None)):
+                yield types.SimpleNamespace(finished=finished, kv_transfer_params=said, prompt_token_ids=[1] * 500)
+
+    engine = Engine()
+    yarn = Deployment(
+        rope_type="yarn",
+        scales=(1.0, 4.0),
+        original_max_position_embeddings=512,
+        max_model_len=2048,
+        on_crossing="pin",
+    )
+    announce_stopped(engine, yarn)
+    asked = types.SimpleNamespace(max_tokens=100)
+    stopped = [output.kv_transfer_params async for output in engine.generate("stopped", asked, "1")]
+    report = {"rope_type": "yarn", "scale": 4.0, "admission_tokens": 600, "crossings": []}
+    assert stopped == [None, {"posenc": report}]
+    assert [output.kv_transfer_params async for output in engine.generate("told", asked, "2")] == [None, SAID]

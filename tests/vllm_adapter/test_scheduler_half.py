@@ -6,6 +6,7 @@ import pytest
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request
 
 from posenc_runtime.kv.deployment import Deployment
@@ -67,3 +68,11 @@ def test_a_clients_salt_still_separates_clients_at_the_same_scale(half: Schedule
     one = arrived(half, "a", max_tokens=60, cache_salt="tenant-1")
     other = arrived(half, "b", max_tokens=60, cache_salt="tenant-2")
     assert not set(one.block_hashes) & set(other.block_hashes)
+
+
+def test_a_request_that_was_preempted_by_a_reset_and_cancelled_since_is_passed_over(half: SchedulerHalf) -> None:
+    arrived(half, "stays", max_tokens=8)
+    half.request_finished(arrived(half, "leaves", max_tokens=8))
+    output = SchedulerOutput.make_empty()
+    output.preempted_req_ids = {"stays", "leaves"}
+    assert half.build_metadata(output).plan.block_scales == {}

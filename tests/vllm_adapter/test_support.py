@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from posenc_runtime.vllm_adapter.support import Unsupported, refuse_checkpoint
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
+from posenc_runtime.vllm_adapter.support import Unsupported, refuse_cache_groups, refuse_checkpoint, refuse_unsupported
 
 LLAMA = {"rope_type": "default", "rope_theta": 10000.0}
 
@@ -73,3 +75,85 @@ def test_architectures_that_only_the_transformers_backend_runs_are_refused_by_na
 def test_checkpoints_that_cannot_be_scaled_are_refused_with_the_reason(rope_parameters: Any, rule: str) -> None:
     with pytest.raises(Unsupported, match=rule):
         refuse_checkpoint(config(rope_parameters), ["BloomForCausalLM"])
+
+
+def engine(**changed: Any) -> types.SimpleNamespace:
+    """A configuration of vLLM's that is served, but for what is changed: ``section__setting``."""
+    sections: dict[str, dict[str, Any]] = {
+        "kv_transfer_config": {"kv_connector": CONNECTOR, "kv_role": "kv_both"},
+        "scheduler_config": {"scheduler_cls": SCHEDULER, "async_scheduling": False},
+        "cache_config": {"cache_dtype": "auto"},
+        "model_config": {
+            **{"is_encoder_decoder": False, "is_multimodal_model": False, "use_mla": False, "runner_type": "generate"},
+            **{"architectures": ["LlamaForCausalLM"], "hf_text_config": config({"rope_type": "default"})},
+            "get_sliding_window": lambda: None,
+            "using_transformers_backend": lambda: False,
+        },
+        "parallel_config": {
+            **{"prefill_context_parallel_size": 1, "decode_context_parallel_size": 1, "enable_dbo": False}
+        },
+    }
+    for path, value in changed.items():
+        section, _, setting = path.partition("__")
+        sections[section][setting] = value
+    made = {name: types.SimpleNamespace(**values) for name, values in sections.items()}
+    return types.SimpleNamespace(**made, speculative_config=None, additional_config={})
+
+
+def deployed(vllm_config: types.SimpleNamespace, **settings: Any) -> types.SimpleNamespace:
+    yarn = Deployment(
+        rope_type="yarn", scales=(1.0, 2.0), original_max_position_embeddings=256, max_model_len=512, **settings
+    )
+    vllm_config.additional_config = {"posenc": yarn.to_mapping()}
+    return vllm_config
+
+
+MOVING = [
+    pytest.param({"scheduler_config__scheduler_cls": None}, "scheduler_cls must be ", id="stock-scheduler"),
+    pytest.param({"scheduler_config__async_scheduling": True}, "async_scheduling must be off", id="async-scheduling"),
+]
+TURNING = [
+    pytest.param({"cache_config__cache_dtype": "fp8"}, "kv_cache_dtype fp8 cannot be re-rotated", id="fp8"),
+    pytest.param(
+        {"cache_config__cache_dtype": "int8_per_token_head"}, "kv_cache_dtype int8_per_token_head cannot", id="int8"
+    ),
+    pytest.param(
+        {"model_config__get_sliding_window": lambda: 4096}, "a sliding window of 4096 tokens", id="sliding-window"
+    ),
+    pytest.param(
+        {"model_config__architectures": ["CohereForCausalLM"]}, "needs a model that rotates the keys", id="some-layers"
+    ),
+]
+
+
+@pytest.mark.parametrize(("changed", "rule"), [*MOVING, *TURNING])
+@pytest.mark.parametrize("settings", [{}, {"on_crossing": "pin", "prefix_reuse": "rerotate"}], ids=["cross", "reuse"])
+def test_what_keys_cannot_be_turned_in_is_refused(settings: dict[str, Any], changed: dict[str, Any], rule: str) -> None:
+    refuse_unsupported(deployed(engine(), **settings))
+    with pytest.raises(Unsupported, match=rule):
+        refuse_unsupported(deployed(engine(**changed), **settings))
+
+
+@pytest.mark.parametrize(("changed", "rule"), TURNING)
+def test_what_keys_cannot_be_turned_in_is_served_by_computing_them_again(changed: dict[str, Any], rule: str) -> None:
+    refuse_unsupported(deployed(engine(**changed), on_crossing="recompute"))
+    refuse_unsupported(deployed(engine(**changed, scheduler_config__scheduler_cls=None), on_crossing="pin"))
+
+
+def test_layers_that_give_keys_back_are_refused_where_keys_are_turned() -> None:
+    kinds = [type(name, (), {})() for name in ("FullAttentionSpec", "ChunkedLocalAttentionSpec")]
+    groups = [types.SimpleNamespace(kv_cache_spec=kind, layer_names=["layers.0", "layers.1"]) for kind in kinds]
+    turning, pinned = (
+        Deployment(
+            rope_type="yarn",
+            scales=(1.0, 2.0),
+            original_max_position_embeddings=256,
+            max_model_len=512,
+            on_crossing=on_crossing,
+        )
+        for on_crossing in ("rerotate", "pin")
+    )
+    refuse_cache_groups(turning, types.SimpleNamespace(kv_cache_groups=groups[:1]))
+    refuse_cache_groups(pinned, types.SimpleNamespace(kv_cache_groups=groups))
+    with pytest.raises(Unsupported, match=r"layers\.0 and 1 others have a ChunkedLocalAttentionSpec"):
+        refuse_cache_groups(turning, types.SimpleNamespace(kv_cache_groups=groups))
