@@ -35,6 +35,9 @@ def prepare_environment(*, verbose: bool, world_size: int) -> None:
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     # The deployment's largest scale covers max_model_len; a tokenizer's model_max_length must not refuse it.
     os.environ.setdefault("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
+    # An idle connection must be closed by whoever sends on it: a server that closes first resets the request that is
+    # just under way. vLLM's 5 s are httpx's own; load balancers keep idle connections for 60 s.
+    os.environ.setdefault("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "75")
     # With any connector vLLM reserves a second core a worker for network transfers, of which there are none here;
     # on two cores that leaves the worker without a core of its own.
     os.environ.setdefault("VLLM_CPU_NUM_OF_RESERVED_CPU", str(world_size))
@@ -87,6 +90,7 @@ async def build_openai_app(args: argparse.Namespace, engine: Any, deployment: De
 
 async def serve(app: FastAPI, sock: Any, args: argparse.Namespace) -> Any:
     """Serve until a signal says stop; returns vLLM's shutdown task, to be awaited after the engine has stopped."""
+    from vllm import envs
     from vllm.entrypoints.launchers.launcher import serve_http
 
     return await serve_http(
@@ -96,6 +100,7 @@ async def serve(app: FastAPI, sock: Any, args: argparse.Namespace) -> Any:
         host=args.host,
         port=args.port,
         log_level=args.uvicorn_log_level,
+        timeout_keep_alive=envs.VLLM_HTTP_TIMEOUT_KEEP_ALIVE,
         access_log=not args.disable_uvicorn_access_log,
         ssl_keyfile=args.ssl_keyfile,
         ssl_certfile=args.ssl_certfile,

@@ -53,6 +53,8 @@ def running(command: Command, *, waiting: Callable[[], None] = lambda: None) -> 
     Args:
         waiting: called now and then until the server is up.
 
+    What goes wrong while it serves is raised with the end of its log as a note.
+
     Raises:
         ServerFailed: when it ends or is not up after ten minutes.
     """
@@ -70,7 +72,13 @@ def running(command: Command, *, waiting: Callable[[], None] = lambda: None) -> 
         )
         try:
             _wait_until_healthy(process, address, log, waiting)
-            yield address
+            try:
+                yield address
+            except Exception as error:
+                ended = process.poll()
+                state = "still runs" if ended is None else f"ended with status {ended}"
+                error.add_note(f"the server {state}; its log ends with\n{_end(log)}")
+                raise
         finally:
             _stop(process)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
+import time
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from typing import Any
 
 import httpx
@@ -49,6 +52,20 @@ def test_a_completion_says_the_scale_that_it_ran_at(client: openai.OpenAI) -> No
     answer = client.completions.create(model="tiny", prompt="a" * 600, max_tokens=8, temperature=0)
     assert posenc_of(answer) == {"rope_type": "yarn", "scale": 4.0, "admission_tokens": 608, "crossings": []}
     assert answer.usage is not None and answer.usage.completion_tokens == 8
+
+
+def test_a_connection_outlives_the_5_seconds_that_clients_keep_an_idle_one(address: str) -> None:
+    # Were the server to close it first, the close would meet the client's next request and reset it.
+    url = httpx.URL(address)
+    connection = HTTPConnection(url.host, url.port, timeout=60)
+    with contextlib.closing(connection):
+        connection.connect()
+        first = connection.sock
+        for idle in (5.5, 0.0):
+            connection.request("GET", "/health")
+            assert connection.getresponse().read() == b""
+            time.sleep(idle)
+        assert connection.sock is first
 
 
 def test_of_several_prompts_each_ones_scale_is_said(client: openai.OpenAI) -> None:
