@@ -1,0 +1,25 @@
+"""No bias: attention that knows order by its causal mask alone (NoPE; Kazemnejad et al. 2023, arXiv:2305.19466)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from posenc_runtime.encodings.distance import Flat
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoBias:
+    """
+    Attributes:
+        num_heads: query heads.
+    """
+
+    bias_type: ClassVar[str] = "none"
+    num_heads: int
+
+    def form(self) -> Flat:
+        return Flat(self.num_heads)
+
+
+BIAS = NoBias
