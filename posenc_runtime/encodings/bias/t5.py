@@ -1,4 +1,4 @@
-"""T5's relative bias for decoders, learned by bucket of distance (Raffel et al. 2020, arXiv:1910.10683, section 2.1)."""
+"""T5's relative bias for decoders, learned by distance bucket (Raffel et al. 2020, arXiv:1910.10683, section 2.1)."""
 
 from __future__ import annotations
 
