@@ -16,7 +16,7 @@ from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
 from posenc_runtime.vllm_adapter.engine_args import ArgumentRefused, command_line, serve_arguments
 from posenc_runtime.vllm_adapter.support import Unsupported
 from server import report
-from server.deployment import checkpoint_of, deployment_of
+from server.deployment import attention_of, checkpoint_of, deployment_of
 from server.load import ConfigurationError, load
 
 app = typer.Typer(
@@ -57,6 +57,7 @@ def serve(
             model=settings.model,
             served_model_name=settings.served_model_name,
             deployment=deployment,
+            attention=attention_of(settings),
             engine=engine,
             http=http,
         )
@@ -95,6 +96,7 @@ def check(
             model=settings.model,
             served_model_name=settings.served_model_name,
             deployment=deployment,
+            attention=attention_of(settings),
             engine=settings.engine,
             http={"host": settings.server.host, "port": settings.server.port, **settings.server.arguments},
         )
@@ -111,8 +113,9 @@ def flags(file: File, overrides: Overrides = None) -> None:
         settings = load(file, overrides)
         serving.prepare_environment(verbose=False, world_size=1)
         deployment = deployment_of(settings, checkpoint_of(settings))
+        arguments = command_line(deployment, settings.engine, attention_of(settings))
         _out.print(
-            "vllm serve " + shlex.join([settings.model, *command_line(deployment, settings.engine)]),
+            "vllm serve " + shlex.join([settings.model, *arguments]),
             markup=False,
             highlight=False,
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.kv.deployment import UNROTATED, Deployment
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.checkpoint import Checkpoint, UnreadableCheckpoint, read_checkpoint
 from posenc_runtime.vllm_adapter.support import Unsupported
 from server.load import ConfigurationError
@@ -30,15 +31,17 @@ def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployme
         ConfigurationError: when two contradict each other, or the trained length is known to nobody.
     """
     scaling = settings.scaling
+    if checkpoint is not None and checkpoint.spec is None:
+        return _unrotated(settings, checkpoint)
     trained = scaling.original_max_position_embeddings
     if trained is None:
-        if checkpoint is None:
+        if checkpoint is None or checkpoint.max_position_embeddings is None:
             raise ConfigurationError(
                 "scaling.original_max_position_embeddings: must be given, because the configuration of model "
-                f"{settings.model!r} cannot be read"
+                f"{settings.model!r} cannot be read, or does not say it"
             )
         trained = checkpoint.max_position_embeddings
-    elif checkpoint is not None and trained > checkpoint.max_position_embeddings:
+    elif checkpoint is not None and trained > (checkpoint.max_position_embeddings or trained):
         raise ConfigurationError(
             "scaling.original_max_position_embeddings: must not exceed the checkpoint's max_position_embeddings "
             f"{checkpoint.max_position_embeddings}, got {trained}"
@@ -59,3 +62,36 @@ def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployme
         )
     except ValueError as error:
         raise ConfigurationError(f"scaling.{error}") from None
+
+
+def attention_of(settings: Settings) -> AttentionChoice:
+    """Which attention layers get."""
+    return AttentionChoice(**settings.attention.model_dump())
+
+
+def _unrotated(settings: Settings, checkpoint: Checkpoint) -> Deployment:
+    """The deployment of a model without rotary embeddings: everything but scaling.
+
+    Raises:
+        ConfigurationError: when scaling is asked for, or nobody says how long requests may be.
+    """
+    asked = settings.scaling.model_fields_set - {"headroom_tokens"}
+    if asked:
+        raise ConfigurationError(
+            f"scaling.{min(asked)}: must not be given, because {checkpoint.architecture} has no rotary embeddings to "
+            "scale: leave the section out"
+        )
+    longest = settings.max_model_len or checkpoint.max_position_embeddings
+    if longest is None:
+        raise ConfigurationError(
+            f"max_model_len: must be given, because the configuration of model {settings.model!r} does not say how "
+            "long its requests may be"
+        )
+    return Deployment(
+        rope_type=UNROTATED,
+        original_max_position_embeddings=checkpoint.max_position_embeddings or longest,
+        max_model_len=longest,
+        headroom_tokens=settings.scaling.headroom_tokens,
+        on_crossing="pin",
+        allow_beyond_trained=True,
+    )

@@ -17,6 +17,8 @@ _BYTES_PER_VALUE = {"float32": 4, "float": 4}  # every other data type that vLLM
 def headline(settings: Settings, deployment: Deployment) -> str:
     """One line: what is served, and how it is scaled."""
     name = settings.served_model_name or settings.model
+    if not deployment.rotates:
+        return f"[bold]{name}[/]: no rotary embeddings, nothing to scale; serves {deployment.max_model_len} tokens"
     scales = ", ".join(deployment.scale_set.label(index) for index in range(len(deployment.scales)))
     return (
         f"[bold]{name}[/]: trained on {deployment.original_max_position_embeddings} tokens, serves "
@@ -32,7 +34,7 @@ def scales_table(deployment: Deployment, checkpoint: Checkpoint | None) -> Table
     shortest = 1
     for index, (scale, length) in enumerate(zip(deployment.scales, deployment.scale_set.lengths, strict=True)):
         row = [deployment.scale_set.label(index), f"{shortest} to {length} tokens"]
-        if checkpoint is None:
+        if checkpoint is None or checkpoint.spec is None:
             row += ["unknown", "unknown"]
         else:
             own = deployment.method.frequencies(checkpoint.spec, 1.0)
@@ -47,7 +49,9 @@ def scales_table(deployment: Deployment, checkpoint: Checkpoint | None) -> Table
 def table_memory(deployment: Deployment, checkpoint: Checkpoint | None, dtype: str) -> str:
     """Memory that the stacked table of cosines and sines takes on each worker."""
     num_rows = deployment.scale_set.num_rows
-    if checkpoint is None:
+    if not deployment.rotates:
+        return "table: none"
+    if checkpoint is None or checkpoint.spec is None:
         return f"table: {num_rows} rows; its memory is unknown, because the model's configuration cannot be read"
     num_bytes = num_rows * checkpoint.spec.rotary_dim * _BYTES_PER_VALUE.get(dtype, 2)
     return f"table: {num_rows} rows of {checkpoint.spec.rotary_dim} values, {num_bytes / 2**20:.2f} MiB a worker"

@@ -9,6 +9,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from posenc_runtime.encodings.scaling import available, method
 from posenc_runtime.kv.deployment import OnCrossing, PrefixReuse
+from posenc_runtime.vllm_adapter.attention.choice import Backend
 from server.parameters import parameters_model
 
 
@@ -55,6 +56,22 @@ class ScalingSettings(BaseModel):
         return dict(self.model_extra or {})
 
 
+class AttentionSettings(BaseModel):
+    """Which attention layers get.
+
+    Attributes:
+        backend: ``auto`` takes ours where a layer has a distance bias or contextual positions, and vLLM's elsewhere;
+            ``bias`` and ``cope`` take ours or refuse the model; ``stock`` takes vLLM's or refuses it.
+        window_tolerance: the part of a row's attention weights that may be skipped unread where a bias decays; 0 reads
+            everything.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    backend: Backend = "auto"
+    window_tolerance: float = Field(default=1e-3, ge=0, lt=1)
+
+
 class HttpSettings(BaseModel):
     """Where the server listens. Any other key is a front-end argument of vLLM (``api_key``, ``chat_template``, ...)."""
 
@@ -86,5 +103,6 @@ class Settings(BaseSettings):
     served_model_name: str | None = None
     max_model_len: int | None = Field(default=None, ge=1)
     scaling: ScalingSettings = Field(default_factory=ScalingSettings)
+    attention: AttentionSettings = Field(default_factory=AttentionSettings)
     engine: dict[str, Any] = {}
     server: HttpSettings = Field(default_factory=HttpSettings)

@@ -66,7 +66,7 @@ def record_key_norms(key_norms: Tensor, keys: Tensor, slot_mapping: Tensor) -> N
     block_ids, offsets = slots // block_size, slots % block_size
     key_norms[block_ids, :, offsets] = norms
     # Earlier slots hold largest norms already, later ones what is left of another request: neither reaches back.
-    touched = block_ids.unique()
+    touched = torch.unique(block_ids)
     key_norms[touched] = key_norms[touched].cummax(dim=-1).values
 
 

@@ -13,6 +13,9 @@ from posenc_runtime.encodings.scaling import from_parameters
 from posenc_runtime.encodings.spec import Scaling
 from posenc_runtime.kv.scales import ScaleSet
 
+# The rope_type of a deployment whose model has no rotary embedding: nothing is scaled.
+UNROTATED = "none"
+
 OnCrossing = Literal["rerotate", "recompute", "pin"]
 PrefixReuse = Literal["exact", "rerotate"]
 
@@ -22,7 +25,7 @@ class Deployment:
     """Everything that decides how keys are rotated, in every process of an engine.
 
     Attributes:
-        rope_type: name of a method in ``encodings/scaling``.
+        rope_type: name of a method in ``encodings/scaling``, or ``UNROTATED``.
         parameters: the method's own, under Hugging Face's names.
         scales: ascending, starting at 1.
         original_max_position_embeddings: trained length, tokens.
@@ -36,7 +39,8 @@ class Deployment:
             others, too, as re-rotated copies. That is an approximation, because values and deeper keys were computed
             at the other scale.
         rope_theta: base of the scaled frequencies; None takes the checkpoint's. Scale 1 is always the checkpoint's.
-        allow_beyond_trained: let ``default`` serve lengths past the trained one, for comparisons.
+        allow_beyond_trained: let ``default`` serve lengths past the trained one, for comparisons, and ``UNROTATED``,
+            because a distance bias is made for it.
 
     Raises:
         ValueError: when a value is out of range or two contradict each other.
@@ -72,16 +76,18 @@ class Deployment:
             )
         if self.rope_theta is not None and self.rope_theta <= 1:
             raise ValueError(f"rope_theta must be greater than 1, got {self.rope_theta}")
-        if self.rope_type == "default" and len(self.scales) > 1:
+        if self.rope_type in ("default", UNROTATED) and len(self.scales) > 1:
             raise ValueError(
-                f"scales must be [1] when rope_type is default, which does not scale, got {list(self.scales)}"
+                f"scales must be [1] when rope_type is {self.rope_type}, which does not scale, got {list(self.scales)}"
             )
-        if self.allow_beyond_trained and self.rope_type != "default":
+        if self.allow_beyond_trained and self.rope_type not in ("default", UNROTATED):
             raise ValueError(
                 f"allow_beyond_trained is only for rope_type default, got rope_type {self.rope_type}: "
                 "a scaled deployment covers max_model_len by its largest scale"
             )
-        _ = self.method, self.scale_set
+        _ = self.scale_set
+        if self.rotates:
+            _ = self.method
 
     @functools.cached_property
     def method(self) -> Scaling:
@@ -95,6 +101,11 @@ class Deployment:
             max_model_len=self.max_model_len,
             allow_beyond_trained=self.allow_beyond_trained,
         )
+
+    @property
+    def rotates(self) -> bool:
+        """Whether the model has a rotary embedding at all."""
+        return self.rope_type != UNROTATED
 
     @property
     def crosses(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a checkpoint's own configuration says about its rotary embedding, read before an engine is started."""
+"""What a checkpoint's own configuration says about its positions, read before an engine is started."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from posenc_runtime.encodings.spec import RotarySpec
-from posenc_runtime.vllm_adapter.support import refuse_checkpoint
+from posenc_runtime.vllm_adapter.support import refuse_checkpoint, rotates
 
 
 class UnreadableCheckpoint(ValueError):
@@ -17,15 +17,17 @@ class UnreadableCheckpoint(ValueError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """The part of a checkpoint's configuration that scaling depends on.
+    """The part of a checkpoint's configuration that a deployment depends on.
 
     Attributes:
-        max_position_embeddings: trained length as the checkpoint states it, tokens.
-        spec: the rotary embedding it was trained with.
+        max_position_embeddings: trained length as the checkpoint states it, tokens; None where it does not.
+        spec: the rotary embedding it was trained with; None where it has none.
+        architecture: what vLLM calls its model.
     """
 
-    max_position_embeddings: int
-    spec: RotarySpec
+    max_position_embeddings: int | None
+    spec: RotarySpec | None
+    architecture: str = ""
 
 
 def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
@@ -53,7 +55,12 @@ def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UnreadableCheckpoint(f"the configuration of {source!r} cannot be read: {reason}") from error
     text_config = get_hf_text_config(config)
-    refuse_checkpoint(text_config, getattr(config, "architectures", None) or [])
+    architectures = getattr(config, "architectures", None) or []
+    if not rotates(text_config):
+        return Checkpoint(
+            max_position_embeddings=_trained_length(text_config), spec=None, architecture=", ".join(architectures)
+        )
+    refuse_checkpoint(text_config, architectures)
     rope_parameters = text_config.rope_parameters
     head_dim = getattr(text_config, "head_dim", None) or text_config.hidden_size // text_config.num_attention_heads
     rotary_dim = int(head_dim * rope_parameters.get("partial_rotary_factor", 1.0))
@@ -64,7 +71,14 @@ def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
             rope_theta=float(rope_parameters["rope_theta"]),
             original_max_position_embeddings=text_config.max_position_embeddings,
         ),
+        architecture=", ".join(architectures),
     )
+
+
+def _trained_length(text_config: Any) -> int | None:
+    """Under whichever name the architecture has for it."""
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+    return min((length for name in names if (length := getattr(text_config, name, None))), default=None)
 
 
 def _at_hand(source: str, engine: Mapping[str, Any]) -> str:

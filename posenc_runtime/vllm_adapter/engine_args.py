@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.active import KEY
+from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
 
 # Engine arguments that follow from a deployment's own settings.
@@ -26,8 +28,13 @@ class ArgumentRefused(ValueError):
     """An engine or front-end argument is unknown, contradicts a setting, or has a value that vLLM refuses."""
 
 
-def engine_arguments(deployment: Deployment, engine: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Keyword arguments for ``vllm.LLM`` or ``AsyncEngineArgs``: the caller's own, and what scaling needs.
+def engine_arguments(
+    deployment: Deployment, engine: Mapping[str, Any] | None = None, attention: AttentionChoice | None = None
+) -> dict[str, Any]:
+    """Keyword arguments for ``vllm.LLM`` or ``AsyncEngineArgs``: the caller's own, and what a deployment needs.
+
+    Args:
+        attention: which attention layers get; the defaults when left out.
 
     Raises:
         ArgumentRefused: when one of the caller's contradicts the deployment.
@@ -44,12 +51,17 @@ def engine_arguments(deployment: Deployment, engine: Mapping[str, Any] | None = 
                 f"must not be given, got {hf_overrides[key]!r}"
             )
     additional_config = given.pop("additional_config", None) or {}
-    if KEY in additional_config:
-        raise ArgumentRefused(f"engine.additional_config.{KEY}: follows from scaling and must not be given")
+    for key, setting in ((KEY, "scaling"), (ATTENTION, "attention")):
+        if key in additional_config:
+            raise ArgumentRefused(f"engine.additional_config.{key}: follows from {setting} and must not be given")
     ours = {
         "max_model_len": deployment.max_model_len,
         "hf_overrides": {**hf_overrides, "max_position_embeddings": deployment.max_model_len},
-        "additional_config": {**additional_config, KEY: deployment.to_mapping()},
+        "additional_config": {
+            **additional_config,
+            KEY: deployment.to_mapping(),
+            ATTENTION: (attention or AttentionChoice()).to_mapping(),
+        },
         "kv_transfer_config": {"kv_connector": CONNECTOR, "kv_role": "kv_both"},
     }
     if deployment.crosses or deployment.rerotates:
@@ -67,6 +79,7 @@ def serve_arguments(
     model: str,
     served_model_name: str | None,
     deployment: Deployment,
+    attention: AttentionChoice,
     engine: Mapping[str, Any],
     http: Mapping[str, Any],
 ) -> argparse.Namespace:
@@ -86,7 +99,7 @@ def serve_arguments(
     if served_model_name is not None:
         flags += ["--served-model-name", served_model_name]
     for section, given, actions in (
-        ("engine", engine_arguments(deployment, engine), engine_actions),
+        ("engine", engine_arguments(deployment, engine, attention), engine_actions),
         ("server", http, http_actions),
     ):
         for key, value in given.items():
@@ -103,14 +116,15 @@ def serve_arguments(
     return args
 
 
-def command_line(deployment: Deployment, engine: Mapping[str, Any]) -> list[str]:
+def command_line(deployment: Deployment, engine: Mapping[str, Any], attention: AttentionChoice) -> list[str]:
     """The flags with which plain ``vllm serve`` runs this deployment.
 
     Raises:
         ArgumentRefused: as ``engine_arguments``.
     """
     _, actions, _ = _parser()
-    return [flag for key, value in engine_arguments(deployment, engine).items() for flag in _flags(actions[key], value)]
+    arguments = engine_arguments(deployment, engine, attention)
+    return [flag for key, value in arguments.items() for flag in _flags(actions[key], value)]
 
 
 def _flags(action: argparse.Action, value: Any) -> Iterator[str]:

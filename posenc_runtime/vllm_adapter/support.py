@@ -29,7 +29,9 @@ def refuse_unsupported(vllm_config: VllmConfig) -> None:
         Unsupported: naming the setting or the architecture, and the reason.
     """
     _refuse_settings(vllm_config)
-    refuse_checkpoint(vllm_config.model_config.hf_text_config, vllm_config.model_config.architectures)
+    deployment, model = deployment_of(vllm_config), vllm_config.model_config
+    if deployment is None or deployment.rotates or rotates(model.hf_text_config):
+        refuse_checkpoint(model.hf_text_config, model.architectures)
 
 
 def _refuse_settings(vllm_config: VllmConfig) -> None:
@@ -116,6 +118,11 @@ def refuse_cache_groups(deployment: Deployment, kv_cache_config: KVCacheConfig) 
                 f"{len(group.layer_names) - 1} others have a {kind}: set on_crossing to recompute or pin, and "
                 "prefix_reuse to exact"
             )
+
+
+def rotates(hf_text_config: Any) -> bool:
+    """Whether a checkpoint's configuration says that its model has rotary embeddings."""
+    return bool(getattr(hf_text_config, "rope_parameters", None))
 
 
 def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:

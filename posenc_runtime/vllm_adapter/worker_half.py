@@ -38,7 +38,7 @@ class WorkerHalf:
             ValueError: when no rotary embedding of this process was built for this deployment.
         """
         rotaries = [rotary for rotary in STATE.rotaries if rotary.deployment == self._deployment]
-        if not rotaries or STATE.rotaries[-1] != rotaries[-1]:
+        if self._deployment.rotates and (not rotaries or STATE.rotaries[-1] != rotaries[-1]):
             raise ValueError(
                 "scaling needs a model whose rotary embedding posenc replaced, but this worker built none for this "
                 "deployment: the model has no rotary embeddings, or an earlier engine of this process left its own"

@@ -1,0 +1,1 @@
+"""Attention on the CPU, in C++ that torch's extension mechanism compiles when it is first needed."""

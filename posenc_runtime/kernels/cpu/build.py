@@ -1,0 +1,68 @@
+"""The C++ kernels, compiled for this machine with torch's extension mechanism, and kept for the next start."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import pathlib
+import platform
+import shutil
+
+import torch
+
+_FOLDER = pathlib.Path(__file__).parent
+_SOURCES = ("bias.cpp", "cope.cpp", "store.cpp")
+# Sums are not reordered but where the source says so: the exponential rounds by adding and taking away.
+_FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-std=c++17")
+
+DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+
+
+class NoCompiler(RuntimeError):
+    """The kernels cannot be compiled here."""
+
+
+@functools.cache
+def kernels() -> ctypes.CDLL:
+    """The compiled kernels. The first call on a machine takes some seconds.
+
+    Raises:
+        NoCompiler: naming what is missing.
+    """
+    missing = [program for program in ("c++", "ninja") if shutil.which(program) is None]
+    if missing:
+        raise NoCompiler(
+            f"the attention kernels are compiled when they are first needed, but {' and '.join(missing)} cannot be "
+            "found: install a C++ compiler (Debian: apt install g++) and ninja (pip install ninja)"
+        )
+    # Imported here because it takes a second, which only those who attend on the CPU should pay.
+    from torch.utils import cpp_extension
+
+    path = cpp_extension.load(
+        name=f"posenc_cpu_{_fingerprint()}",
+        sources=[str(_FOLDER / source) for source in _SOURCES],
+        extra_cflags=list(_FLAGS),
+        is_python_module=False,
+    )
+    return ctypes.CDLL(path)
+
+
+def _fingerprint() -> str:
+    """Of all that decides the machine code, so that a home that machines share holds one build for each kind of them."""
+    digest = hashlib.sha256()
+    for file in sorted(_FOLDER.glob("*.[ch]*")):
+        digest.update(file.read_bytes())
+    digest.update(" ".join(_FLAGS).encode())
+    digest.update(f"{platform.machine()} {torch.__version__} {_processor()}".encode())
+    return digest.hexdigest()[:16]
+
+
+def _processor() -> str:
+    """What ``-march=native`` looks at."""
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
+    return " ".join(sorted({line for line in lines if line.startswith(wanted)}))

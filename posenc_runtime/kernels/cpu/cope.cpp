@@ -1,0 +1,173 @@
+// Paged attention with contextual positions (CoPE). The Python side is cope_attention.py.
+
+#include "paged.h"
+
+namespace posenc {
+
+struct Cope {
+  const float* pos_emb;  // [head_dim][width], zeros from npos on
+  int64_t npos, width;   // width is a multiple of 32
+  float qe_scale;
+  int64_t* counts;  // tiles walked with gates, tiles walked past saturation
+};
+
+inline void sigmoid(const float* x, float* out) {
+  float negative[kTile];
+  for (int j = 0; j < kTile; ++j) negative[j] = -x[j];
+  exponential(negative, out);
+  for (int j = 0; j < kTile; ++j) out[j] = 1.0f / (1.0f + out[j]);
+}
+
+// How many of the 32 keys from `key` on a row at `position` sees.
+inline int64_t visible_keys(int64_t key, int64_t end, int64_t position) {
+  return std::max<int64_t>(0, std::min<int64_t>(kTile, std::min(end - key, position - key + 1)));
+}
+
+// Where the rows of a task stand: the table's logits for them, and the positions that newer keys have used up. Gates
+// are summed in float64: at position 1,000 float32 is wrong by 6e-5 after one addition, and there are thousands.
+class Walk {
+ public:
+  template <typename T>
+  Walk(const Paged& paged, const Cope& cope, const Reader<T>& reader)
+      : cope_(cope), table_(reader.rows * cope.width), carries_(reader.rows, 0.0) {
+    // Queries are scaled for their scores already, the table has a scale of its own.
+    product(reader.queries.data(), paged.head_dim, cope.pos_emb, cope.width, table_.data(), cope.width, reader.rows,
+            paged.head_dim, cope.width, false);
+    const float scale = cope.qe_scale / paged.scale;
+    for (float& logit : table_) logit *= scale;
+  }
+
+  std::vector<double>& carries() { return carries_; }
+
+  bool saturated() const {
+    return *std::min_element(carries_.begin(), carries_.end()) >= static_cast<double>(cope_.npos - 1);
+  }
+
+  // Adds to a row's scores what the table says of each key's position back; the newest key is the last visible one.
+  void add_positions(int64_t row, int64_t visible, float* scores) {
+    const float* table = table_.data() + row * cope_.width;
+    const double furthest = static_cast<double>(cope_.npos - 1);
+    if (carries_[row] >= furthest) {
+      for (int j = 0; j < kTile; ++j) scores[j] += table[cope_.npos - 1];
+    } else {
+      float gates[kTile];
+      double positions[kTile];
+      sigmoid(scores, gates);
+      double position = carries_[row];
+      for (int64_t j = visible - 1; j >= 0; --j) positions[j] = position += gates[j];
+      carries_[row] = position;
+      const double last = static_cast<double>(cope_.npos - 2);
+      for (int64_t j = 0; j < visible; ++j) {
+        const double at = std::min(positions[j], furthest);
+        const double below = std::min(std::floor(at), last);
+        const float weight = static_cast<float>(at - below);
+        const int32_t index = static_cast<int32_t>(below);
+        scores[j] += table[index] * (1.0f - weight) + table[index + 1] * weight;
+      }
+    }
+    for (int64_t j = visible; j < kTile; ++j) scores[j] = -INFINITY;
+  }
+
+ private:
+  const Cope& cope_;
+  std::vector<float> table_;
+  std::vector<double> carries_;
+};
+
+// What a part of the keys leaves for the second pass: its scores, [tile][rows][32], and each row's sum of gates.
+struct Gated {
+  std::vector<float> scores;
+  std::vector<double> sums;
+};
+
+template <typename T>
+Gated gate(const Paged& paged, const Task& task) {
+  Reader<T> reader(paged, task);
+  const int64_t tiles = last_tile(task.end_key) / kTile - task.first_key / kTile + 1;
+  Gated gated{std::vector<float>(tiles * reader.rows * kTile), std::vector<double>(reader.rows, 0.0)};
+  for (int64_t key = last_tile(task.end_key); key >= task.first_key; key -= kTile) {
+    float* scores = gated.scores.data() + (key - task.first_key) * reader.rows;
+    reader.scores(key, scores);
+    for (int64_t r = 0; r < reader.rows; ++r) {
+      float gates[kTile];
+      sigmoid(scores + r * kTile, gates);
+      for (int64_t j = visible_keys(key, task.end_key, reader.position(r)) - 1; j >= 0; --j) gated.sums[r] += gates[j];
+    }
+  }
+  return gated;
+}
+
+// Attends to a task's keys, newest first. `newer` are the parts that stand between them and the queries, oldest first.
+template <typename T>
+Softmax attend(const Paged& paged, const Cope& cope, const Task& task, const Gated* own, const Gated* newer,
+               int64_t num_newer) {
+  Reader<T> reader(paged, task);
+  Walk walk(paged, cope, reader);
+  for (int64_t part = num_newer - 1; part >= 0; --part)
+    for (int64_t r = 0; r < reader.rows; ++r) walk.carries()[r] += newer[part].sums[r];
+  Softmax softmax(reader.rows, paged.head_dim);
+  std::vector<float> scores(reader.rows * kTile);
+  int64_t counts[2] = {0, 0};
+  for (int64_t key = last_tile(task.end_key); key >= task.first_key; key -= kTile) {
+    if (own) {
+      const float* from = own->scores.data() + (key - task.first_key) * reader.rows;
+      std::copy(from, from + reader.rows * kTile, scores.begin());
+    } else {
+      reader.scores(key, scores.data());
+    }
+    ++counts[walk.saturated()];
+    for (int64_t r = 0; r < reader.rows; ++r)
+      walk.add_positions(r, visible_keys(key, task.end_key, reader.position(r)), scores.data() + r * kTile);
+    softmax.weigh(scores.data());
+    const int64_t num_keys = std::min<int64_t>(kTile, task.end_key - key);
+    int64_t stride;
+    const float* values = reader.values(key, num_keys, &stride);
+    softmax.add(scores.data(), values, stride, num_keys);
+  }
+  if (cope.counts) {
+#pragma omp atomic
+    cope.counts[0] += counts[0];
+#pragma omp atomic
+    cope.counts[1] += counts[1];
+  }
+  return softmax;
+}
+
+template <typename T>
+void attend_all(const Paged& paged, const Cope& cope) {
+  int64_t num_partials;
+  const std::vector<Task> tasks = tasks_of(paged, &num_partials);
+  std::vector<Gated> gated(num_partials);
+  std::vector<Softmax> partials(num_partials, Softmax(0, paged.head_dim));
+  if (num_partials) {
+#pragma omp parallel for schedule(dynamic)
+    for (size_t i = 0; i < tasks.size(); ++i)
+      if (tasks[i].partial >= 0) gated[tasks[i].partial] = gate<T>(paged, tasks[i]);
+  }
+#pragma omp parallel for schedule(dynamic)
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    if (tasks[i].partial < 0) {
+      attend<T>(paged, cope, tasks[i], nullptr, nullptr, 0).template write<T>(paged, tasks[i]);
+      continue;
+    }
+    int64_t newer = 0;
+    while (i + newer + 1 < tasks.size() && tasks[i + newer + 1].partial >= 0 && tasks[i + newer + 1].first_key > 0)
+      ++newer;
+    const Gated* own = &gated[tasks[i].partial];
+    partials[tasks[i].partial] = attend<T>(paged, cope, tasks[i], own, own + 1, newer);
+  }
+  if (num_partials) write_merged<T>(paged, tasks, partials);
+}
+
+}  // namespace posenc
+
+extern "C" void posenc_cope_attention(const posenc::Paged* paged, const posenc::Cope* cope, int32_t dtype) {
+  switch (dtype) {
+    case 0:
+      return posenc::attend_all<float>(*paged, *cope);
+    case 1:
+      return posenc::attend_all<posenc::BFloat16>(*paged, *cope);
+    default:
+      return posenc::attend_all<posenc::Half>(*paged, *cope);
+  }
+}

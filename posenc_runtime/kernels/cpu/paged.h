@@ -1,0 +1,223 @@
+// What a call works on, and how it is cut into tasks. The Python twin of these structures is layout.py.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "tile.h"
+
+namespace posenc {
+
+constexpr int64_t kTaskRows = 32;    // rows (query, head of the group) that a task takes together, at least one query
+constexpr int64_t kChunkKeys = 1024;  // keys of a task where the queries of a request are a single task otherwise
+
+// The cache of a layer is [num_blocks][num_kv_heads][2][block_size * head_dim]: keys [head_dim][block_size], so that a
+// score of 32 keys is a sum of vectors, then values [block_size][head_dim].
+struct Paged {
+  const void* query;
+  void* out;
+  void* cache;
+  const int32_t* block_table;
+  const int32_t* query_start_loc;
+  const int32_t* seq_lens;
+  int64_t query_stride_token, query_stride_head;
+  int64_t out_stride_token, out_stride_head;
+  int64_t cache_stride_block, cache_stride_head;
+  int64_t table_stride;
+  int64_t num_requests, num_heads, num_kv_heads, head_dim, block_size;
+  float scale;
+};
+
+// Some queries of a request with one KV head's keys, or with some of them.
+struct Task {
+  int64_t request, kv_head;
+  int64_t first_query, num_queries;  // of the request's
+  int64_t first_key, end_key;
+  int64_t partial;  // -1 where the task has all keys, else where its sums go: partial, partial + 1, ... are one tile's
+};
+
+// The tasks of a call. How a request is cut depends on its own lengths alone, so its sums do not depend on the others.
+inline std::vector<Task> tasks_of(const Paged& paged, int64_t* num_partials) {
+  const int64_t group = paged.num_heads / paged.num_kv_heads;
+  const int64_t tile_queries = std::max<int64_t>(1, kTaskRows / group);
+  std::vector<Task> tasks;
+  *num_partials = 0;
+  for (int64_t request = 0; request < paged.num_requests; ++request) {
+    const int64_t queries = paged.query_start_loc[request + 1] - paged.query_start_loc[request];
+    const int64_t length = paged.seq_lens[request];
+    for (int64_t kv_head = 0; kv_head < paged.num_kv_heads; ++kv_head) {
+      for (int64_t first = 0; first < queries; first += tile_queries) {
+        const int64_t some = std::min(tile_queries, queries - first);
+        const int64_t end = length - queries + first + some;
+        if (queries > tile_queries || end <= kChunkKeys) {
+          tasks.push_back({request, kv_head, first, some, 0, end, -1});
+          continue;
+        }
+        for (int64_t key = 0; key < end; key += kChunkKeys)
+          tasks.push_back({request, kv_head, first, some, key, std::min(end, key + kChunkKeys), (*num_partials)++});
+      }
+    }
+  }
+  return tasks;
+}
+
+// The softmax of a task's rows, tile by tile (Milakov and Gimelshein 2018, arXiv:1805.02867).
+class Softmax {
+ public:
+  Softmax(int64_t rows, int64_t head_dim)
+      : rows_(rows), head_dim_(head_dim), largest_(rows, -INFINITY), total_(rows, 0.0f), sums_(rows * head_dim, 0.0f) {}
+
+  // Turns the logits of a tile (-inf where a key does not count) into weights, in place.
+  void weigh(float* logits) {
+    for (int64_t r = 0; r < rows_; ++r) {
+      float* row = logits + r * kTile;
+      float tile_largest = row[0];
+#pragma omp simd reduction(max : tile_largest)
+      for (int j = 0; j < kTile; ++j) tile_largest = std::max(tile_largest, row[j]);
+      const float largest = std::max(largest_[r], tile_largest);
+      if (largest == -INFINITY) {
+        std::fill(row, row + kTile, 0.0f);
+        continue;
+      }
+      if (largest > largest_[r]) {
+        rescale(r, largest_[r] == -INFINITY ? 0.0f : std::exp(largest_[r] - largest));
+        largest_[r] = largest;
+      }
+#pragma omp simd
+      for (int j = 0; j < kTile; ++j) row[j] -= largest;
+      exponential(row, row);
+      float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+      for (int j = 0; j < kTile; ++j) sum += row[j];
+      total_[r] += sum;
+    }
+  }
+
+  void add(const float* weights, const float* values, int64_t value_stride, int64_t num_keys) {
+    product(weights, kTile, values, value_stride, sums_.data(), head_dim_, rows_, num_keys, head_dim_, true);
+  }
+
+  // Takes in another part of the same rows' keys.
+  void merge(const Softmax& other) {
+    for (int64_t r = 0; r < rows_; ++r) {
+      if (other.largest_[r] == -INFINITY) continue;
+      if (other.largest_[r] > largest_[r]) {
+        rescale(r, largest_[r] == -INFINITY ? 0.0f : std::exp(largest_[r] - other.largest_[r]));
+        largest_[r] = other.largest_[r];
+      }
+      const float weight = std::exp(other.largest_[r] - largest_[r]);
+      total_[r] += weight * other.total_[r];
+      for (int64_t d = 0; d < head_dim_; ++d) sums_[r * head_dim_ + d] += weight * other.sums_[r * head_dim_ + d];
+    }
+  }
+
+  template <typename T>
+  void write(const Paged& paged, const Task& task) const {
+    const int64_t group = paged.num_heads / paged.num_kv_heads;
+    const int64_t token = paged.query_start_loc[task.request] + task.first_query;
+    for (int64_t r = 0; r < rows_; ++r) {
+      T* out = static_cast<T*>(paged.out) + (token + r / group) * paged.out_stride_token +
+               (task.kv_head * group + r % group) * paged.out_stride_head;
+      const float inverse = 1.0f / total_[r];
+      for (int64_t d = 0; d < head_dim_; ++d) store(sums_[r * head_dim_ + d] * inverse, out + d);
+    }
+  }
+
+ private:
+  void rescale(int64_t r, float factor) {
+    total_[r] *= factor;
+    float* sums = sums_.data() + r * head_dim_;
+#pragma omp simd
+    for (int64_t d = 0; d < head_dim_; ++d) sums[d] *= factor;
+  }
+
+  int64_t rows_, head_dim_;
+  std::vector<float> largest_, total_, sums_;
+};
+
+// A task's queries, and its way to keys and values.
+template <typename T>
+class Reader {
+ public:
+  Reader(const Paged& paged, const Task& task)
+      : paged_(paged),
+        group(paged.num_heads / paged.num_kv_heads),
+        rows(task.num_queries * group),
+        first_position(paged.seq_lens[task.request] -
+                       (paged.query_start_loc[task.request + 1] - paged.query_start_loc[task.request]) +
+                       task.first_query),
+        queries(rows * paged.head_dim),
+        kv_head_(task.kv_head),
+        blocks_(paged.block_table + task.request * paged.table_stride),
+        scratch_(kTile * paged.head_dim) {
+    const int64_t token = paged.query_start_loc[task.request] + task.first_query;
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* from = static_cast<const T*>(paged.query) + (token + r / group) * paged.query_stride_token +
+                      (task.kv_head * group + r % group) * paged.query_stride_head;
+      for (int64_t d = 0; d < paged.head_dim; ++d) queries[r * paged.head_dim + d] = to_float(from[d]) * paged.scale;
+    }
+  }
+
+  int64_t position(int64_t row) const { return first_position + row / group; }
+  int64_t head(int64_t row) const { return kv_head_ * group + row % group; }
+  int64_t block(int64_t key) const { return blocks_[key / paged_.block_size]; }
+
+  // Of all rows with the 32 keys from `key` on, a multiple of 32. Those past the request's last key are anything.
+  void scores(int64_t key, float* out) {
+    int64_t stride;
+    const float* keys =
+        as_float(head_of(key) + key % paged_.block_size, paged_.block_size, paged_.head_dim, kTile, scratch_.data(), &stride);
+    product(queries.data(), paged_.head_dim, keys, stride, out, kTile, rows, paged_.head_dim, kTile, false);
+  }
+
+  const float* values(int64_t key, int64_t num_keys, int64_t* stride) {
+    const T* from = head_of(key) + (paged_.block_size + key % paged_.block_size) * paged_.head_dim;
+    return as_float(from, paged_.head_dim, num_keys, paged_.head_dim, scratch_.data(), stride);
+  }
+
+  // The score of a row with one key.
+  float score(int64_t row, int64_t key) const {
+    const T* column = head_of(key) + key % paged_.block_size;
+    const float* q = queries.data() + row * paged_.head_dim;
+    float sum = 0.0f;
+    for (int64_t d = 0; d < paged_.head_dim; ++d) sum += q[d] * to_float(column[d * paged_.block_size]);
+    return sum;
+  }
+
+ private:
+  const T* head_of(int64_t key) const {
+    return static_cast<const T*>(paged_.cache) + block(key) * paged_.cache_stride_block +
+           kv_head_ * paged_.cache_stride_head;
+  }
+
+  const Paged& paged_;
+
+ public:
+  const int64_t group, rows;
+  const int64_t first_position;
+  std::vector<float> queries;  // [rows][head_dim], times scale
+
+ private:
+  const int64_t kv_head_;
+  const int32_t* blocks_;
+  std::vector<float> scratch_;
+};
+
+// The largest multiple of 32 that is below `end`: where its last tile begins.
+inline int64_t last_tile(int64_t end) { return (end - 1) / kTile * kTile; }
+
+// Merges the parts of each tile of queries, in their order, and writes them.
+template <typename T>
+void write_merged(const Paged& paged, const std::vector<Task>& tasks, std::vector<Softmax>& partials) {
+#pragma omp parallel for schedule(dynamic)
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    if (tasks[i].partial < 0 || tasks[i].first_key > 0) continue;
+    Softmax& whole = partials[tasks[i].partial];
+    for (size_t j = i + 1; j < tasks.size() && tasks[j].partial >= 0 && tasks[j].first_key > 0; ++j)
+      whole.merge(partials[tasks[j].partial]);
+    whole.write<T>(paged, tasks[i]);
+  }
+}
+
+}  // namespace posenc

@@ -1,0 +1,84 @@
+// Writing keys and values into the paged cache. The Python side is store.py.
+
+#include "paged.h"
+
+namespace posenc {
+
+struct New {
+  const void* keys;
+  const void* values;
+  void* cache;
+  const int64_t* slot_mapping;  // -1 for a token that is not cached
+  float* key_norms;             // null where nobody asks
+  int64_t key_stride_token, key_stride_head;
+  int64_t value_stride_token, value_stride_head;
+  int64_t cache_stride_block, cache_stride_head;
+  int64_t num_slots, num_kv_heads, head_dim, block_size;
+};
+
+// How many tokens from `token` on go to slots that follow each other in one block, at most 32.
+inline int64_t run_length(const New& fresh, int64_t token) {
+  const int64_t first = fresh.slot_mapping[token];
+  const int64_t room = fresh.block_size - first % fresh.block_size;
+  const int64_t most = std::min<int64_t>({kTile, room, fresh.num_slots - token});
+  int64_t run = 1;
+  while (run < most && fresh.slot_mapping[token + run] == first + run) ++run;
+  return run;
+}
+
+// Writes a run's keys, which are turned on their side, and its values; gives the squares of the keys' norms.
+template <typename T>
+void store_run(const New& fresh, int64_t head, int64_t token, int64_t run, T* to, int64_t offset, float* squares) {
+  const T* keys = static_cast<const T*>(fresh.keys) + token * fresh.key_stride_token + head * fresh.key_stride_head;
+  const T* values =
+      static_cast<const T*>(fresh.values) + token * fresh.value_stride_token + head * fresh.value_stride_head;
+  std::fill(squares, squares + run, 0.0f);
+  for (int64_t d = 0; d < fresh.head_dim; ++d) {
+    T* column = to + d * fresh.block_size + offset;
+    for (int64_t t = 0; t < run; ++t) {
+      const T key = keys[t * fresh.key_stride_token + d];
+      column[t] = key;
+      squares[t] += to_float(key) * to_float(key);
+    }
+  }
+  T* rows = to + (fresh.block_size + offset) * fresh.head_dim;
+  for (int64_t t = 0; t < run; ++t)
+    std::copy_n(values + t * fresh.value_stride_token, fresh.head_dim, rows + t * fresh.head_dim);
+}
+
+template <typename T>
+void store_all(const New& fresh) {
+  const int64_t size = fresh.block_size;
+  // The tokens of a block come in order, and a head is one thread's: each norm finds those before it.
+#pragma omp parallel for schedule(dynamic)
+  for (int64_t head = 0; head < fresh.num_kv_heads; ++head) {
+    float squares[kTile];
+    for (int64_t token = 0, run = 1; token < fresh.num_slots; token += run) {
+      run = 1;
+      if (fresh.slot_mapping[token] < 0) continue;
+      run = run_length(fresh, token);
+      const int64_t block = fresh.slot_mapping[token] / size, offset = fresh.slot_mapping[token] % size;
+      T* to = static_cast<T*>(fresh.cache) + block * fresh.cache_stride_block + head * fresh.cache_stride_head;
+      store_run(fresh, head, token, run, to, offset, squares);
+      if (!fresh.key_norms) continue;
+      float* norms = fresh.key_norms + (block * fresh.num_kv_heads + head) * size;
+      for (int64_t t = 0; t < run; ++t) {
+        const float before = offset + t ? norms[offset + t - 1] : 0.0f;
+        norms[offset + t] = std::max(before, std::sqrt(squares[t]));
+      }
+    }
+  }
+}
+
+}  // namespace posenc
+
+extern "C" void posenc_store(const posenc::New* fresh, int32_t dtype) {
+  switch (dtype) {
+    case 0:
+      return posenc::store_all<float>(*fresh);
+    case 1:
+      return posenc::store_all<posenc::BFloat16>(*fresh);
+    default:
+      return posenc::store_all<posenc::Half>(*fresh);
+  }
+}

@@ -1,0 +1,67 @@
+"""Which attention a deployment asked for, as every process of its engine sees it: ``additional_config``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+KEY = "posenc_attention"
+Backend = Literal["auto", "bias", "cope", "stock"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionChoice:
+    """
+    Attributes:
+        backend: ``auto`` takes ours where a layer has a distance bias or contextual positions, and vLLM's elsewhere;
+            ``bias`` and ``cope`` take ours or refuse the model; ``stock`` takes vLLM's or refuses it.
+        window_tolerance: the part of a row's attention weights that may be skipped unread where a bias decays; 0 reads
+            everything.
+
+    Raises:
+        ValueError: when a value is out of range.
+    """
+
+    backend: Backend = "auto"
+    window_tolerance: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.backend not in get_args(Backend):
+            raise ValueError(f"backend must be one of {', '.join(get_args(Backend))}, got {self.backend!r}")
+        if not 0 <= self.window_tolerance < 1:
+            raise ValueError(f"window_tolerance must be at least 0 and below 1, got {self.window_tolerance}")
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Plain values only, so that it travels to every process of an engine."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
+        """The inverse of ``to_mapping``.
+
+        Raises:
+            ValueError: when a key is unknown, or a value is refused.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        if unknown := sorted(set(mapping) - set(known)):
+            raise ValueError(f"known keys are {', '.join(known)}, got {', '.join(unknown)}")
+        return cls(**mapping)
+
+
+def choice_of(vllm_config: VllmConfig | None) -> AttentionChoice | None:
+    """The choice of an engine, None where Posenc was not asked for.
+
+    Raises:
+        ValueError: when ``additional_config["posenc_attention"]`` is refused; the message names the rule and the value.
+    """
+    additional = getattr(vllm_config, "additional_config", None)
+    if not isinstance(additional, Mapping) or KEY not in additional:
+        return None
+    try:
+        return AttentionChoice.from_mapping(additional[KEY])
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"additional_config.{KEY}: {error}") from error
