@@ -49,7 +49,7 @@ def kernels() -> ctypes.CDLL:
 
 
 def _fingerprint() -> str:
-    """Of all that decides the machine code, so that a home that machines share holds one build for each kind of them."""
+    """Of all that decides the machine code: machines that share a home may not share a build."""
     digest = hashlib.sha256()
     for file in sorted(_FOLDER.glob("*.[ch]*")):
         digest.update(file.read_bytes())
