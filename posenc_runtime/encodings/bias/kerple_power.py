@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from posenc_runtime.encodings.bias.kerple_log import bounded, exponential
 from posenc_runtime.encodings.distance import Power
 
 
@@ -24,6 +25,16 @@ class KerplePower:
     bias_type: ClassVar[str] = "kerple_power"
     r1: Tensor
     r2: Tensor
+
+    @classmethod
+    def from_unconstrained(cls, log_r1: Tensor, logit_r2: Tensor) -> KerplePower:
+        """Of what a checkpoint stores: training may move these anywhere, and r1 stays above 0, r2 between 0 and 2.
+
+        Args:
+            log_r1: ``[num_heads]``, cut off at 16 and -16.
+            logit_r2: ``[num_heads]``, cut off likewise; r2 is twice its logistic function.
+        """
+        return cls(r1=exponential(log_r1), r2=2 * bounded(logit_r2).sigmoid())
 
     def __post_init__(self) -> None:
         if (self.r2 > 2).any():

@@ -12,7 +12,7 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from posenc_runtime.encodings.bias import available, from_parameters
+from posenc_runtime.encodings.bias import available, family, from_parameters
 from posenc_runtime.encodings.distance import FURTHEST, Table
 
 HEADS = [1, 2, 8, 12, 40, 71]
@@ -96,6 +96,17 @@ def test_kerple_biases_are_the_papers_formulas() -> None:
         pairs = zip(parameters["r1"].tolist(), parameters["r2"].tolist(), strict=True)
         expected = torch.tensor([[formula(r1, r2, d) for d in distances] for r1, r2 in pairs])
         torch.testing.assert_close(from_parameters(name, parameters).form().bias(DISTANCES), expected)
+
+
+@pytest.mark.parametrize("name", ["kerple_log", "kerple_power"])
+def test_whatever_was_trained_without_bounds_is_a_kerple_kernel(name: str) -> None:
+    anything = torch.tensor([-math.inf, -1e30, -200.0, 0.0, 200.0, 1e30, math.inf])
+    bias = family(name).from_unconstrained(anything, anything.flip(0))  # type: ignore[attr-defined]
+    assert ((bias.r1 > 0) & (bias.r2 > 0) & bias.r1.isfinite() & bias.r2.isfinite()).all()
+    assert bias.form().bias(DISTANCES).isfinite().all()
+    assert bias.r1[3] == 1 and bias.r2[3] == 1
+    if name == "kerple_power":
+        assert (bias.r2 <= 2).all()
 
 
 def test_no_bias_is_zero() -> None:
