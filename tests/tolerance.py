@@ -33,3 +33,12 @@ KEY_TURNED_BY_KERNEL = 8 * 2.0**-24
 # What storing a key rounds, in parts of it. Triton's interpreter cuts bfloat16 off where a GPU rounds to nearest, which
 # doubles it; float16 is rounded to nearest by both.
 KEY_STORED_BY_INTERPRETER = {"float32": 0.0, "bfloat16": 2.0**-7, "float16": 2.0**-11}
+
+# Logits of size 6, of a two-layer decoder, after the same float32 sums in another order. Seen: 1.6e-5.
+LOGIT_TINY_DECODER = 1e-4
+
+# The same in bfloat16, whose numbers have 8 bits. Seen: 0.43.
+LOGIT_TINY_DECODER_BFLOAT16 = 1.0
+
+# One layer's attention over values of size 1 in float32, against itself in float64.
+ATTENTION_FLOAT32 = 1e-5

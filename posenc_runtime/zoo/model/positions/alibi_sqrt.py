@@ -1,0 +1,16 @@
+"""ALiBi over the square root of the distance, with the same slopes. No weights."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from posenc_runtime.zoo.model.positions.alibi import Alibi
+
+
+class AlibiSqrt(Alibi):
+    """Settings: as ALiBi's."""
+
+    bias_type: ClassVar = "alibi_sqrt"
+
+
+ENCODING = AlibiSqrt
