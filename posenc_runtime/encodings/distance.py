@@ -146,6 +146,14 @@ class Table:
 BiasForm = Flat | Linear | Power | Log | Table
 
 
+def of_heads(form: BiasForm, heads: slice) -> BiasForm:
+    """The bias of some of its heads, for a rank of a tensor-parallel group."""
+    if isinstance(form, Flat):
+        return Flat(len(range(form.num_heads)[heads]))
+    values = {field.name: getattr(form, field.name)[heads] for field in dataclasses.fields(form)}
+    return dataclasses.replace(form, **values)
+
+
 class DistanceBias(Protocol):
     """One family of biases. One file of ``bias/`` holds one of these, a frozen dataclass of its parameters."""
 

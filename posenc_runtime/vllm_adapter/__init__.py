@@ -9,9 +9,10 @@ def register() -> None:
     Raises:
         IncompatibleVllm: when this vLLM is not the one we were written for.
     """
-    from posenc_runtime.vllm_adapter import attention, channel, compat, rotary
+    from posenc_runtime.vllm_adapter import attention, channel, compat, models, rotary
 
     compat.verify()
     rotary.register()
     channel.register()
     attention.register()
+    models.register()

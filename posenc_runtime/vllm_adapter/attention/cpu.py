@@ -12,10 +12,12 @@ from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend, CPUAttentio
 
 from posenc_runtime.encodings.distance import Flat
 from posenc_runtime.kernels.cpu import attention
+from posenc_runtime.kernels.cpu.layout import keys_and_values
 from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.window import Window
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, choice_of
-from posenc_runtime.vllm_adapter.attention.layers import CopeOf, FormOf, alibi_form, refuse
+from posenc_runtime.vllm_adapter.attention.layers import CopeOf, EncodingOf, FormOf, alibi_form, refuse
+from posenc_runtime.vllm_adapter.attention.plain import attend as attend_plainly
 from posenc_runtime.vllm_adapter.attention.record import RECORD
 from posenc_runtime.vllm_adapter.support import Unsupported
 
@@ -50,6 +52,7 @@ def implementation(
     use_alibi_sqrt: bool = False,
     distance_bias: FormOf | None = None,
     cope: CopeOf | None = None,
+    attend: EncodingOf | None = None,
     **others: Any,
 ) -> CPUAttentionBackendImpl:
     """The attention of one layer.
@@ -57,6 +60,7 @@ def implementation(
     Args:
         distance_bias: the layer's bias, for models of ours; others pass ``alibi_slopes``.
         cope: the layer's contextual positions, for models of ours.
+        attend: an encoding that attends by itself, in plain torch, for models of ours.
 
     Raises:
         Unsupported: when the deployment chose a backend that cannot do what the layer asks for.
@@ -72,15 +76,15 @@ def implementation(
         distance_bias = lambda: alibi_form(slopes, use_alibi_sqrt)  # noqa: E731
         stock_can = not use_alibi_sqrt
     else:
-        stock_can = distance_bias is None and cope is None
+        stock_can = distance_bias is None and cope is None and attend is None
+    kind = "contextual positions" if cope else "attention of its own" if attend else "distance bias"
     if choice.backend == "stock" and not stock_can:
         raise Unsupported(
             "attention.backend stock cannot serve this model: vLLM's CPU attention has no "
-            f"{'contextual positions' if cope else 'bias but ALiBi'}. Set attention.backend to auto"
+            f"{kind}. Set attention.backend to auto"
         )
-    if choice.backend == "stock" or (choice.backend == "auto" and distance_bias is None and cope is None):
+    if choice.backend == "stock" or (choice.backend == "auto" and not (distance_bias or cope or attend)):
         return CPUAttentionBackendImpl(*stock, **others)
-    kind = "contextual positions" if cope else "a distance bias"
     refuse(
         kind,
         sliding_window=sliding_window,
@@ -91,12 +95,14 @@ def implementation(
         **others,
     )
     longest = vllm_config.model_config.max_model_len
+    if choice.backend == "bias" and (cope or attend):
+        raise Unsupported(f"attention.backend bias cannot serve {kind}: set it to auto")
+    if choice.backend == "cope" and not cope:
+        raise Unsupported(f"attention.backend cope needs contextual positions, got a layer with {kind}: set it to auto")
+    if attend is not None:
+        return PlainImpl(*stock, position=attend)
     if cope is not None:
-        if choice.backend == "bias":
-            raise Unsupported("attention.backend bias cannot serve contextual positions: set it to auto or cope")
         return CopeImpl(*stock, cope=cope)
-    if choice.backend == "cope":
-        raise Unsupported("attention.backend cope needs a model with contextual positions: set it to auto")
     form = distance_bias or (lambda: Flat(num_heads))
     return BiasImpl(*stock, form=form, longest=longest, tolerance=choice.window_tolerance)
 
@@ -195,4 +201,30 @@ class CopeImpl(_OwnLayout):
         assert self._table is not None, "vLLM calls process_weights_after_loading before the first step"
         batch = self.batch(attn_metadata)
         attention.cope_attention(query, kv_cache, batch, self._table, self.scale, output, self.counts)
+        return output
+
+
+class PlainImpl(_OwnLayout):
+    """Attention of an encoding that has no kernel."""
+
+    def __init__(self, *stock: Any, position: EncodingOf) -> None:
+        super().__init__(*stock)
+        self._position = position
+
+    def forward(
+        self,
+        layer: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv_cache: Tensor,
+        attn_metadata: CPUAttentionMetadata | None,
+        output: Tensor,
+        output_scale: Tensor | None = None,
+        output_block_scale: Tensor | None = None,
+    ) -> Tensor:
+        if attn_metadata is None:  # while vLLM warms up
+            return output
+        keys, values = keys_and_values(kv_cache)
+        attend_plainly(query, keys, values, self.batch(attn_metadata), self._position(), self.scale, output)
         return output

@@ -9,10 +9,13 @@ import torch
 
 from posenc_runtime.encodings.distance import BiasForm, Linear, Power
 from posenc_runtime.kernels.cope import Cope
+from posenc_runtime.zoo.model.encoding import PositionEncoding
 
-# Models pass one of these to vLLM's Attention as ``distance_bias`` or ``cope``; learned numbers are not there before.
+# Models pass one of these to vLLM's Attention as ``distance_bias``, ``cope`` or ``attend``, to be called once weights are
+# loaded.
 FormOf = Callable[[], BiasForm]
 CopeOf = Callable[[], Cope]
+EncodingOf = Callable[[], PositionEncoding]
 
 
 def alibi_form(alibi_slopes: list[float], use_alibi_sqrt: bool) -> BiasForm:

@@ -30,6 +30,35 @@ class PositionEncoding(nn.Module):
 
     def __init__(self, config: Any) -> None:
         super().__init__()
+        self.heads = self.kv_heads = slice(None)
+
+    @classmethod
+    def embeds(cls) -> bool:
+        """Whether it changes the embeddings."""
+        return cls.embed is not PositionEncoding.embed
+
+    @classmethod
+    def encodes(cls) -> bool:
+        """Whether it changes queries and keys."""
+        return cls.encode is not PositionEncoding.encode
+
+    @classmethod
+    def attends(cls) -> bool:
+        """Whether its attention is more than a softmax of products."""
+        return cls.attend is not PositionEncoding.attend
+
+    @classmethod
+    def longest(cls, config: Any, dtype: torch.dtype) -> int | None:
+        """The longest sequence that it has positions for, tokens; None where there is none.
+
+        Args:
+            dtype: in which keys are cached.
+        """
+        return None
+
+    def keep_heads(self, heads: slice, kv_heads: slice) -> None:
+        """Attend with these heads alone from now on: what a rank of a tensor-parallel group does."""
+        self.heads, self.kv_heads = heads, kv_heads
 
     @classmethod
     def check(cls, config: Any) -> None:

@@ -30,6 +30,16 @@ class Places:
         return self.visible.shape[-1]
 
 
+def standing_at(positions: Tensor) -> Places:
+    """Tokens at these positions, to be embedded or encoded but not attended to: nobody sees anybody.
+
+    Args:
+        positions: int64 ``[batch, num_tokens]``.
+    """
+    nothing = positions.new_zeros(*positions.shape, 0)
+    return Places(positions, torch.ones_like(positions, dtype=torch.bool), nothing, nothing.bool())
+
+
 def places(num_cached: int, num_new: int, attention_mask: Tensor | None, device: torch.device) -> Places:
     """Of a forward over new tokens after cached ones.
 

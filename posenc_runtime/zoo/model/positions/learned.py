@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from posenc_runtime.zoo.model.encoding import PositionEncoding
@@ -21,6 +22,10 @@ class Learned(PositionEncoding):
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self.embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+
+    @classmethod
+    def longest(cls, config: Any, dtype: torch.dtype) -> int:
+        return int(config.max_position_embeddings)
 
     def embed(self, embeddings: Tensor, places: Places) -> Tensor:
         """

@@ -28,6 +28,10 @@ class Sinusoidal(PositionEncoding):
     def check(cls, config: Any) -> None:
         require_even("hidden_size", config.hidden_size, "sines and cosines alternate")
 
+    @classmethod
+    def longest(cls, config: Any, dtype: torch.dtype) -> int:
+        return int(config.max_position_embeddings)
+
     def embed(self, embeddings: Tensor, places: Places) -> Tensor:
         refuse_beyond(self.max_position_embeddings, places)
         angle = angles(places.positions, embeddings.shape[-1])  # rad

@@ -49,7 +49,8 @@ class TransformerXl(PositionEncoding):
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, places: Places, prepared: Prepared, scale: float
     ) -> Tensor:
-        u, v, projection = self.u, self.v, self.r_proj.weight
+        u, v = self.u[self.heads], self.v[self.heads]
+        projection = self.r_proj.weight.unflatten(0, (-1, key.shape[-1]))[self.kv_heads].flatten(0, 1)
         return transformer_xl_attention(query, key, value, places.visible, places.distance, u, v, projection, scale)
 
 

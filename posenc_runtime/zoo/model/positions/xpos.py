@@ -47,6 +47,11 @@ class Xpos(PositionEncoding):
         require_even("head_dim", config.head_dim, "xpos rotates pairs")
         require_above("xpos_scale_base", config.xpos_scale_base, 0)
 
+    @classmethod
+    def longest(cls, config: Any, dtype: torch.dtype) -> int:
+        origin, allowed = config.max_position_embeddings // 2, tokens_from_origin(config.xpos_scale_base, dtype)
+        return origin + allowed if origin <= allowed else 0
+
     def prepare(self, places: Places, dtype: torch.dtype) -> Prepared:
         """Cosines, sines and the decay of queries, ``[batch or 1, 1, num_tokens, head_dim // 2]``, float64."""
         pair = torch.arange(0, self.head_dim, 2, dtype=torch.float64, device=places.positions.device)
@@ -66,8 +71,7 @@ class Xpos(PositionEncoding):
         return rotated(query, cos * decay, sin * decay), rotated(key, cos / decay, sin / decay)
 
     def _refuse_far(self, places: Places, dtype: torch.dtype) -> None:
-        steepest = -math.log(GAMMA / (1 + GAMMA)) / self.scale_base  # of all pairs, in each token
-        allowed = int(math.log(torch.finfo(dtype).max) / 2 / steepest)
+        allowed = tokens_from_origin(self.scale_base, dtype)
         # Lengths bound positions, so that the device is asked only where it may come to a refusal.
         if max(self.origin, places.num_keys - self.origin) <= allowed:
             return
@@ -77,6 +81,12 @@ class Xpos(PositionEncoding):
                 f"xpos_scale_base {self.scale_base} and keys of {dtype}, got {int(places.positions.min())} to "
                 f"{int(places.positions.max())}; shorten the text, or use keys of a wider range"
             )
+
+
+def tokens_from_origin(scale_base: float, dtype: torch.dtype) -> int:
+    """How far from the origin the factors take half of the exponents of a data type."""
+    steepest = -math.log(GAMMA / (1 + GAMMA)) / scale_base  # of all pairs, in each token
+    return int(math.log(torch.finfo(dtype).max) / 2 / steepest)
 
 
 def rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -1,0 +1,40 @@
+"""Attention in plain torch over a paged cache, for encodings without a kernel: request by request."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from posenc_runtime.kernels.paged import PagedBatch
+from posenc_runtime.zoo.model.attention import summed_in
+from posenc_runtime.zoo.model.encoding import PositionEncoding
+from posenc_runtime.zoo.model.places import places
+
+
+def attend(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    batch: PagedBatch,
+    position: PositionEncoding,
+    scale: float,
+    out: Tensor,
+) -> None:
+    """
+    Args:
+        query: ``[num_tokens, num_heads, head_dim]``; tokens past the last request's are padding.
+        key_cache, value_cache: ``[num_blocks, num_kv_heads, block_size, head_dim]``, at any strides.
+        out: ``[num_tokens, num_heads, head_dim]``, written; padding is left as it is.
+    """
+    block_size = key_cache.shape[2]
+    begins, lengths = batch.query_start_loc.tolist(), batch.seq_lens.tolist()
+    for request, length in enumerate(lengths):
+        rows = slice(begins[request], begins[request + 1])
+        blocks = batch.block_table[request, : -(-length // block_size)].long()
+        keys, values = (
+            cache[blocks].transpose(0, 1).flatten(1, 2)[None, :, :length] for cache in (key_cache, value_cache)
+        )
+        num_queries = rows.stop - rows.start
+        here = places(length - num_queries, num_queries, None, query.device)
+        prepared = position.prepare(here, summed_in(query.dtype))
+        found = position.attend(query[rows].transpose(0, 1)[None], keys, values, here, prepared, scale)
+        out[rows] = found[0].transpose(0, 1).to(out.dtype)
