@@ -52,9 +52,10 @@ def test_rope_is_transformers_llama_with_the_same_weights(rope_parameters: dict[
 
 
 @torch.no_grad()
-def test_alibi_is_blooms_slope_times_the_keys_position() -> None:
-    found = weights_without_content(built("alibi"), 4)
-    for head, slope in enumerate((2.0**-4, 2.0**-8)):
+@pytest.mark.parametrize(("alibi_bias_max", "slopes"), [(8, (2.0**-4, 2.0**-8)), (2.0, (0.5, 0.25))])
+def test_alibi_is_blooms_slope_times_the_keys_position(alibi_bias_max: float, slopes: tuple[float, float]) -> None:
+    found = weights_without_content(built("alibi", alibi_bias_max=alibi_bias_max), 4)
+    for head, slope in enumerate(slopes):
         for row in range(4):
             raised = [math.exp(slope * key) for key in range(row + 1)]
             expected = [value / sum(raised) for value in raised] + [0.0] * (3 - row)
@@ -103,6 +104,18 @@ def test_an_encoding_whose_weights_are_zero_is_none(case: str) -> None:
             weight.zero_()
     plain.load_state_dict({name: weight for name, weight in decoder.state_dict().items() if ".position." not in name})
     torch.testing.assert_close(decoder(ids).logits, plain(ids).logits, rtol=0, atol=tolerance.LOGIT_TINY_DECODER)
+
+
+@torch.no_grad()
+def test_copes_positions_count_gates_from_the_own_key_backwards() -> None:
+    position = built("cope", cope_npos_max=3)
+    position.pos_emb.copy_(torch.tensor([0.0, 1.0, 5.0]).expand(4, -1))
+    query, nothing = torch.full((1, 2, 6, 4), 0.25), torch.zeros(1, 2, 6, 4)
+    identity = torch.eye(6).expand(1, 2, -1, -1)
+    # Keys of zero open every gate by half, so that they stand 3, 2.5, 2, 1.5, 1 and 0.5 positions back, at most 2.
+    raised = [math.exp(logit) for logit in (5.0, 5.0, 5.0, 3.0, 1.0, 0.5)]
+    last = position.attention(query, nothing, identity, scale=0.5)[0, :, -1]
+    torch.testing.assert_close(last, torch.tensor([value / sum(raised) for value in raised]).expand(2, -1))
 
 
 @torch.no_grad()
