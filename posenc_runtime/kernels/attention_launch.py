@@ -1,0 +1,76 @@
+"""What the launches of all attention kernels share: their checks, and the arguments that say where things lie."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from posenc_runtime.kernels.paged import PagedBatch
+
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_MOST_HEADS = 32  # of a group: a tile holds all of them for one query at least
+_NARROW_BYTES = 256  # of a key or value; twice as many registers and as much shared memory are not there
+
+
+def check(query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: PagedBatch, out: Tensor) -> None:
+    """Refuse what the kernels would compute wrongly.
+
+    Raises:
+        ValueError: when data types differ or are not floating point of 2 or 4 bytes, when heads do not divide into
+            groups or those are too large, when rows are not contiguous, or when the batch's tensors are not int32.
+    """
+    if query.dtype not in _DTYPES or {key_cache.dtype, value_cache.dtype} != {query.dtype}:
+        raise ValueError(
+            "queries, keys and values must be of one data type, bfloat16, float16 or float32, got "
+            f"{query.dtype}, {key_cache.dtype} and {value_cache.dtype}"
+        )
+    if query.shape[1] % key_cache.shape[1]:
+        raise ValueError(f"num_kv_heads must divide num_heads, got {key_cache.shape[1]} and {query.shape[1]}")
+    if query.shape[1] > _MOST_HEADS * key_cache.shape[1]:
+        raise ValueError(
+            f"a KV head must have at most {_MOST_HEADS} query heads, got {query.shape[1] // key_cache.shape[1]}"
+        )
+    if any(tensor.stride(-1) != 1 for tensor in (query, key_cache, value_cache, out, batch.block_table)):
+        raise ValueError("the last stride must be 1 for queries, keys, values, outputs and the block table")
+    of_requests = (batch.block_table, batch.query_start_loc, batch.seq_lens)
+    if any(tensor.dtype != torch.int32 for tensor in of_requests):
+        raise ValueError(f"the batch must be of int32, got {[tensor.dtype for tensor in of_requests]}")
+
+
+def is_wide(query: Tensor) -> bool:
+    """Whether heads take more than half of the room that tiles are made for, so that tiles must be smaller."""
+    return bool(triton.next_power_of_2(query.shape[2]) * query.element_size() > _NARROW_BYTES)
+
+
+def layout(query: Tensor, cache: Tensor, batch: PagedBatch) -> dict[str, Any]:
+    """Where requests lie, and the shapes of heads and blocks."""
+    return {
+        "p_query_start_loc": batch.query_start_loc,
+        "p_seq_lens": batch.seq_lens,
+        "p_block_table": batch.block_table,
+        "stride_table": batch.block_table.stride(0),
+        "GROUP": query.shape[1] // cache.shape[1],
+        "HEAD_DIM": query.shape[2],
+        "BLOCK_SIZE": cache.shape[2],
+        "BD": max(16, triton.next_power_of_2(query.shape[2])),
+    }
+
+
+def query_strides(query: Tensor) -> dict[str, int]:
+    """Of a token and a head, in elements."""
+    return {"stride_query_token": query.stride(0), "stride_query_head": query.stride(1)}
+
+
+def cache_strides(name: str, cache: Tensor) -> dict[str, int]:
+    """Of a block, a head and a token, in elements."""
+    block, head, token, _ = cache.stride()
+    return {f"stride_{name}_block": block, f"stride_{name}_head": head, f"stride_{name}_token": token}
+
+
+def in_base_2(factor: float) -> float:
+    """A factor of logits whose exponential is taken in base 2; multiplied here, where it is rounded once."""
+    return factor * math.log2(math.e)

@@ -1,0 +1,169 @@
+"""Triton: attention with a distance bias for requests of one query, their keys divided among programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from posenc_runtime.kernels import chunks
+from posenc_runtime.kernels.attention_launch import in_base_2, is_wide
+from posenc_runtime.kernels.bias_forms import load_form
+from posenc_runtime.kernels.bias_tile import attend_with_bias
+from posenc_runtime.kernels.chunks import Partials, chunk_size, merge, store_partial
+from posenc_runtime.kernels.paged import PagedBatch
+from posenc_runtime.kernels.paged_tiles import load_rows
+from posenc_runtime.kernels.window_plan import Plan
+
+PROGRAMS = 528  # that walk a plan's list: four for each multiprocessor of an H100; their number changes no result
+
+
+@triton.jit(do_not_specialize=["num_pairs", "num_kv_heads", "room", "scale"])
+def _decode_kernel(  # type: ignore[no-untyped-def]
+    p_query,
+    p_keys,
+    p_values,
+    p_acc,
+    p_maxima,
+    p_sums,
+    p_slope,
+    p_shape,
+    p_table,
+    p_work,  # and the two below it a plan's; None where everything is read
+    p_num_items,
+    p_first_keys,
+    p_query_start_loc,
+    p_seq_lens,
+    p_block_table,
+    num_pairs,  # of a request and a KV head
+    num_kv_heads,
+    room,
+    scale,  # in base 2
+    stride_table,
+    stride_query_token,
+    stride_query_head,
+    stride_key_block,
+    stride_key_head,
+    stride_key_token,
+    stride_value_block,
+    stride_value_head,
+    stride_value_token,
+    FORM: tl.constexpr,
+    TABLE_LENGTH: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    MAX_CHUNKS: tl.constexpr,
+    MIN_CHUNK: tl.constexpr,
+    TILE: tl.constexpr,
+    BM: tl.constexpr,  # at least GROUP
+    BD: tl.constexpr,
+):
+    num_items = num_pairs * room
+    if p_work is not None:
+        num_items = tl.load(p_num_items)
+    for index in range(tl.program_id(0), num_items, tl.num_programs(0)):
+        i_pair = index % num_pairs
+        i_chunk = index // num_pairs
+        first_key = index * 0
+        if p_work is not None:
+            item = tl.load(p_work + index)
+            i_pair = item // MAX_CHUNKS
+            i_chunk = item % MAX_CHUNKS
+            first_key = tl.load(p_first_keys + i_pair)
+        i_request = i_pair // num_kv_heads
+        i_kv_head = i_pair % num_kv_heads
+        query = tl.load(p_query_start_loc + i_request)
+        num_queries = tl.load(p_query_start_loc + i_request + 1) - query
+        seq_len = tl.load(p_seq_lens + i_request)
+        size = chunk_size(seq_len - first_key, MAX_CHUNKS, MIN_CHUNK, TILE)
+        begin = first_key + i_chunk * size
+        end = tl.minimum(begin + size, seq_len)
+        if num_queries == 1 and begin < end:
+            o_row = tl.arange(0, BM)
+            m_row = o_row < GROUP
+            o_head = i_kv_head * GROUP + tl.minimum(o_row, GROUP - 1)
+            b_slope, b_shape = load_form(p_slope, p_shape, o_head, FORM)
+            p_row = p_query + query.to(tl.int64) * stride_query_token + o_head.to(tl.int64) * stride_query_head
+            b_query = load_rows(p_row, m_row, HEAD_DIM, BD)
+            b_acc = tl.zeros([BM, BD], tl.float32)
+            b_max = tl.full([BM], -float("inf"), tl.float32)
+            b_sum = tl.zeros([BM], tl.float32)
+            for first in range(begin, end, TILE):
+                b_acc, b_max, b_sum = attend_with_bias(
+                    b_acc,
+                    b_max,
+                    b_sum,
+                    b_query,
+                    seq_len - 1 + o_row * 0,
+                    o_head,
+                    b_slope,
+                    b_shape,
+                    first,
+                    end - 1,
+                    p_keys + i_kv_head.to(tl.int64) * stride_key_head,
+                    p_values + i_kv_head.to(tl.int64) * stride_value_head,
+                    p_block_table + i_request.to(tl.int64) * stride_table,
+                    p_table,
+                    scale,
+                    stride_key_block,
+                    stride_key_token,
+                    stride_value_block,
+                    stride_value_token,
+                    FORM,
+                    TABLE_LENGTH,
+                    HEAD_DIM,
+                    BLOCK_SIZE,
+                    TILE,
+                    BD,
+                    MASKED=True,
+                )
+            o_row += (i_request * num_kv_heads + i_kv_head) * GROUP
+            store_partial(b_acc, b_max, b_sum, p_acc, p_maxima, p_sums, o_row, m_row, i_chunk, room, HEAD_DIM, BD)
+
+
+def decode(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    batch: PagedBatch,
+    scale: float,
+    out: Tensor,
+    found: Plan | None,
+    arguments: dict[str, Any],
+) -> None:
+    """Write the outputs of all requests with one query.
+
+    Without a plan there is one program for each chunk that a request of ``max_seq_len`` would have.
+
+    Args:
+        found: what a window leaves to read.
+        arguments: of the form, the layout and both caches.
+    """
+    num_kv_heads = key_cache.shape[1]
+    num_pairs = len(batch) * num_kv_heads
+    partials = Partials.empty(query, batch)
+    programs = num_pairs * chunks.room(batch)
+    first_keys = None
+    of_plan: dict[str, Tensor | None] = {"p_work": None, "p_num_items": None, "p_first_keys": None}
+    if found is not None:
+        first_keys = found.first_keys
+        of_plan = {"p_work": found.work, "p_num_items": found.num_items, "p_first_keys": first_keys}
+        programs = min(programs, PROGRAMS)
+    _decode_kernel[(programs,)](
+        p_query=query,
+        p_keys=key_cache,
+        p_values=value_cache,
+        num_pairs=num_pairs,
+        num_kv_heads=num_kv_heads,
+        scale=in_base_2(scale),
+        BM=max(16, triton.next_power_of_2(arguments["GROUP"])),
+        num_warps=8 if is_wide(query) else 4,
+        **arguments,
+        **of_plan,
+        **partials.arguments(),
+        **chunks.sizes(),
+    )
+    merge(partials, first_keys, batch, num_kv_heads, out)

@@ -1,0 +1,102 @@
+"""Triton: the forms of a distance bias (``encodings.distance``), and how far back each still matters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from posenc_runtime.encodings.distance import FURTHEST, BiasForm, Flat, Linear, Log, Power
+
+_FURTHEST = tl.constexpr(FURTHEST)
+_LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def load_form(p_slope, p_shape, o_head, FORM: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Of each head the slope, and the exponent or rate; zeros where the form has none."""
+    b_slope = tl.zeros(o_head.shape, tl.float32)
+    b_shape = tl.zeros(o_head.shape, tl.float32)
+    if FORM == "linear" or FORM == "power" or FORM == "log":
+        b_slope = tl.load(p_slope + o_head)
+    if FORM == "power" or FORM == "log":
+        b_shape = tl.load(p_shape + o_head)
+    return b_slope, b_shape
+
+
+@triton.jit
+def biased(  # type: ignore[no-untyped-def]
+    b_scores, b_distance, b_slope, b_shape, p_table, o_head, FORM: tl.constexpr, TABLE_LENGTH: tl.constexpr
+):
+    """Scores plus the bias, both in base 2.
+
+    Args:
+        b_scores: float32 ``[BM, BN]``.
+        b_distance: int32 ``[BM, BN]``; where it is below 0 the result means nothing.
+        b_slope, b_shape: of each row's head ``[BM]``.
+        p_table: float32 ``[num_heads, TABLE_LENGTH]``, in base e.
+        o_head: the head of each row ``[BM]``.
+    """
+    if FORM == "flat":
+        return b_scores
+    if FORM == "table":
+        b_distance = tl.minimum(tl.maximum(b_distance, 0), TABLE_LENGTH - 1)
+        return b_scores + tl.load(p_table + o_head[:, None] * TABLE_LENGTH + b_distance) * _LOG2_E
+    b_slope = (b_slope * -_LOG2_E)[:, None]
+    b_distance = b_distance.to(tl.float32)
+    if FORM == "linear":
+        return b_scores + b_slope * b_distance
+    b_distance = tl.maximum(b_distance, 0.0)
+    if FORM == "power":
+        return b_scores + b_slope * tl.exp2(b_shape[:, None] * tl.log2(b_distance))
+    return b_scores + b_slope * tl.log(1.0 + b_shape[:, None] * b_distance)
+
+
+@triton.jit
+def reach(b_drop, b_slope, b_shape, FORM: tl.constexpr):  # type: ignore[no-untyped-def]
+    """See ``encodings.distance.Flat.reach``: the largest distance at which the bias is above ``-drop``.
+
+    Float32 ``[BM]``. Its rounding is far below what ``window.ROUNDING`` adds to the drop.
+    """
+    b_ratio = tl.maximum(b_drop, 0.0) / b_slope
+    if FORM == "linear":
+        b_reach = b_ratio
+    elif FORM == "power":
+        b_reach = tl.exp2(tl.log2(b_ratio) / b_shape)
+    else:
+        # Below a quarter, exp(x) - 1 loses digits that its series has.
+        b_series = b_ratio * (1 + b_ratio / 2 * (1 + b_ratio / 3 * (1 + b_ratio / 4 * (1 + b_ratio / 5))))
+        b_exact = tl.exp(tl.minimum(b_ratio, 64.0)) - 1.0
+        b_reach = tl.where(b_ratio < 0.25, b_series, b_exact) / b_shape
+    return tl.where(b_drop > 0, tl.minimum(b_reach, _FURTHEST), -1.0)
+
+
+def form_arguments(form: BiasForm, num_heads: int, device: torch.device) -> dict[str, Any]:
+    """What kernels are given of a form: which it is, and where its numbers lie.
+
+    Raises:
+        ValueError: when the form is of another number of heads, or lies on another device.
+    """
+    arguments: dict[str, Any] = {"p_slope": None, "p_shape": None, "p_table": None, "TABLE_LENGTH": 1}
+    match form:
+        case Flat():
+            return arguments | {"FORM": "flat"}
+        case Linear():
+            arguments |= {"FORM": "linear", "p_slope": form.slope}
+        case Power():
+            arguments |= {"FORM": "power", "p_slope": form.slope, "p_shape": form.exponent}
+        case Log():
+            arguments |= {"FORM": "log", "p_slope": form.slope, "p_shape": form.rate}
+        case _:
+            arguments |= {"FORM": "table", "p_table": form.values, "TABLE_LENGTH": form.values.shape[1]}
+    for numbers in arguments.values():
+        if isinstance(numbers, torch.Tensor):
+            if numbers.shape[0] != num_heads or numbers.device != device:
+                raise ValueError(
+                    f"the bias must be of {num_heads} heads on {device}, got {numbers.shape[0]} on {numbers.device}"
+                )
+            if numbers.dtype != torch.float32 or not numbers.is_contiguous():
+                raise ValueError(f"a bias's numbers must be contiguous float32, got {numbers.dtype}")
+    return arguments
