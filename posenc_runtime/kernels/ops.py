@@ -6,8 +6,13 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from posenc_runtime.kernels import reference, rerotate_torch
+from posenc_runtime.encodings.distance import BiasForm
+from posenc_runtime.kernels import attention_reference, reference, rerotate_torch
+from posenc_runtime.kernels.cope import Cope
+from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
+from posenc_runtime.kernels.window import Window
+from posenc_runtime.kernels.window import record_key_norms as record_key_norms_in_torch
 
 
 def rope_rows(positions: Tensor, slot_mapping: Tensor, block_row_offset: Tensor, block_size: int) -> Tensor:
@@ -30,3 +35,50 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
         kernel(kv_caches, moves, change, layout)
     else:
         rerotate_torch.rerotate(kv_caches, moves, change, layout)
+
+
+def bias_attention(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    batch: PagedBatch,
+    form: BiasForm,
+    scale: float,
+    out: Tensor,
+    window: Window | None = None,
+) -> None:
+    """See ``attention_reference.bias_attention``."""
+    if query.is_cuda:
+        from posenc_runtime.kernels.bias_attention import bias_attention as kernel
+
+        kernel(query, key_cache, value_cache, batch, form, scale, out, window)
+    else:
+        attention_reference.bias_attention(query, key_cache, value_cache, batch, form, scale, out, window)
+
+
+def cope_attention(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    batch: PagedBatch,
+    cope: Cope,
+    scale: float,
+    out: Tensor,
+) -> None:
+    """See ``attention_reference.cope_attention``."""
+    if query.is_cuda:
+        from posenc_runtime.kernels.cope_attention import cope_attention as kernel
+
+        kernel(query, key_cache, value_cache, batch, cope, scale, out)
+    else:
+        attention_reference.cope_attention(query, key_cache, value_cache, batch, cope, scale, out)
+
+
+def record_key_norms(key_norms: Tensor, keys: Tensor, slot_mapping: Tensor) -> None:
+    """See ``window.record_key_norms``."""
+    if key_norms.is_cuda:
+        from posenc_runtime.kernels.key_norms import record_key_norms as kernel
+
+        kernel(key_norms, keys, slot_mapping)
+    else:
+        record_key_norms_in_torch(key_norms, keys, slot_mapping)

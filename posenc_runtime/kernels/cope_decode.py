@@ -1,0 +1,204 @@
+"""Triton: CoPE for requests of one query, their keys divided among programs.
+
+A key's position needs the gates of all newer keys, which other programs hold. A first launch reads the keys, and stores
+scores and each chunk's sum of gates; a second one knows what is newer than its chunk, and reads the scores and values.
+Scores are 4 bytes a query head and key beside a row of keys and one of values. Nothing waits for another program, and
+sums have one order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from posenc_runtime.kernels import chunks
+from posenc_runtime.kernels.attention_launch import cache_strides, in_base_2, layout, query_strides
+from posenc_runtime.kernels.chunks import Partials, chunk_size, merge, store_partial
+from posenc_runtime.kernels.cope import Cope
+from posenc_runtime.kernels.cope_tile import gate, position_logits, store_position_logits
+from posenc_runtime.kernels.paged import PagedBatch
+from posenc_runtime.kernels.paged_tiles import attend, dot, load_rows, offsets_of_keys
+
+
+@triton.jit(do_not_specialize=["num_kv_heads", "room", "scale", "qe_scale"])
+def _score_kernel(  # type: ignore[no-untyped-def]
+    p_query,
+    p_keys,
+    p_pos_emb,
+    p_scores,  # float32 [num_requests * num_heads, stride_scores], base 2
+    p_gate_sums,  # float32 [num_requests * num_heads, room]
+    p_position_logits,  # float32 [num_requests * num_heads, NPOS], base 2
+    p_query_start_loc,
+    p_seq_lens,
+    p_block_table,
+    num_kv_heads,
+    room,
+    scale,  # this and the next in base 2
+    qe_scale,
+    stride_scores,
+    stride_table,
+    stride_query_token,
+    stride_query_head,
+    stride_key_block,
+    stride_key_head,
+    stride_key_token,
+    NPOS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    MAX_CHUNKS: tl.constexpr,
+    MIN_CHUNK: tl.constexpr,
+    TILE: tl.constexpr,
+    BM: tl.constexpr,  # at least GROUP
+    BD: tl.constexpr,
+):
+    i_pair = tl.program_id(0)
+    i_chunk = tl.program_id(1)
+    i_request = i_pair // num_kv_heads
+    i_kv_head = i_pair % num_kv_heads
+    query = tl.load(p_query_start_loc + i_request)
+    seq_len = tl.load(p_seq_lens + i_request)
+    size = chunk_size(seq_len, MAX_CHUNKS, MIN_CHUNK, TILE)
+    begin = i_chunk * size
+    end = tl.minimum(begin + size, seq_len)
+    if (tl.load(p_query_start_loc + i_request + 1) - query != 1) | (begin >= end):
+        return
+    o_row = tl.arange(0, BM)
+    m_row = o_row < GROUP
+    p_row = p_query + query.to(tl.int64) * stride_query_token
+    p_row += (i_kv_head * GROUP + o_row).to(tl.int64) * stride_query_head
+    b_query = load_rows(p_row, m_row, HEAD_DIM, BD)
+    o_row = (i_pair * GROUP + o_row).to(tl.int64)
+    if i_chunk == 0:
+        store_position_logits(p_position_logits + o_row * NPOS, m_row, b_query, p_pos_emb, qe_scale, NPOS, HEAD_DIM, BD)
+    p_table_row = p_block_table + i_request.to(tl.int64) * stride_table
+    p_keys += i_kv_head.to(tl.int64) * stride_key_head
+    b_gate_sum = tl.zeros([BM], tl.float32)
+    for first in range(begin, end, TILE):
+        o_key = first + tl.arange(0, TILE)
+        m_key = o_key < end
+        b_block = tl.load(p_table_row + o_key // BLOCK_SIZE, mask=m_key, other=0)
+        o_key_row = offsets_of_keys(b_block, o_key, stride_key_block, stride_key_token, BLOCK_SIZE)
+        b_keys = load_rows(p_keys + o_key_row, m_key, HEAD_DIM, BD)
+        b_scores = dot(b_query, tl.trans(b_keys)) * scale  # [BM, TILE]
+        p_score = p_scores + o_row[:, None] * stride_scores + o_key[None, :]
+        tl.store(p_score, b_scores, mask=m_row[:, None] & m_key[None, :])
+        b_gate_sum += tl.sum(gate(b_scores, m_key[None, :]), 1)
+    tl.store(p_gate_sums + o_row * room + i_chunk, b_gate_sum, mask=m_row)
+
+
+@triton.jit(do_not_specialize=["num_kv_heads", "room"])
+def _value_kernel(  # type: ignore[no-untyped-def]
+    p_values,
+    p_scores,
+    p_gate_sums,
+    p_position_logits,
+    p_acc,
+    p_maxima,
+    p_sums,
+    p_query_start_loc,
+    p_seq_lens,
+    p_block_table,
+    num_kv_heads,
+    room,
+    stride_scores,
+    stride_table,
+    stride_value_block,
+    stride_value_head,
+    stride_value_token,
+    NPOS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    MAX_CHUNKS: tl.constexpr,
+    MIN_CHUNK: tl.constexpr,
+    TILE: tl.constexpr,
+    BM: tl.constexpr,  # at least GROUP
+    BD: tl.constexpr,
+):
+    i_pair = tl.program_id(0)
+    i_chunk = tl.program_id(1)
+    i_request = i_pair // num_kv_heads
+    query = tl.load(p_query_start_loc + i_request)
+    seq_len = tl.load(p_seq_lens + i_request)
+    size = chunk_size(seq_len, MAX_CHUNKS, MIN_CHUNK, TILE)
+    begin = i_chunk * size
+    end = tl.minimum(begin + size, seq_len)
+    if (tl.load(p_query_start_loc + i_request + 1) - query != 1) | (begin >= end):
+        return
+    o_row = tl.arange(0, BM)
+    m_row = o_row < GROUP
+    o_row = (i_pair * GROUP + o_row).to(tl.int64)
+    o_chunk = tl.arange(0, MAX_CHUNKS)
+    m_newer = (o_chunk > i_chunk) & (o_chunk < tl.cdiv(seq_len, size))
+    p_newer = p_gate_sums + o_row[:, None] * room + o_chunk[None, :]
+    b_newer = tl.sum(tl.load(p_newer, mask=m_row[:, None] & m_newer[None, :], other=0.0), 1)
+    p_table_row = p_block_table + i_request.to(tl.int64) * stride_table
+    p_values += (i_pair % num_kv_heads).to(tl.int64) * stride_value_head
+    b_acc = tl.zeros([BM, BD], tl.float32)
+    b_max = tl.full([BM], -float("inf"), tl.float32)
+    b_sum = tl.zeros([BM], tl.float32)
+    num_tiles = tl.cdiv(end - begin, TILE)
+    for i_tile in range(0, num_tiles):
+        o_key = begin + (num_tiles - 1 - i_tile) * TILE + tl.arange(0, TILE)
+        m_key = o_key < end
+        m_score = m_row[:, None] & m_key[None, :]
+        p_score = p_scores + o_row[:, None] * stride_scores + o_key[None, :]
+        b_scores = tl.load(p_score, mask=m_score, other=0.0)
+        b_gates = gate(b_scores, m_key[None, :])
+        b_scores += position_logits(b_gates, b_newer, p_position_logits + o_row * NPOS, m_score, NPOS)
+        b_newer += tl.sum(b_gates, 1)
+        b_scores = tl.where(m_key[None, :], b_scores, -float("inf"))
+        b_block = tl.load(p_table_row + o_key // BLOCK_SIZE, mask=m_key, other=0)
+        o_value = offsets_of_keys(b_block, o_key, stride_value_block, stride_value_token, BLOCK_SIZE)
+        b_values = load_rows(p_values + o_value, m_key, HEAD_DIM, BD)
+        b_acc, b_max, b_sum = attend(b_scores, b_values, b_acc, b_max, b_sum)
+    store_partial(b_acc, b_max, b_sum, p_acc, p_maxima, p_sums, o_row, m_row, i_chunk, room, HEAD_DIM, BD)
+
+
+def decode(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    batch: PagedBatch,
+    cope: Cope,
+    scale: float,
+    out: Tensor,
+) -> None:
+    """Write the outputs of all requests with one query. Scores take ``4 num_requests num_heads max_seq_len`` bytes."""
+    num_kv_heads = key_cache.shape[1]
+    partials = Partials.empty(query, batch)
+    rows, npos = len(batch) * query.shape[1], cope.pos_emb.shape[1]
+    stride_scores = triton.cdiv(batch.max_seq_len, 16) * 16  # so that a row begins where wide accesses may
+    scores, gate_sums, position_logits = (
+        torch.empty(rows, columns, dtype=torch.float32, device=query.device)
+        for columns in (stride_scores, chunks.room(batch), npos)
+    )
+    of_chunks: dict[str, Any] = {"p_scores": scores, "p_gate_sums": gate_sums, "p_position_logits": position_logits}
+    of_chunks |= layout(query, key_cache, batch) | chunks.sizes()
+    of_chunks |= {
+        "num_kv_heads": num_kv_heads,
+        "room": gate_sums.shape[1],
+        "stride_scores": stride_scores,
+        "NPOS": npos,
+        "BM": max(16, triton.next_power_of_2(query.shape[1] // num_kv_heads)),
+    }
+    grid = (len(batch) * num_kv_heads, gate_sums.shape[1])
+    _score_kernel[grid](
+        p_query=query,
+        p_keys=key_cache,
+        p_pos_emb=cope.pos_emb,
+        scale=in_base_2(scale),
+        qe_scale=in_base_2(cope.qe_scale),
+        **query_strides(query),
+        **cache_strides("key", key_cache),
+        **of_chunks,
+    )
+    _value_kernel[grid](
+        p_values=value_cache, **cache_strides("value", value_cache), **(of_chunks | partials.arguments())
+    )
+    merge(partials, None, batch, num_kv_heads, out)

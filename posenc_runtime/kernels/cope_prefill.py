@@ -1,0 +1,175 @@
+"""Triton: CoPE for requests of several queries, a tile of them to a program at a time.
+
+Keys are walked from the newest to the oldest, for a key's position is what newer ones add up to. Once all rows of a
+tile have reached the last position, older keys are given the same for theirs, and the rest of the walk is plain
+attention.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from posenc_runtime.kernels.attention_launch import cache_strides, in_base_2, is_wide, layout, query_strides
+from posenc_runtime.kernels.cope import Cope
+from posenc_runtime.kernels.cope_tile import gate, position_logits, store_position_logits
+from posenc_runtime.kernels.paged import PagedBatch
+from posenc_runtime.kernels.paged_tiles import (
+    attend,
+    dot,
+    load_rows,
+    offsets_of_keys,
+    request_of_tile,
+    rows_of_tile,
+    store_rows,
+)
+
+ROWS = 64  # of a tile: queries times heads of a group
+GATED_TILE = 32  # keys; positions take registers. Half of them where heads are wide
+TILE = 64  # keys of plain attention, likewise; a multiple of GATED_TILE
+PROGRAMS = 264  # two for each multiprocessor of an H100, each with room for the position logits of one tile
+_LOWEST = tl.constexpr(-1e30)  # below every logit; unlike minus infinity, a row without a key yet may start from it
+
+
+@triton.jit(do_not_specialize=["num_requests", "num_kv_heads", "num_tiles", "scale", "qe_scale"])
+def _prefill_kernel(  # type: ignore[no-untyped-def]
+    p_query,
+    p_keys,
+    p_values,
+    p_out,
+    p_pos_emb,
+    p_position_logits,  # float32 [programs, BM, NPOS], base 2
+    p_query_start_loc,
+    p_seq_lens,
+    p_block_table,
+    num_requests,
+    num_kv_heads,
+    num_tiles,
+    scale,  # this and the next in base 2
+    qe_scale,
+    stride_table,
+    stride_query_token,
+    stride_query_head,
+    stride_key_block,
+    stride_key_head,
+    stride_key_token,
+    stride_value_block,
+    stride_value_head,
+    stride_value_token,
+    stride_out_token,
+    stride_out_head,
+    NPOS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BM: tl.constexpr,  # rows
+    BQ: tl.constexpr,  # queries, at most BM // GROUP
+    BG: tl.constexpr,  # keys of a gated tile
+    BN: tl.constexpr,  # keys of a plain one, a multiple of BG
+    BD: tl.constexpr,
+):
+    p_logits = p_position_logits + (tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)) * NPOS
+    for index in range(tl.program_id(0), num_tiles * num_kv_heads, tl.num_programs(0)):
+        # The newest queries of a request have the most to read, and start first.
+        i_tile = num_tiles - 1 - index // num_kv_heads
+        i_kv_head = index % num_kv_heads
+        i_request, first_query = request_of_tile(i_tile, p_query_start_loc, num_requests, BQ)
+        query = tl.load(p_query_start_loc + i_request)
+        num_queries = tl.load(p_query_start_loc + i_request + 1) - query
+        if (num_queries > 1) & (first_query < num_queries):  # lone queries are the decode kernels'
+            o_query, o_head, m_row = rows_of_tile(i_kv_head, first_query, num_queries, BM, BQ, GROUP)
+            past = tl.load(p_seq_lens + i_request) - num_queries
+            b_position = past + o_query
+            last_position = past + tl.minimum(first_query + BQ, num_queries) - 1
+            o_token = (query + o_query).to(tl.int64)
+            p_row = p_query + o_token * stride_query_token + o_head.to(tl.int64) * stride_query_head
+            b_query = load_rows(p_row, m_row, HEAD_DIM, BD)  # [BM, BD]
+            # Threads look up what others of this program have stored, and store anew only when all have looked.
+            tl.debug_barrier()
+            store_position_logits(p_logits, m_row, b_query, p_pos_emb, qe_scale, NPOS, HEAD_DIM, BD)
+            tl.debug_barrier()
+            p_table_row = p_block_table + i_request.to(tl.int64) * stride_table
+            p_head_keys = p_keys + i_kv_head.to(tl.int64) * stride_key_head
+            p_head_values = p_values + i_kv_head.to(tl.int64) * stride_value_head
+
+            b_acc = tl.zeros([BM, BD], tl.float32)
+            b_max = tl.full([BM], _LOWEST, tl.float32)
+            b_sum = tl.zeros([BM], tl.float32)
+            b_newer = tl.where(m_row, 0.0, NPOS)  # rows that do not count hold no other row back
+            end = (last_position // BG + 1) * BG  # of the keys that are left
+            is_gated = end > 0
+            while is_gated:
+                o_key = end - BG + tl.arange(0, BG)
+                m_key = o_key <= last_position
+                b_block = tl.load(p_table_row + o_key // BLOCK_SIZE, mask=m_key, other=0)
+                o_row = offsets_of_keys(b_block, o_key, stride_key_block, stride_key_token, BLOCK_SIZE)
+                b_keys = load_rows(p_head_keys + o_row, m_key, HEAD_DIM, BD)
+                b_scores = dot(b_query, tl.trans(b_keys)) * scale  # [BM, BG]
+                m_score = o_key[None, :] <= b_position[:, None]
+                b_gates = gate(b_scores, m_score)
+                b_scores += position_logits(b_gates, b_newer, p_logits, m_score & m_row[:, None], NPOS)
+                b_newer += tl.sum(b_gates, 1)
+                b_scores = tl.where(m_score, b_scores, -float("inf"))
+                o_row = offsets_of_keys(b_block, o_key, stride_value_block, stride_value_token, BLOCK_SIZE)
+                b_values = load_rows(p_head_values + o_row, m_key, HEAD_DIM, BD)
+                b_acc, b_max, b_sum = attend(b_scores, b_values, b_acc, b_max, b_sum)
+                end -= BG
+                is_gated = (end > 0) & ((tl.min(b_newer, 0) < NPOS - 1) | (end % BN != 0))
+
+            b_last_logit = tl.load(p_logits + NPOS - 1, mask=m_row, other=0.0)
+            for first in range(0, end, BN):
+                o_key = first + tl.arange(0, BN)
+                m_key = o_key >= 0
+                b_block = tl.load(p_table_row + o_key // BLOCK_SIZE)
+                o_row = offsets_of_keys(b_block, o_key, stride_key_block, stride_key_token, BLOCK_SIZE)
+                b_keys = load_rows(p_head_keys + o_row, m_key, HEAD_DIM, BD)
+                b_scores = dot(b_query, tl.trans(b_keys)) * scale + b_last_logit[:, None]  # [BM, BN]
+                o_row = offsets_of_keys(b_block, o_key, stride_value_block, stride_value_token, BLOCK_SIZE)
+                b_values = load_rows(p_head_values + o_row, m_key, HEAD_DIM, BD)
+                b_acc, b_max, b_sum = attend(b_scores, b_values, b_acc, b_max, b_sum)
+            p_row = p_out + o_token * stride_out_token + o_head.to(tl.int64) * stride_out_head
+            store_rows(p_row, b_acc / b_sum[:, None], m_row, HEAD_DIM, BD)
+
+
+def prefill(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    batch: PagedBatch,
+    cope: Cope,
+    scale: float,
+    out: Tensor,
+) -> None:
+    """Write the outputs of all requests with more than one query."""
+    num_kv_heads, npos = key_cache.shape[1], cope.pos_emb.shape[1]
+    queries = ROWS // (query.shape[1] // num_kv_heads)
+    gated_keys, keys = (GATED_TILE // 2, TILE // 2) if is_wide(query) else (GATED_TILE, TILE)
+    num_tiles = query.shape[0] // queries + len(batch)
+    programs = min(PROGRAMS, num_tiles * num_kv_heads)
+    _prefill_kernel[(programs,)](
+        p_query=query,
+        p_keys=key_cache,
+        p_values=value_cache,
+        p_out=out,
+        p_pos_emb=cope.pos_emb,
+        p_position_logits=torch.empty(programs, ROWS, npos, dtype=torch.float32, device=query.device),
+        num_requests=len(batch),
+        num_kv_heads=num_kv_heads,
+        num_tiles=num_tiles,
+        scale=in_base_2(scale),
+        qe_scale=in_base_2(cope.qe_scale),
+        stride_out_token=out.stride(0),
+        stride_out_head=out.stride(1),
+        NPOS=npos,
+        BM=ROWS,
+        BQ=queries,
+        BG=gated_keys,
+        BN=keys,
+        num_warps=8,
+        **layout(query, key_cache, batch),
+        **query_strides(query),
+        **cache_strides("key", key_cache),
+        **cache_strides("value", value_cache),
+    )

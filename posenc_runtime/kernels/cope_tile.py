@@ -1,0 +1,56 @@
+"""Triton: contextual positions (CoPE; Golovneva et al. 2024, arXiv:2405.18719, section 3) of a tile of scores."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from posenc_runtime.kernels.paged_tiles import dot
+
+
+@triton.jit
+def store_position_logits(  # type: ignore[no-untyped-def]
+    p_row, m_row, b_query, p_pos_emb, qe_scale, NPOS: tl.constexpr, HEAD_DIM: tl.constexpr, BD: tl.constexpr
+):
+    """Write ``z = qe_scale q.pos_emb`` of each row, in base 2, where its logits will be looked up.
+
+    Args:
+        qe_scale: in base 2.
+        p_row: float32, room for NPOS of each row ``[BM]``.
+        b_query: ``[BM, BD]``.
+        p_pos_emb: ``[HEAD_DIM, NPOS]``, contiguous.
+    """
+    BP: tl.constexpr = 32  # positions at a time
+    o_dim = tl.arange(0, BD)
+    for first in range(0, NPOS, BP):
+        o_position = first + tl.arange(0, BP)
+        m_position = (o_position < NPOS)[None, :]
+        p_column = p_pos_emb + o_dim[:, None] * NPOS + o_position[None, :]
+        b_pos_emb = tl.load(p_column, mask=(o_dim < HEAD_DIM)[:, None] & m_position, other=0.0)
+        b_logits = dot(b_query, b_pos_emb) * qe_scale
+        tl.store(p_row[:, None] + o_position[None, :], b_logits, mask=m_row[:, None] & m_position)
+
+
+@triton.jit
+def gate(b_scores, m_scores):  # type: ignore[no-untyped-def]
+    """``sigmoid`` of base-2 scores, 0 where they do not count."""
+    return tl.where(m_scores, 1.0 / (1.0 + tl.exp2(-b_scores)), 0.0)
+
+
+@triton.jit
+def position_logits(b_gates, b_newer, p_row, m_scores, NPOS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What the positions of a tile's keys add to their scores, in base 2.
+
+    Args:
+        b_gates: ``[BM, BN]``, oldest key first.
+        b_newer: of each row the sum of the gates of all newer keys ``[BM]``.
+        p_row: where each row's logits by position lie ``[BM]``.
+    """
+    b_position = tl.minimum(b_newer[:, None] + tl.cumsum(b_gates, 1, reverse=True), NPOS - 1.0)
+    # At the last position the one below weighs nothing, so that the one above is always there to be read.
+    b_below = tl.minimum(tl.floor(b_position), NPOS - 2.0)
+    b_weight = b_position - b_below
+    p_below = p_row[:, None] + b_below.to(tl.int32)
+    b_logit_below = tl.load(p_below, mask=m_scores, other=0.0)
+    b_logit_above = tl.load(p_below + 1, mask=m_scores, other=0.0)
+    return b_logit_below * (1.0 - b_weight) + b_logit_above * b_weight
