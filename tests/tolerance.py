@@ -34,6 +34,14 @@ KEY_TURNED_BY_KERNEL = 8 * 2.0**-24
 # doubles it; float16 is rounded to nearest by both.
 KEY_STORED_BY_INTERPRETER = {"float32": 0.0, "bfloat16": 2.0**-7, "float16": 2.0**-11}
 
+# Logits of size 6, of a two-layer decoder, after the same float32 sums in another order. Seen: 1.6e-5.
+LOGIT_TINY_DECODER = 1e-4
+
+# The same in bfloat16, whose numbers have 8 bits. Seen: 0.43.
+LOGIT_TINY_DECODER_BFLOAT16 = 1.0
+
+# One layer's attention over values of size 1 in float32, against itself in float64.
+ATTENTION_FLOAT32 = 1e-5
 # Two float64 computations of the same attention: every output is some hundreds of sums and products of numbers near 1,
 # each rounded by 1.1e-16; the exponentials of scores up to 10 keep their absolute error of 1e-15 as a relative one.
 ORACLE_FLOAT64 = 1e-12
@@ -44,3 +52,6 @@ ALIBI_BIAS_RELATIVE = 66 * 2.0**-24
 
 # Outputs of two encodings of the same random sequence differ by 0.1 and more; what agrees, agrees within 1e-12.
 ENCODINGS_DIFFER = 1e-3
+# Attention may be as wrong as plain torch in the same data type, once for the order of its sums and once for what it
+# rounds elsewhere (weights before they are normalised, where torch rounds them after).
+ATTENTION_TIMES_TORCH = 2.0

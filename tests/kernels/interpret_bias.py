@@ -1,0 +1,109 @@
+"""Run every case through the Triton kernels of biased attention, in the interpreter, and print what is wrong with each.
+
+Tiles and chunks are small here, so that short requests have many.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+import torch
+
+from posenc_runtime.kernels import bias_decode, bias_prefill, chunks, window
+from posenc_runtime.kernels.bias_attention import bias_attention
+from posenc_runtime.kernels.paged import PagedBatch
+from tests.kernels import interpreted_bfloat16
+from tests.kernels.attention_cases import BIAS_CASES, Case, Tensors
+
+TILE = 16
+
+
+def main() -> None:
+    interpreted_bfloat16.mend()
+    chunks.TILE, chunks.MIN_CHUNK, chunks.MAX_CHUNKS = TILE, 32, 4
+    bias_prefill.TILE, bias_prefill.ROWS = TILE, 32
+    bias_decode.PROGRAMS = 3
+    faults = {name: faults_of(case) for name, case in BIAS_CASES.items()}
+    print(json.dumps(faults | {"in another batch": faults_of_company()}))
+
+
+def faults_of(case: Case) -> list[str]:
+    tensors = case.tensors()
+    counts = attend(tensors)
+    faults = tensors.faults()
+    if case.tolerance is not None and (expected := blocks(tensors)) != counts:
+        faults.append(f"blocks read and skipped are {counts} where {expected} are expected")
+    return faults
+
+
+def attend(tensors: Tensors, rows: slice = slice(None), batch: PagedBatch | None = None) -> list[int]:
+    """Blocks read and skipped."""
+    case, counts = tensors.case, torch.zeros(2, dtype=torch.int64)
+    bias_attention(
+        tensors.query[rows],
+        tensors.key_cache,
+        tensors.value_cache,
+        batch or case.batch(),
+        case.form(),
+        case.scale(),
+        tensors.out[rows],
+        None if case.tolerance is None else window.Window(tensors.key_norms, case.tolerance, counts),
+    )
+    return counts.tolist()
+
+
+def blocks(tensors: Tensors) -> list[int]:
+    """What is read and skipped by the reference, of each tile of queries and each KV head.
+
+    The kernels know one largest norm, of all keys of a request, and so does the reference when every norm is that one.
+    """
+    case, batch = tensors.case, tensors.case.batch()
+    if case.bias in ("flat", "table"):
+        return [0, 0]
+    assert case.tolerance is not None
+    norms = tensors.key_norms.clone()
+    for own, (length, _) in zip(batch.block_table, case.requests, strict=True):
+        of_request = own[: -(-length // case.block_size)].long()
+        entries = norms[of_request].transpose(0, 1).flatten(1)[:, :length]
+        norms[of_request] = entries.amax(1)[None, :, None]
+    keep = window.Window(norms, case.tolerance, torch.zeros(2, dtype=torch.int64))
+    key_cache = tensors.key_cache.nan_to_num()
+    first = window.first_keys(tensors.query, key_cache, batch, case.form(), case.scale(), keep)
+    group = case.num_heads // case.num_kv_heads
+    first = first.unflatten(1, (case.num_kv_heads, group)).amin(2)
+    read = skipped = begin = 0
+    for length, own in case.requests:
+        step = 1 if own == 1 else bias_prefill.ROWS // group
+        for query in range(0, own, step):
+            last = length - own + min(query + step, own) - 1
+            for tile_first in first[begin + query : begin + min(query + step, own)].amin(0).tolist():
+                unread = tile_first // TILE * TILE // case.block_size
+                skipped += unread
+                read += last // case.block_size + 1 - unread
+        begin += own
+    return [read, skipped]
+
+
+def faults_of_company() -> list[str]:
+    """Whether each request's output is the same alone as in its batch, to the bit."""
+    tensors = BIAS_CASES["window"].tensors()
+    attend(tensors)
+    together, tensors.out = tensors.out, torch.full_like(tensors.out, math.nan)
+    batch = tensors.case.batch()
+    for request, (length, own) in enumerate(tensors.case.requests):
+        begin = int(batch.query_start_loc[request])
+        rows = slice(begin, begin + own)
+        alone = PagedBatch(
+            batch.block_table[request : request + 1],
+            torch.tensor([0, own], dtype=torch.int32),
+            batch.seq_lens[request : request + 1],
+            own,
+            length,
+        )
+        attend(tensors, rows, alone)
+    return [] if torch.equal(tensors.out, together) else ["a request's output depends on its company"]
+
+
+if __name__ == "__main__":
+    main()
