@@ -2,69 +2,14 @@
 
 from __future__ import annotations
 
-import collections
 import json
-import pathlib
-import re
-import subprocess
-import tempfile
-from collections.abc import Callable
-from typing import Any
 
 import torch
-import triton
-import triton.backends.nvidia
-from torch import Tensor
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from posenc_runtime.kernels import rerotate, rope_rows
 from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
-
-_BIN = pathlib.Path(triton.backends.nvidia.__file__).with_name("bin")
-_INSTRUCTION = r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][\w.]+)"  # address, predicate, opcode
-
-
-class Launch:
-    """Stands in for a kernel, and keeps what it would have been launched with."""
-
-    def __init__(self, kernel: Any) -> None:
-        self.kernel = kernel
-        self.arguments: dict[str, Any] = {}
-        self.num_warps = 4  # Triton's default
-
-    def __getitem__(self, grid: object) -> Callable[..., None]:
-        return self._launch
-
-    def _launch(self, *positional: Any, num_warps: int = 4, **named: Any) -> None:
-        self.arguments = dict(zip(self.kernel.arg_names, positional, strict=False)) | named
-        self.num_warps = num_warps
-
-    def opcodes(self) -> dict[str, int]:
-        """How often each opcode stands in the machine code, with its modifiers."""
-        source = self._specialised()
-        compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": self.num_warps})
-        with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
-            cubin.write(compiled.asm["cubin"])
-            cubin.flush()
-            listing = subprocess.run(
-                [_BIN / "cuobjdump", "--dump-sass", cubin.name], capture_output=True, text=True, check=True
-            ).stdout
-        return collections.Counter(re.findall(_INSTRUCTION, listing, re.MULTILINE))
-
-    def _specialised(self) -> ASTSource:
-        """As Triton specialises at a launch: on a one, and on what sixteen divides."""
-        types, constants, hints = {}, {}, {}
-        for index, parameter in enumerate(self.kernel.params):
-            value = self.arguments[parameter.name]
-            is_specialised = type(value) is int and not parameter.do_not_specialize
-            if parameter.is_constexpr or (is_specialised and value == 1):
-                types[parameter.name], constants[(index,)] = "constexpr", value
-                continue
-            types[parameter.name] = {Tensor: "*i64", float: "fp32", int: "i32"}[type(value)]
-            if type(value) is Tensor or (is_specialised and value % 16 == 0):
-                hints[(index,)] = [["tt.divisibility", 16]]
-        return ASTSource(self.kernel, types, constants, hints)
+from tests.kernels import compile_attention
+from tests.kernels.launch_sm90 import Launch
 
 
 def rerotation(
@@ -109,4 +54,5 @@ COMPILED = {
 }
 
 if __name__ == "__main__":
-    print(json.dumps({name: opcodes() for name, opcodes in COMPILED.items()}))
+    moved = {name: opcodes() for name, opcodes in COMPILED.items()}
+    print(json.dumps({"moved": moved, "attention": compile_attention.opcodes()}))

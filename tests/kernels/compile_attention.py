@@ -1,0 +1,103 @@
+"""The Triton kernels of attention, compiled for an H100 as they would be launched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from posenc_runtime.encodings.distance import BiasForm, Flat, Linear, Log, Power, Table
+from posenc_runtime.kernels import bias_decode, bias_prefill, chunks, cope_decode, cope_prefill, key_norms, window_plan
+from posenc_runtime.kernels.bias_attention import bias_attention
+from posenc_runtime.kernels.cope import Cope
+from posenc_runtime.kernels.cope_attention import cope_attention
+from posenc_runtime.kernels.key_norms import record_key_norms
+from posenc_runtime.kernels.paged import PagedBatch
+from posenc_runtime.kernels.window import Window
+from tests.kernels.launch_sm90 import Launch
+
+KERNELS = {
+    "plan": (window_plan, "_plan_kernel"),
+    "prefill": (bias_prefill, "_prefill_kernel"),
+    "decode": (bias_decode, "_decode_kernel"),
+    "merge": (chunks, "_merge_kernel"),
+    "cope-prefill": (cope_prefill, "_prefill_kernel"),
+    "cope-scores": (cope_decode, "_score_kernel"),
+    "cope-values": (cope_decode, "_value_kernel"),
+    "norms": (key_norms, "_store_norms_kernel"),
+    "maxima": (key_norms, "_running_maximum_kernel"),
+}
+REQUESTS, LENGTH, BLOCK_SIZE = 4, 4096, 16
+
+
+def biased(
+    form: BiasForm, num_kv_heads: int, head_dim: int, window: bool = False, dtype: torch.dtype = torch.bfloat16
+) -> None:
+    query, keys, values = tensors(32, num_kv_heads, head_dim, dtype)
+    keep = Window(torch.zeros(1, num_kv_heads, BLOCK_SIZE), 1e-3, torch.zeros(2, dtype=torch.int64)) if window else None
+    bias_attention(query, keys, values, batch(), form, head_dim**-0.5, torch.empty_like(query), keep)
+
+
+def contextual(npos: int) -> None:
+    query, keys, values = tensors(32, 8, 128, torch.bfloat16)
+    cope = Cope(torch.zeros(128, npos, dtype=torch.bfloat16), 1.0)
+    cope_attention(query, keys, values, batch(), cope, 128**-0.5, torch.empty_like(query))
+
+
+def recorded() -> None:
+    _, keys, _ = tensors(32, 8, 128, torch.bfloat16)
+    record_key_norms(torch.zeros(1, 8, BLOCK_SIZE), keys.transpose(1, 2)[0], torch.zeros(BLOCK_SIZE, dtype=torch.int64))
+
+
+def tensors(num_heads: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, and both halves of a cache that holds keys beside values, as vLLM's does."""
+    cache = torch.empty(1, BLOCK_SIZE, num_kv_heads, 2 * head_dim, dtype=dtype).transpose(1, 2)
+    query = torch.empty(REQUESTS + 2, num_heads, head_dim, dtype=dtype)
+    return query, cache[..., :head_dim], cache[..., head_dim:]
+
+
+def batch() -> PagedBatch:
+    """Prompts and lone queries, for all that a launch knows."""
+    table = torch.zeros(REQUESTS, LENGTH // BLOCK_SIZE, dtype=torch.int32)
+    zeros = torch.zeros(REQUESTS + 1, dtype=torch.int32)
+    return PagedBatch(table, zeros, zeros[:REQUESTS], 3, LENGTH)
+
+
+HEADS = torch.ones(32)
+LAUNCHED: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
+    "alibi-32-to-8-by-128-windowed": (
+        lambda: biased(Linear(HEADS), 8, 128, window=True),
+        ("plan", "prefill", "decode"),
+    ),
+    "alibi-by-64-windowed": (lambda: biased(Linear(HEADS), 32, 64, window=True), ("decode",)),
+    "alibi-by-64": (lambda: biased(Linear(HEADS), 32, 64), ("prefill",)),
+    "alibi-by-128": (lambda: biased(Linear(HEADS), 32, 128), ("decode", "merge")),
+    "flat-by-128": (lambda: biased(Flat(32), 32, 128), ("decode",)),
+    "power-by-80": (lambda: biased(Power(HEADS, HEADS), 32, 80, window=True), ("plan", "decode")),
+    "log": (lambda: biased(Log(HEADS, HEADS), 8, 128, window=True), ("plan", "decode")),
+    "table": (lambda: biased(Table(torch.zeros(32, 129)), 8, 128), ("decode",)),
+    "float32": (lambda: biased(Flat(32), 8, 128, dtype=torch.float32), ("decode",)),
+    "cope-64": (lambda: contextual(64), ("cope-prefill", "cope-scores", "cope-values")),
+    "key-norms": (recorded, ("norms", "maxima")),
+}
+
+
+def opcodes() -> dict[str, dict[str, int]]:
+    """Of each kernel of each launch."""
+    return {
+        f"{name} {kernel}": counts
+        for name, (launched, names) in LAUNCHED.items()
+        for kernel, counts in compiled(launched, names).items()
+    }
+
+
+def compiled(launched: Callable[[], None], names: tuple[str, ...]) -> dict[str, dict[str, int]]:
+    """The opcodes of each kernel named, as it was launched."""
+    launches = {name: Launch(getattr(module, attribute)) for name, (module, attribute) in KERNELS.items()}
+    for name, (module, attribute) in KERNELS.items():
+        setattr(module, attribute, launches[name])
+    launched()
+    for name, (module, attribute) in KERNELS.items():
+        setattr(module, attribute, launches[name].kernel)
+    return {name: launches[name].opcodes() for name in names}
