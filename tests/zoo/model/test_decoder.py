@@ -194,6 +194,8 @@ def test_attention_can_be_asked_of_a_layer_in_any_precision(case: str) -> None:
     single = position.attention(query.float(), key.float(), value.float(), scale=0.4)
     assert single.dtype == torch.float32
     torch.testing.assert_close(single.double(), exact, rtol=0, atol=tolerance.ATTENTION_FLOAT32)
+    # Sums are float32 whatever is summed.
+    assert position.attention(query.bfloat16(), key.bfloat16(), value.bfloat16(), scale=0.4).dtype == torch.float32
 
 
 def test_positions_that_the_mask_does_not_count_are_refused() -> None:
