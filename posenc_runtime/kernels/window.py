@@ -21,7 +21,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from posenc_runtime.encodings.distance import FURTHEST, BiasForm
+from posenc_runtime.encodings.distance import BiasForm
 from posenc_runtime.kernels.paged import PagedBatch
 
 # Float32 logits of a few thousand are wrong by 1e-3, and so may the bound be.
@@ -97,12 +97,6 @@ def first_keys(
         largest = q.norm(dim=-1) * norms[:, positions].T.repeat_interleave(group, 1)
         needed = torch.log((positions + 1.0) / window.tolerance) + ROUNDING
         reach = form.reach((largest - own_logit + needed[:, None]).T).T
-        first[begin:end] = (positions[:, None] - reach.clamp(max=FURTHEST).floor().long()).clamp(min=0)
-    return torch.minimum(first, _positions(batch)[:, None])
-
-
-def _positions(batch: PagedBatch) -> Tensor:
-    lengths = batch.query_start_loc.diff()
-    return torch.cat(
-        [torch.arange(int(total - own), int(total)) for total, own in zip(batch.seq_lens, lengths, strict=True)]
-    )
+        earliest = (positions[:, None] - reach.floor().long()).clamp(min=0)
+        first[begin:end] = torch.minimum(earliest, positions[:, None])
+    return first

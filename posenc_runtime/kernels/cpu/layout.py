@@ -76,7 +76,7 @@ def check_cache(cache: Tensor) -> None:
     Raises:
         ValueError: when the kernels cannot read a cache.
     """
-    num_blocks, num_kv_heads, block_size, twice = cache.shape
+    block_size, twice = cache.shape[2:]
     if cache.dtype not in DTYPES:
         raise ValueError(f"the CPU attention kernels read float32, bfloat16 and float16, got {cache.dtype}")
     if block_size % TILE:

@@ -47,6 +47,7 @@ inline void store(float x, BFloat16* to) {
 }
 
 // c[r][0, width) = (add ? c : 0) + sum over k < depth of a[r][k] b[k][0, width), for R rows and width = VECTORS * kLanes.
+// The sum is taken by itself before it is added: a thousand keys one by one would be as wrong as a thousand roundings.
 template <int R, int VECTORS>
 inline void product_of_rows(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
                             int64_t depth, bool add) {
@@ -54,8 +55,7 @@ inline void product_of_rows(const float* a, int64_t lda, const float* b, int64_t
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-    for (int v = 0; v < VECTORS; ++v)
-      sums[r][v] = add ? *reinterpret_cast<const Lanes*>(c + r * ldc + v * kLanes) : Lanes{};
+    for (int v = 0; v < VECTORS; ++v) sums[r][v] = Lanes{};
   for (int64_t k = 0; k < depth; ++k) {
 #pragma GCC unroll 8
     for (int v = 0; v < VECTORS; ++v) {
@@ -67,7 +67,10 @@ inline void product_of_rows(const float* a, int64_t lda, const float* b, int64_t
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-    for (int v = 0; v < VECTORS; ++v) *reinterpret_cast<Lanes*>(c + r * ldc + v * kLanes) = sums[r][v];
+    for (int v = 0; v < VECTORS; ++v) {
+      Lanes* to = reinterpret_cast<Lanes*>(c + r * ldc + v * kLanes);
+      *to = add ? *to + sums[r][v] : sums[r][v];
+    }
 }
 
 template <int VECTORS>

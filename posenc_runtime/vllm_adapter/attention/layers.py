@@ -11,8 +11,8 @@ from posenc_runtime.encodings.distance import BiasForm, Linear, Power
 from posenc_runtime.kernels.cope import Cope
 from posenc_runtime.zoo.model.encoding import PositionEncoding
 
-# Models pass one of these to vLLM's Attention as ``distance_bias``, ``cope`` or ``attend``, to be called once weights are
-# loaded.
+# Models pass one of these to vLLM's Attention, as ``distance_bias``, ``cope`` or ``attend``. It is called once weights
+# are loaded.
 FormOf = Callable[[], BiasForm]
 CopeOf = Callable[[], Cope]
 EncodingOf = Callable[[], PositionEncoding]

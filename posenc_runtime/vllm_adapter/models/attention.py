@@ -108,10 +108,9 @@ class PosencAttention(nn.Module):
     def _encoded(self, positions: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         here = standing_at(positions[None])
         position = self._position()
-        heads = (states.unflatten(-1, (-1, self.head_dim)).transpose(0, 1)[None] for states in (query, key))
-        encoded = position.encode(*heads, here, position.prepare(here, torch.float32))
-        query, key = (states[0].transpose(0, 1).flatten(1) for states in encoded)
-        return query, key
+        query, key = (states.view(len(states), -1, self.head_dim).transpose(0, 1)[None] for states in (query, key))
+        query, key = position.encode(query, key, here, position.prepare(here, torch.float32))
+        return query[0].transpose(0, 1).flatten(1), key[0].transpose(0, 1).flatten(1)
 
     def _position(self) -> PositionEncoding:
         return self._shared[0] if self._shared else self.position

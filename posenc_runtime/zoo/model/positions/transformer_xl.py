@@ -50,7 +50,8 @@ class TransformerXl(PositionEncoding):
         self, query: Tensor, key: Tensor, value: Tensor, places: Places, prepared: Prepared, scale: float
     ) -> Tensor:
         u, v = self.u[self.heads], self.v[self.heads]
-        projection = self.r_proj.weight.unflatten(0, (-1, key.shape[-1]))[self.kv_heads].flatten(0, 1)
+        of_heads = self.r_proj.weight.view(-1, key.shape[-1], self.r_proj.in_features)
+        projection = of_heads[self.kv_heads].flatten(0, 1)
         return transformer_xl_attention(query, key, value, places.visible, places.distance, u, v, projection, scale)
 
 
