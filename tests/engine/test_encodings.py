@@ -1,0 +1,116 @@
+"""Every position encoding, served: what was trained in transformers is what answers over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import torch
+from prometheus_client.parser import text_string_to_metric_families
+from transformers import AutoModelForCausalLM
+
+from posenc_runtime.zoo.model import register
+from posenc_runtime.zoo.model.positions import available
+from tests.checkpoints import save_tiny
+from tests.engine.running_server import running_server
+from tests.tolerance import LOGPROB_FLOAT32
+
+NEW_TOKENS = 64
+LENGTHS = (3, 70, 150, 33, 97, 64, 30, 90)
+SPLIT = ("cope", "kerple_log", "t5", "transformer_xl")  # over two workers: they have numbers for each head, or a kernel
+Said = tuple[list[int], list[float]]
+
+
+class Oracle:
+    """Teacher-forced greedy choices and logprobs of our transformers model."""
+
+    def __init__(self, model: pathlib.Path) -> None:
+        self._model = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+
+    @torch.no_grad()
+    def score(self, prompt: list[int], token_ids: list[int]) -> Said:
+        logits = self._model(torch.tensor([prompt + token_ids])).logits[0]
+        logprobs = logits.log_softmax(-1)[len(prompt) - 1 : -1]
+        chosen = logprobs.gather(1, torch.tensor(token_ids)[:, None])[:, 0]
+        return logprobs.argmax(-1).tolist(), chosen.tolist()
+
+
+def prompts() -> Iterator[list[int]]:
+    draw = random.Random(3)
+    yield from ([draw.randrange(2, 256) for _ in range(length)] for length in LENGTHS)
+
+
+@pytest.fixture(scope="module", params=available())
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, pathlib.Path]:
+    register()
+    kind: str = request.param
+    parameters = {} if kind == "rope" else {"rope_parameters": None}
+    folder = tmp_path_factory.mktemp(kind)
+    return kind, save_tiny(folder, "posenc", position_encoding_type=kind, **parameters)
+
+
+@pytest.mark.timeout(600)
+async def test_an_encoding_answers_as_it_was_trained(
+    checkpoint: tuple[str, pathlib.Path], tmp_path: pathlib.Path
+) -> None:
+    kind, model = checkpoint
+    oracle = Oracle(model)
+    engine: dict[str, Any] = {
+        "dtype": "float32",
+        "enforce_eager": True,
+        "block_size": 32,
+        "max_num_batched_tokens": 64,  # cuts the prompts, and mixes their parts with decoding
+        "max_num_seqs": 8,
+        "num_gpu_blocks_override": 14,  # of the 35 that all requests want together
+        "kv_cache_memory_bytes": 2**26,
+    }
+    environment = {"VLLM_CPU_OMP_THREADS_BIND": "0"}
+    if kind in SPLIT:
+        engine["tensor_parallel_size"] = 2
+        environment = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
+    settings = {"model": str(model), "served_model_name": "tiny", "max_model_len": 256, "engine": engine}
+    with running_server(tmp_path, settings, environment) as address:
+        async with openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=300) as client:
+
+            async def answer(prompt: list[int]) -> Said:
+                completion = await client.completions.create(
+                    model="tiny",
+                    prompt=prompt,
+                    max_tokens=NEW_TOKENS,
+                    temperature=0,
+                    logprobs=0,
+                    extra_body={"ignore_eos": True, "return_token_ids": True},
+                )
+                choice = completion.model_dump()["choices"][0]
+                return choice["token_ids"], choice["logprobs"]["token_logprobs"]
+
+            asked = list(prompts())
+            together = await asyncio.gather(*(answer(prompt) for prompt in asked))
+            counted = await counters(address)
+            alone = [await answer(prompt) for prompt in asked]
+            before = await counters(address)
+            again = await answer(asked[-1])
+            after = await counters(address)
+    assert counted["vllm:num_preemptions_total"] >= 1
+    assert after["vllm:prefix_cache_hits_total"] == before["vllm:prefix_cache_hits_total"] + LENGTHS[-1] // 32 * 32
+    for prompt, *answers in [*zip(asked, together, alone, strict=True), (asked[-1], again)]:
+        for token_ids, logprobs in answers:
+            greedy, expected = oracle.score(prompt, token_ids)
+            assert token_ids == greedy
+            assert max(abs(a - b) for a, b in zip(logprobs, expected, strict=True)) < LOGPROB_FLOAT32
+
+
+async def counters(address: str) -> dict[str, float]:
+    async with httpx.AsyncClient() as client:
+        text = (await client.get(f"{address}/metrics")).text
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found[sample.name] = found.get(sample.name, 0.0) + sample.value
+    return found
