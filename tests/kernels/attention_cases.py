@@ -27,8 +27,11 @@ class Case:
         tokens_first: whether caches are the transposed halves of one that holds keys and values, as vLLM's are.
         bias: a form's name, or "cope".
         npos: positions of CoPE.
+        gates: added to what CoPE's gates are functions of.
+        qe_scale: of CoPE.
         tolerance: of a window, if there is one.
         adversarial: whether what is near weighs nothing, and one key far back everything.
+        last_key: by which each request's last key is multiplied.
     """
 
     requests: tuple[tuple[int, int], ...]
@@ -45,6 +48,7 @@ class Case:
     qe_scale: float = 1.0
     tolerance: float | None = None
     adversarial: bool = False
+    last_key: float = 1.0
 
     def tensors(self) -> Tensors:
         return Tensors(self)
@@ -113,6 +117,8 @@ class Tensors:
                 query[..., 0], key[..., 0] = 4.0, case.gates * math.sqrt(case.head_dim) / 4
         if case.adversarial:
             queries, keys = self._far_key(queries, keys)
+        for key in keys:
+            key[-1] *= case.last_key
         self.keys = [key.to(case.dtype) for key in keys]
         self.values = [normal(length, *width).to(case.dtype) for length, _ in case.requests]
         self.query = torch.cat((*queries, torch.full((case.padding, *queries[0].shape[1:]), math.nan))).to(case.dtype)
@@ -223,14 +229,12 @@ BIAS_CASES = {
     "eight-heads-to-one": Case(((33, 1), (33, 7)), num_heads=16, num_kv_heads=2),
     "sixteen-heads-to-one": Case(((33, 1), (33, 4)), num_heads=16, head_dim=16),
     "three-heads-to-one": Case(((33, 1), (33, 6)), num_heads=6, num_kv_heads=2),
-    "one-head-of-48": Case(((40, 1), (40, 9)), num_heads=1, num_kv_heads=1, head_dim=48),
-    "heads-of-80": Case(((40, 1), (40, 9)), head_dim=80, bias="log"),
-    "heads-of-128-and-blocks-of-128": Case(
-        ((129, 1), (129, 2), (127, 1)), num_heads=1, num_kv_heads=1, head_dim=128, block_size=128
-    ),
+    "one-head-of-48": Case(((40, 1), (40, 9)), num_heads=1, head_dim=48),
+    "heads-of-80": Case(((40, 1), (40, 9)), num_heads=1, head_dim=80, bias="log"),
+    "heads-of-128-and-blocks-of-128": Case(((129, 1), (129, 2), (127, 1)), num_heads=1, head_dim=128, block_size=128),
     "around-a-block": Case(((15, 1), (16, 1), (17, 1), (15, 15), (16, 15), (17, 2))),
     "around-a-chunk": Case(((31, 1), (32, 1), (33, 1), (64, 1), (65, 1))),
-    "more-keys-than-the-smallest-chunks-hold": Case(((200, 1), (129, 1)), num_heads=1, num_kv_heads=1),
+    "more-keys-than-the-smallest-chunks-hold": Case(((200, 1), (129, 1)), num_heads=1),
     "around-a-tile-of-queries": Case(((16, 16), (17, 17), (15, 15)), num_heads=4, num_kv_heads=2),
     "one-token": Case(((1, 1),)),
     "padding": Case(((20, 1), (20, 4)), padding=5),
@@ -243,6 +247,7 @@ BIAS_CASES = {
     "window-over-eight-heads-to-one": Case(((150, 1), (100, 3)), num_heads=8, tolerance=1e-3),
     "window-of-a-form-that-never-decays": Case(((40, 1), (40, 2)), bias="table", tolerance=1e-2),
     "window-bfloat16": Case(((150, 1), (100, 3)), dtype=torch.bfloat16, tokens_first=True, tolerance=1e-3),
+    "window-of-a-large-last-key": Case(((150, 1), (100, 3)), tolerance=1e-3, last_key=6.0),
     "window-against-the-grain": Case(((106, 1), (106, 3)), tolerance=1e-3, adversarial=True),
 }
 
@@ -250,17 +255,18 @@ COPE_CASES = {
     "mixed": Case(EVERY_KIND, bias="cope"),
     "table-of-two": Case(((40, 1), (40, 7)), bias="cope", npos=2),
     "table-longer-than-any-request": Case(((40, 1), (40, 7)), bias="cope", npos=65),
-    "table-of-1025": Case(((20, 1), (20, 2)), num_heads=1, num_kv_heads=1, bias="cope", npos=1025),
+    "table-of-1025": Case(((20, 1), (20, 2)), num_heads=1, bias="cope", npos=1025),
     "gates-all-but-shut": Case(((90, 1), (90, 4)), bias="cope", gates=-4.0),
+    "last-position-between-tiles": Case(((50, 2),), num_heads=1, bias="cope", npos=6, gates=-1.1),
     "gates-all-but-open": Case(((90, 1), (90, 20)), bias="cope", gates=4.0),
     "scaled-table": Case(((40, 1), (40, 7)), bias="cope", qe_scale=32**-0.5),
     "eight-heads-to-one": Case(((33, 1), (33, 7)), num_heads=8, bias="cope"),
     "three-heads-to-one": Case(((33, 1), (33, 6)), num_heads=6, num_kv_heads=2, bias="cope"),
     "heads-of-48": Case(((40, 1), (40, 9)), head_dim=48, bias="cope", tokens_first=True),
-    "heads-of-80": Case(((40, 1), (40, 9)), num_heads=1, num_kv_heads=1, head_dim=80, bias="cope"),
+    "heads-of-80": Case(((40, 1), (40, 9)), num_heads=1, head_dim=80, bias="cope"),
     "around-a-block": Case(((15, 1), (16, 1), (17, 1), (15, 15), (16, 15), (17, 2)), bias="cope"),
     "around-a-chunk": Case(((31, 1), (32, 1), (33, 1), (64, 1), (65, 1)), bias="cope", gates=-2.0),
-    "more-keys-than-the-smallest-chunks-hold": Case(((200, 1),), num_heads=1, num_kv_heads=1, bias="cope", gates=-3.0),
+    "more-keys-than-the-smallest-chunks-hold": Case(((200, 1),), num_heads=1, bias="cope", gates=-3.0),
     "one-token": Case(((1, 1),), bias="cope"),
     "padding": Case(((20, 1), (20, 4)), padding=5, bias="cope"),
     "bfloat16": Case(((40, 1), (40, 9)), dtype=torch.bfloat16, bias="cope"),
