@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import torch
 from torch import Tensor
@@ -72,8 +73,8 @@ LAUNCHED: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     ),
     "alibi-by-64-windowed": (lambda: biased(Linear(HEADS), 32, 64, window=True), ("decode",)),
     "alibi-by-64": (lambda: biased(Linear(HEADS), 32, 64), ("prefill",)),
-    "alibi-by-128": (lambda: biased(Linear(HEADS), 32, 128), ("decode", "merge")),
-    "flat-by-128": (lambda: biased(Flat(32), 32, 128), ("decode",)),
+    "alibi-by-128": (lambda: biased(Linear(HEADS), 32, 128), ("decode",)),
+    "flat-by-128": (lambda: biased(Flat(32), 32, 128), ("decode", "merge")),
     "power-by-80": (lambda: biased(Power(HEADS, HEADS), 32, 80, window=True), ("plan", "decode")),
     "log": (lambda: biased(Log(HEADS, HEADS), 8, 128, window=True), ("plan", "decode")),
     "table": (lambda: biased(Table(torch.zeros(32, 129)), 8, 128), ("decode",)),
@@ -83,7 +84,7 @@ LAUNCHED: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
 }
 
 
-def opcodes() -> dict[str, dict[str, int]]:
+def opcodes() -> dict[str, Future[dict[str, int]]]:
     """Of each kernel of each launch."""
     return {
         f"{name} {kernel}": counts
@@ -92,7 +93,7 @@ def opcodes() -> dict[str, dict[str, int]]:
     }
 
 
-def compiled(launched: Callable[[], None], names: tuple[str, ...]) -> dict[str, dict[str, int]]:
+def compiled(launched: Callable[[], None], names: tuple[str, ...]) -> dict[str, Future[dict[str, int]]]:
     """The opcodes of each kernel named, as it was launched."""
     launches = {name: Launch(getattr(module, attribute)) for name, (module, attribute) in KERNELS.items()}
     for name, (module, attribute) in KERNELS.items():

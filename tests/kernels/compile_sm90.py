@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
 
 import torch
 
@@ -19,7 +20,7 @@ def rerotation(
     num_heads: int = 8,
     block_size: int = 16,
     dtype: torch.dtype = torch.bfloat16,
-) -> dict[str, int]:
+) -> Future[dict[str, int]]:
     launch = Launch(_REROTATE)
     rerotate._rerotate_kernel = launch
     layout = KeyLayout(block_size, head_dim, rotary_dim, is_neox_style)
@@ -30,7 +31,7 @@ def rerotation(
     return launch.opcodes()
 
 
-def row_lookup() -> dict[str, int]:
+def row_lookup() -> Future[dict[str, int]]:
     launch = Launch(rope_rows._rope_rows_kernel)
     rope_rows._rope_rows_kernel = launch
     some = torch.zeros(256, dtype=torch.int64)
@@ -54,5 +55,12 @@ COMPILED = {
 }
 
 if __name__ == "__main__":
-    moved = {name: opcodes() for name, opcodes in COMPILED.items()}
-    print(json.dumps({"moved": moved, "attention": compile_attention.opcodes()}))
+    compiled = {
+        "moved": {name: opcodes() for name, opcodes in COMPILED.items()},
+        "attention": compile_attention.opcodes(),
+    }
+    print(
+        json.dumps(
+            {part: {name: counts.result() for name, counts in kernels.items()} for part, kernels in compiled.items()}
+        )
+    )

@@ -8,6 +8,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ _BIN = pathlib.Path(triton.backends.nvidia.__file__).with_name("bin")
 _INSTRUCTION = r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][\w.]+)"  # address, predicate, opcode
 
 
+_DISASSEMBLERS = ThreadPoolExecutor(1)
 _SHARED_MEMORY = 227 * 1024  # bytes, of an H100's multiprocessor for one program
 _TYPES = {
     torch.bfloat16: "bf16",
@@ -46,18 +48,12 @@ class Launch:
         self.arguments = dict(zip(self.kernel.arg_names, positional, strict=False)) | named
         self.num_warps = num_warps
 
-    def opcodes(self) -> dict[str, int]:
-        """How often each opcode stands in the machine code, with its modifiers."""
+    def opcodes(self) -> Future[dict[str, int]]:
+        """How often each opcode stands in the machine code, with its modifiers. Listed while others are compiled."""
         source = self._specialised()
         compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": self.num_warps})
         assert compiled.metadata.shared <= _SHARED_MEMORY, f"{self.kernel} asks for {compiled.metadata.shared} bytes"
-        with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
-            cubin.write(compiled.asm["cubin"])
-            cubin.flush()
-            listing = subprocess.run(
-                [_BIN / "cuobjdump", "--dump-sass", cubin.name], capture_output=True, text=True, check=True
-            ).stdout
-        return collections.Counter(re.findall(_INSTRUCTION, listing, re.MULTILINE))
+        return _DISASSEMBLERS.submit(_listed, compiled.asm["cubin"])
 
     def _specialised(self) -> ASTSource:
         """As Triton specialises at a launch: on a one, and on what sixteen divides."""
@@ -75,3 +71,13 @@ class Launch:
             if type(value) is Tensor or (is_specialised and value % 16 == 0):
                 hints[(index,)] = [["tt.divisibility", 16]]
         return ASTSource(self.kernel, types, constants, hints)
+
+
+def _listed(machine_code: bytes) -> dict[str, int]:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
+        cubin.write(machine_code)
+        cubin.flush()
+        listing = subprocess.run(
+            [_BIN / "cuobjdump", "--dump-sass", cubin.name], capture_output=True, text=True, check=True
+        ).stdout
+    return collections.Counter(re.findall(_INSTRUCTION, listing, re.MULTILINE))
