@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import serving
+from posenc_runtime.vllm_adapter.prometheus import show_attention
 from server.routes import scales_router
 
 
@@ -24,6 +25,9 @@ async def run(args: argparse.Namespace, deployment: Deployment, say: Callable[[s
         async with serving.running_engine(args) as engine:
             app = await serving.build_openai_app(args, engine, deployment)
             app.include_router(scales_router(deployment))
+            groups = await serving.attention_layers(engine)
+            show_attention(groups, engine.model_config.served_model_name)
+            say("attention: " + "; ".join(f"layers {g.layers}: {g.backend} ({g.encoding})" for g in groups))
             say(f"ready after {time.monotonic() - began:.0f} s: {address}")
             stopped = await serving.serve(app, sock, args)
         await stopped

@@ -13,6 +13,7 @@ from posenc_runtime.vllm_adapter.active import KEY
 from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
+from posenc_runtime.vllm_adapter.worker_extension import NAME as WORKER_EXTENSION
 
 # Engine arguments that follow from a deployment's own settings.
 _OURS = {
@@ -21,6 +22,7 @@ _OURS = {
     "max_model_len": "max_model_len",
     "kv_transfer_config": "scaling",
     "scheduler_cls": "scaling.on_crossing",
+    "worker_extension_cls": "posenc itself, which asks workers about their layers,",
 }
 
 
@@ -63,6 +65,7 @@ def engine_arguments(
             ATTENTION: (attention or AttentionChoice()).to_mapping(),
         },
         "kv_transfer_config": {"kv_connector": CONNECTOR, "kv_role": "kv_both"},
+        "worker_extension_cls": WORKER_EXTENSION,
     }
     if deployment.crosses or deployment.rerotates:
         if given.get("async_scheduling"):
@@ -79,15 +82,16 @@ def serve_arguments(
     model: str,
     served_model_name: str | None,
     deployment: Deployment,
-    attention: AttentionChoice,
     engine: Mapping[str, Any],
     http: Mapping[str, Any],
+    attention: AttentionChoice | None = None,
 ) -> argparse.Namespace:
     """Everything that vLLM's server takes, parsed and checked by vLLM's own parser.
 
     Args:
         engine: engine arguments by name.
         http: front-end arguments by name, host and port among them.
+        attention: which attention layers get; the defaults when left out.
 
     Raises:
         ArgumentRefused: when an argument is unknown, contradicts the deployment, or is refused by vLLM.
@@ -116,7 +120,9 @@ def serve_arguments(
     return args
 
 
-def command_line(deployment: Deployment, engine: Mapping[str, Any], attention: AttentionChoice) -> list[str]:
+def command_line(
+    deployment: Deployment, engine: Mapping[str, Any], attention: AttentionChoice | None = None
+) -> list[str]:
     """The flags with which plain ``vllm serve`` runs this deployment.
 
     Raises:

@@ -10,6 +10,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 
 from posenc_runtime.kv.counts import TOTAL
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.kv.layer_groups import LayerGroup
 from posenc_runtime.vllm_adapter.active import deployment_of
 
 if TYPE_CHECKING:
@@ -51,6 +52,16 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...], str]] = {
         "posenc_copied_blocks_total",
         (),
         "KV-cache blocks copied because somebody else reads them or may want them at the scale that they carry.",
+    ),
+    "window_kv_blocks_read": (
+        "posenc_window_kv_blocks_read_total",
+        (),
+        "KV-cache blocks that attention with a distance bias read, one for each layer, KV head and tile of queries.",
+    ),
+    "window_kv_blocks_skipped": (
+        "posenc_window_kv_blocks_skipped_total",
+        (),
+        "KV-cache blocks that a distance bias made too small to matter, and that were not read; counted likewise.",
     ),
     "prefix_reused_tokens": (
         "posenc_prefix_reused_tokens_total",
@@ -106,6 +117,12 @@ class PosencPromMetrics(KVConnectorPromMetrics):
             documentation="KV-cache blocks that running requests hold, by the scale that their keys are rotated at.",
             labelnames=[*labelnames, "scale"],
         )
+        self._saturation = self._gauge_cls(
+            name="posenc_cope_saturation_ratio",
+            documentation="The part of the keys walked since the last report that stood past the last contextual "
+            "position, where attention is plain.",
+            labelnames=labelnames,
+        )
         info = self._gauge_cls(
             name="posenc_strategy_info",
             documentation="The scaling strategy of this deployment; the value is always 1.",
@@ -140,6 +157,8 @@ class PosencPromMetrics(KVConnectorPromMetrics):
         values = self.per_engine_labelvalues[engine_idx]
         for scale, level in transfer_stats_data.get("kv_blocks", {}).items():
             self._kv_blocks.labels(*values, scale).set(level)
+        if walked := transfer_stats_data.get("cope_walked"):
+            self._saturation.labels(*values).set(walked.get("saturated", 0) / sum(walked.values()))
         for name, histogram in self._histograms.items():
             for seconds in transfer_stats_data.get(name, ()):
                 histogram.labels(*values).observe(seconds)
@@ -151,6 +170,18 @@ class PosencPromMetrics(KVConnectorPromMetrics):
         counter = self._counters[name]
         values = [*self.per_engine_labelvalues[engine], *extra]
         return counter.labels(*values)
+
+
+def show_attention(groups: list[LayerGroup], model_name: str) -> None:
+    """Say in a metric what attends in which layers."""
+    labels = ("model_name", "layer_group", "backend", "encoding")
+    gauge = Gauge(
+        "posenc_attention_backend_info",
+        "Which backend attends in which layers, and their position encoding; the value is always 1.",
+        labels,
+    )
+    for group in groups:
+        gauge.labels(model_name, group.layers, group.backend, group.encoding).set(1)
 
 
 def _expected(name: str, deployment: Deployment, scales: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.kv.layer_groups import LayerGroup, layer_groups
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.requests import check_on_crossing, default_max_tokens
 from posenc_runtime.vllm_adapter.responses import announce_scales, announce_stopped
@@ -86,6 +87,12 @@ async def build_openai_app(args: argparse.Namespace, engine: Any, deployment: De
     check_on_crossing(deployment)
     announce_scales(app.state)
     return app
+
+
+async def attention_layers(engine: Any) -> list[LayerGroup]:
+    """What attends in each layer of a running engine, as its workers say."""
+    workers = await engine.collective_rpc("posenc_attention")
+    return layer_groups((name, backend, encoding) for layers in workers for name, backend, encoding in layers)
 
 
 async def serve(app: FastAPI, sock: Any, args: argparse.Namespace) -> Any:

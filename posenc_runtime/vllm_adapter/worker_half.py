@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from posenc_runtime.kv.coordinator import StepPlan
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.attention.record import RECORD
 from posenc_runtime.vllm_adapter.rerotation import Rerotation
 from posenc_runtime.vllm_adapter.worker_state import STATE
 
@@ -71,8 +72,8 @@ class WorkerHalf:
             table.index_fill_(0, index.to(table.device, non_blocking=True), self._row_offsets[scale_index])
         self._apply_seconds.append(time.perf_counter() - began)
 
-    def take_report(self) -> dict[str, list[float]]:
+    def take_report(self) -> dict[str, Any]:
         """What happened since the last call, in the form of ``counts.merged``."""
         taken = {"apply_seconds": self._apply_seconds, "rerotate_seconds": self._rerotate_seconds}
         self._apply_seconds, self._rerotate_seconds = [], []
-        return {name: seconds for name, seconds in taken.items() if seconds}
+        return {name: seconds for name, seconds in taken.items() if seconds} | RECORD.take()

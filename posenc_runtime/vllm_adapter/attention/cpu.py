@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -10,19 +11,22 @@ from vllm.config import get_current_vllm_config
 from vllm.v1.attention.backend import AttentionType
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend, CPUAttentionBackendImpl
 
-from posenc_runtime.encodings.distance import Flat
+from posenc_runtime.encodings.distance import BiasForm
+from posenc_runtime.kernels.cope import Cope
 from posenc_runtime.kernels.cpu import attention
 from posenc_runtime.kernels.cpu.layout import keys_and_values
 from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.window import Window
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, choice_of
-from posenc_runtime.vllm_adapter.attention.layers import CopeOf, EncodingOf, FormOf, alibi_form, refuse
+from posenc_runtime.vllm_adapter.attention.layers import Asked, Kind, refuse, select
 from posenc_runtime.vllm_adapter.attention.plain import attend as attend_plainly
 from posenc_runtime.vllm_adapter.attention.record import RECORD
-from posenc_runtime.vllm_adapter.support import Unsupported
+from posenc_runtime.zoo.model.encoding import PositionEncoding
 
 if TYPE_CHECKING:
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionMetadata
+
+_DTYPES = ("auto", "float32", "float16", "bfloat16")
 
 
 class PosencCPUBackend(CPUAttentionBackend):
@@ -49,68 +53,63 @@ def implementation(
     attn_type: str = AttentionType.DECODER,
     kv_sharing_target_layer_name: str | None = None,
     *,
+    encoding: str | None = None,
     use_alibi_sqrt: bool = False,
-    distance_bias: FormOf | None = None,
-    cope: CopeOf | None = None,
-    attend: EncodingOf | None = None,
+    distance_bias: Callable[[], BiasForm] | None = None,
+    cope: Callable[[], Cope] | None = None,
+    attend: Callable[[], PositionEncoding] | None = None,
     **others: Any,
 ) -> CPUAttentionBackendImpl:
-    """The attention of one layer.
-
-    Args:
-        distance_bias: the layer's bias, for models of ours; others pass ``alibi_slopes``.
-        cope: the layer's contextual positions, for models of ours.
-        attend: an encoding that attends by itself, in plain torch, for models of ours.
+    """The attention of one layer; keywords as ``Asked`` has them.
 
     Raises:
         Unsupported: when the deployment chose a backend that cannot do what the layer asks for.
     """
     vllm_config = get_current_vllm_config()
     choice = choice_of(vllm_config) or AttentionChoice(backend="stock")
+    asked = Asked(
+        encoding=encoding,
+        alibi_slopes=alibi_slopes,
+        use_alibi_sqrt=use_alibi_sqrt,
+        distance_bias=distance_bias,
+        cope=cope,
+        attend=attend,
+    )
+    kind = select(choice, asked, stock_has_alibi_sqrt=False)
     stock = (
         *(num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window, kv_cache_dtype),
         *(logits_soft_cap, attn_type, kv_sharing_target_layer_name),
     )
-    if alibi_slopes is not None and distance_bias is None:
-        slopes = alibi_slopes
-        distance_bias = lambda: alibi_form(slopes, use_alibi_sqrt)  # noqa: E731
-        stock_can = not use_alibi_sqrt
-    else:
-        stock_can = distance_bias is None and cope is None and attend is None
-    kind = "contextual positions" if cope else "attention of its own" if attend else "distance bias"
-    if choice.backend == "stock" and not stock_can:
-        raise Unsupported(
-            "attention.backend stock cannot serve this model: vLLM's CPU attention has no "
-            f"{kind}. Set attention.backend to auto"
-        )
-    if choice.backend == "stock" or (choice.backend == "auto" and not (distance_bias or cope or attend)):
+    if kind == "stock":
         return CPUAttentionBackendImpl(*stock, **others)
     refuse(
-        kind,
+        asked,
         sliding_window=sliding_window,
         logits_soft_cap=logits_soft_cap,
-        kv_sharing=kv_sharing_target_layer_name,
-        attn_type="" if attn_type == AttentionType.DECODER else attn_type,
-        kv_cache_dtype="" if kv_cache_dtype in ("auto", "float32", "float16", "bfloat16") else kv_cache_dtype,
+        kv_sharing_target_layer_name=kv_sharing_target_layer_name,
+        attn_type=attn_type if attn_type != AttentionType.DECODER else None,
+        kv_cache_dtype=kv_cache_dtype if kv_cache_dtype not in _DTYPES else None,
         **others,
     )
-    longest = vllm_config.model_config.max_model_len
-    if choice.backend == "bias" and (cope or attend):
-        raise Unsupported(f"attention.backend bias cannot serve {kind}: set it to auto")
-    if choice.backend == "cope" and not cope:
-        raise Unsupported(f"attention.backend cope needs contextual positions, got a layer with {kind}: set it to auto")
-    if attend is not None:
-        return PlainImpl(*stock, position=attend)
-    if cope is not None:
-        return CopeImpl(*stock, cope=cope)
-    form = distance_bias or (lambda: Flat(num_heads))
-    return BiasImpl(*stock, form=form, longest=longest, tolerance=choice.window_tolerance)
+    if kind == "bias":
+        longest = vllm_config.model_config.max_model_len
+        return BiasImpl(*stock, asked=asked, longest=longest, tolerance=choice.window_tolerance)
+    return {"cope": CopeImpl, "plain": PlainImpl}[kind](*stock, asked=asked)
 
 
 class _OwnLayout(CPUAttentionBackendImpl):
-    """Keys and values as our kernels lay them out in vLLM's blocks, and a step's requests as they take them."""
+    """Keys and values as our kernels lay them out in vLLM's blocks, and a step's requests as they take them.
 
+    Attributes:
+        kind: of backend, for people.
+    """
+
+    kind: ClassVar[Kind]
     key_norms: Tensor | None = None
+
+    def __init__(self, *stock: Any, asked: Asked) -> None:
+        super().__init__(*stock)
+        self.asked = asked
 
     def do_kv_cache_update(
         self, layer: torch.nn.Module, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor
@@ -131,15 +130,17 @@ class _OwnLayout(CPUAttentionBackendImpl):
 class BiasImpl(_OwnLayout):
     """Attention with a distance bias, windowed where it decays."""
 
-    def __init__(self, *stock: Any, form: FormOf, longest: int, tolerance: float) -> None:
-        super().__init__(*stock)
-        self._form, self._longest, self._tolerance = form, longest, tolerance
+    kind = "bias"
+
+    def __init__(self, *stock: Any, asked: Asked, longest: int, tolerance: float) -> None:
+        super().__init__(*stock, asked=asked)
+        self._longest, self._tolerance = longest, tolerance
         self._bias: attention.TabledBias | None = None
         self.counts = torch.zeros(2, dtype=torch.int64)
         RECORD.windows.append(self.counts)
 
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
-        self._bias = attention.TabledBias(self._form(), self._longest)
+        self._bias = attention.TabledBias(self.asked.form(self.num_heads), self._longest)
 
     def do_kv_cache_update(
         self, layer: torch.nn.Module, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor
@@ -173,15 +174,17 @@ class BiasImpl(_OwnLayout):
 class CopeImpl(_OwnLayout):
     """Attention with contextual positions."""
 
-    def __init__(self, *stock: Any, cope: CopeOf) -> None:
-        super().__init__(*stock)
-        self._cope = cope
+    kind = "cope"
+
+    def __init__(self, *stock: Any, asked: Asked) -> None:
+        super().__init__(*stock, asked=asked)
         self._table: attention.TabledCope | None = None
         self.counts = torch.zeros(2, dtype=torch.int64)
         RECORD.walks.append(self.counts)
 
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
-        cope = self._cope()
+        assert self.asked.cope is not None
+        cope = self.asked.cope()
         self._table = attention.TabledCope(cope.pos_emb, cope.qe_scale)
 
     def forward(
@@ -207,9 +210,7 @@ class CopeImpl(_OwnLayout):
 class PlainImpl(_OwnLayout):
     """Attention of an encoding that has no kernel."""
 
-    def __init__(self, *stock: Any, position: EncodingOf) -> None:
-        super().__init__(*stock)
-        self._position = position
+    kind = "plain"
 
     def forward(
         self,
@@ -225,6 +226,7 @@ class PlainImpl(_OwnLayout):
     ) -> Tensor:
         if attn_metadata is None:  # while vLLM warms up
             return output
+        assert self.asked.attend is not None
         keys, values = keys_and_values(kv_cache)
-        attend_plainly(query, keys, values, self.batch(attn_metadata), self._position(), self.scale, output)
+        attend_plainly(query, keys, values, self.batch(attn_metadata), self.asked.attend(), self.scale, output)
         return output

@@ -1,44 +1,108 @@
-"""What a model says of a layer's attention: a distance bias or contextual positions, read once weights are loaded."""
+"""What a model asks of a layer's attention, and which of our backends does it: the same on every device."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from posenc_runtime.encodings.distance import BiasForm, Linear, Power
+from posenc_runtime.encodings.distance import BiasForm, Flat, Linear, Power
 from posenc_runtime.kernels.cope import Cope
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
+from posenc_runtime.vllm_adapter.support import Unsupported
 from posenc_runtime.zoo.model.encoding import PositionEncoding
 
-# Models pass one of these to vLLM's Attention, as ``distance_bias``, ``cope`` or ``attend``. It is called once weights
-# are loaded.
-FormOf = Callable[[], BiasForm]
-CopeOf = Callable[[], Cope]
-EncodingOf = Callable[[], PositionEncoding]
+Kind = Literal["stock", "bias", "cope", "plain"]
+
+_HAS = {"stock": "nothing of its own", "bias": "a distance bias", "cope": "contextual positions", "plain": "no kernel"}
 
 
-def alibi_form(alibi_slopes: list[float], use_alibi_sqrt: bool) -> BiasForm:
-    """What vLLM's own models mean by their slopes."""
-    slopes = torch.tensor(alibi_slopes, dtype=torch.float32)
-    return Power(slopes, torch.full_like(slopes, 0.5)) if use_alibi_sqrt else Linear(slopes)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What reaches an implementation besides sizes. What is called here is called once weights are loaded.
+
+    Attributes:
+        encoding: the position encoding's name, for people; of models that are not ours, what is known.
+        alibi_slopes, use_alibi_sqrt: as vLLM's own models say it.
+        distance_bias, cope, attend: as ours do; ``attend`` gives an encoding that attends by itself, in plain torch.
+    """
+
+    encoding: str | None = None
+    alibi_slopes: list[float] | None = None
+    use_alibi_sqrt: bool = False
+    distance_bias: Callable[[], BiasForm] | None = None
+    cope: Callable[[], Cope] | None = None
+    attend: Callable[[], PositionEncoding] | None = None
+
+    @property
+    def wants(self) -> Kind:
+        """The backend that is made for this layer."""
+        if self.cope is not None:
+            return "cope"
+        if self.attend is not None:
+            return "plain"
+        return "bias" if self.distance_bias is not None or self.alibi_slopes is not None else "stock"
+
+    @property
+    def name(self) -> str:
+        """The position encoding's."""
+        if self.encoding is not None:
+            return self.encoding
+        if self.alibi_slopes is not None:
+            return "alibi_sqrt" if self.use_alibi_sqrt else "alibi"
+        return "the model's own"
+
+    def form(self, num_heads: int) -> BiasForm:
+        """The layer's distance bias, flat where it has none."""
+        if self.distance_bias is not None:
+            return self.distance_bias()
+        if self.alibi_slopes is None:
+            return Flat(num_heads)
+        slopes = torch.tensor(self.alibi_slopes, dtype=torch.float32)
+        return Power(slopes, torch.full_like(slopes, 0.5)) if self.use_alibi_sqrt else Linear(slopes)
 
 
-def refuse(kind: str, **settings: Any) -> None:
+def select(choice: AttentionChoice, asked: Asked, *, stock_has_alibi_sqrt: bool) -> Kind:
+    """Which backend a layer gets.
+
+    Args:
+        stock_has_alibi_sqrt: whether vLLM's backend on this device knows ALiBi's square root; all know ALiBi.
+
+    Raises:
+        Unsupported: when the deployment chose one that cannot do what the layer asks for.
+    """
+    wanted = asked.wants
+    if choice.backend == "auto":
+        return wanted
+    stock_can = wanted == "stock" or (
+        asked.alibi_slopes is not None and (stock_has_alibi_sqrt or not asked.use_alibi_sqrt)
+    )
+    able = {
+        "stock": stock_can,
+        "bias": wanted in ("stock", "bias"),
+        "cope": wanted == "cope",
+    }[choice.backend]
+    if not able:
+        raise Unsupported(
+            f"attention.backend must be auto for layers that have {_HAS[wanted]} ({asked.name}), got {choice.backend}"
+        )
+    return choice.backend
+
+
+def refuse(asked: Asked, **settings: Any) -> None:
     """Refuse what vLLM may ask of a layer and our kernels do not do.
 
     Args:
-        kind: whose layer it is, for the message.
         settings: what vLLM asks for; anything that is set is refused.
 
     Raises:
         Unsupported: naming the first setting, and its value.
     """
-    from posenc_runtime.vllm_adapter.support import Unsupported
-
     for name, value in settings.items():
         if value:
             raise Unsupported(
-                f"attention with {kind} does not do {name}, got {value!r}: set attention.backend to stock, or leave "
-                f"{name} out"
+                f"{name} must be left out for layers that have {_HAS[asked.wants]} ({asked.name}), got {value!r}: "
+                "our kernels attend to all earlier keys, as they were cached"
             )

@@ -86,7 +86,7 @@ class PosencAttention(nn.Module):
             quant_config=quant_config,
             prefix=f"{prefix}.attn",
             attn_type=attn_type,
-            **self._attention_of(kind),
+            **self._attention_of(kind, config.position_encoding_type),
         )
 
     def share(self, position: PositionEncoding) -> None:
@@ -115,15 +115,13 @@ class PosencAttention(nn.Module):
     def _position(self) -> PositionEncoding:
         return self._shared[0] if self._shared else self.position
 
-    def _attention_of(self, kind: type[PositionEncoding]) -> dict[str, Any]:
+    def _attention_of(self, kind: type[PositionEncoding], name: str) -> dict[str, Any]:
         """What our backends are asked for; nothing where keys and values are attended to as vLLM does."""
         if issubclass(kind, DistanceBiasEncoding):
-            return {"distance_bias": self._form}
+            return {"encoding": name, "distance_bias": self._form}
         if issubclass(kind, CopeEncoding):
-            return {"cope": self._cope}
-        if kind.attends():
-            return {"attend": self._position}
-        return {}
+            return {"encoding": name, "cope": self._cope}
+        return {"encoding": name, "attend": self._position} if kind.attends() else {}
 
     def _form(self) -> BiasForm:
         position = self._position()

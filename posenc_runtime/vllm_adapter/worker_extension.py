@@ -1,0 +1,21 @@
+"""What a worker can be asked from the front end. vLLM mixes this class into its workers (``worker_extension_cls``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+NAME = f"{__name__}.PosencWorkerExtension"
+
+
+class PosencWorkerExtension:
+    def posenc_attention(self) -> list[list[str]]:
+        """Of each attention layer of this worker, in order: its name, its backend and its position encoding."""
+        layers: dict[str, Any] = self.vllm_config.compilation_config.static_forward_context  # type: ignore[attr-defined]
+        described = []
+        for name, layer in layers.items():
+            if not hasattr(layer, "impl"):
+                continue
+            asked = getattr(layer.impl, "asked", None)
+            kind = getattr(layer.impl, "kind", None) or layer.attn_backend.get_name().lower()
+            described.append([name, kind, asked.name if asked else "the model's own"])
+        return described
