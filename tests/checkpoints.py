@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerFast
 
 TRAINED = 256  # tokens
 _CHAT = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
@@ -30,10 +30,13 @@ def save_tiny(folder: pathlib.Path, model_type: str = "llama", **config: Any) ->
         "eos_token_id": None,
         "pad_token_id": None,
     }
+    return save(folder, AutoConfig.for_model(model_type, **(settings | config)))
+
+
+def save(folder: pathlib.Path, config: PreTrainedConfig) -> pathlib.Path:
+    """Save a checkpoint of any architecture with random weights, and a tokenizer of 256 tokens."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(
-        AutoConfig.for_model(model_type, **(settings | config)), dtype=torch.float32
-    )
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     for parameter in model.parameters():
         if parameter.ndim > 1:
             # Large enough that attention depends on position: the tests must see a wrong rotation.

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from posenc_runtime.encodings.spec import RotarySpec
+from posenc_runtime.vllm_adapter import models
 from posenc_runtime.vllm_adapter.support import refuse_checkpoint, rotates
-from posenc_runtime.zoo import model as zoo_model
 
 
 class UnreadableCheckpoint(ValueError):
@@ -44,7 +44,7 @@ def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
     from vllm.transformers_utils.config import get_config, get_hf_text_config
 
     source = engine.get("hf_config_path") or model
-    zoo_model.register()
+    models.register()
     try:
         config = get_config(
             _at_hand(source, engine),
