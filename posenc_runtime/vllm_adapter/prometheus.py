@@ -172,16 +172,17 @@ class PosencPromMetrics(KVConnectorPromMetrics):
         return counter.labels(*values)
 
 
-def show_attention(groups: list[LayerGroup], model_name: str) -> None:
-    """Say in a metric what attends in which layers."""
-    labels = ("model_name", "layer_group", "backend", "encoding")
+def show_attention(groups: list[LayerGroup], model_name: str, num_engines: int) -> None:
+    """Say in a metric what attends in which layers; the engines of a server are alike."""
+    labels = ("model_name", "engine", "layer_group", "backend", "encoding")
     gauge = Gauge(
         "posenc_attention_backend_info",
         "Which backend attends in which layers, and their position encoding; the value is always 1.",
         labels,
     )
-    for group in groups:
-        gauge.labels(model_name, group.layers, group.backend, group.encoding).set(1)
+    for engine in range(num_engines):
+        for group in groups:
+            gauge.labels(model_name, str(engine), group.layers, group.backend, group.encoding).set(1)
 
 
 def _expected(name: str, deployment: Deployment, scales: list[str]) -> list[str]:
