@@ -51,6 +51,7 @@ def cope_attention(
     cope: Cope,
     scale: float,
     out: Tensor,
+    counts: Tensor | None = None,
 ) -> None:
     """Causal attention with contextual positions (Golovneva et al. 2024, arXiv:2405.18719, section 3).
 
@@ -60,6 +61,8 @@ def cope_attention(
 
     Args: as ``bias_attention``'s, and
         cope: the table, and its convention.
+        counts: int64 ``[2]``, added to: keys that a tile of queries and a KV head walked before all of their rows stood
+            at the last position, and after. This reference does not walk, and counts nothing.
     """
     head_of = query.shape[1] // key_cache.shape[1]
     for request in range(len(batch)):

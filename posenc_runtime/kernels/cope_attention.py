@@ -19,6 +19,7 @@ def cope_attention(
     cope: Cope,
     scale: float,
     out: Tensor,
+    counts: Tensor | None = None,
 ) -> None:
     """See ``attention_reference.cope_attention``. All tensors on one CUDA device.
 
@@ -36,5 +37,5 @@ def cope_attention(
     if not len(batch) or not query.shape[0]:
         return
     if batch.max_query_len > 1:
-        prefill(query, key_cache, value_cache, batch, cope, scale, out)
-    decode(query, key_cache, value_cache, batch, cope, scale, out)
+        prefill(query, key_cache, value_cache, batch, cope, scale, out, counts)
+    decode(query, key_cache, value_cache, batch, cope, scale, out, counts)

@@ -19,7 +19,7 @@ from posenc_runtime.kernels import chunks
 from posenc_runtime.kernels.attention_launch import cache_strides, in_base_2, layout, query_strides
 from posenc_runtime.kernels.chunks import Partials, chunk_size, merge, store_partial
 from posenc_runtime.kernels.cope import Cope
-from posenc_runtime.kernels.cope_tile import gate, position_logits, store_position_logits
+from posenc_runtime.kernels.cope_tile import count_keys, gate, position_logits, store_position_logits
 from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.paged_tiles import attend, dot, load_rows, offsets_of_keys
 
@@ -100,6 +100,7 @@ def _value_kernel(  # type: ignore[no-untyped-def]
     p_acc,
     p_maxima,
     p_sums,
+    p_counts,  # None where nobody counts
     p_query_start_loc,
     p_seq_lens,
     p_block_table,
@@ -137,6 +138,8 @@ def _value_kernel(  # type: ignore[no-untyped-def]
     m_newer = (o_chunk > i_chunk) & (o_chunk < tl.cdiv(seq_len, size))
     p_newer = p_gate_sums + o_row[:, None] * room + o_chunk[None, :]
     b_newer = tl.sum(tl.load(p_newer, mask=m_row[:, None] & m_newer[None, :], other=0.0), 1)
+    was_saturated = tl.min(tl.where(m_row, b_newer, NPOS), 0) >= NPOS - 1
+    num_saturated = seq_len * 0
     p_table_row = p_block_table + i_request.to(tl.int64) * stride_table
     p_values += (i_pair % num_kv_heads).to(tl.int64) * stride_value_head
     b_acc = tl.zeros([BM, BD], tl.float32)
@@ -144,7 +147,8 @@ def _value_kernel(  # type: ignore[no-untyped-def]
     b_sum = tl.zeros([BM], tl.float32)
     num_tiles = tl.cdiv(end - begin, TILE)
     for i_tile in range(0, num_tiles):
-        o_key = begin + (num_tiles - 1 - i_tile) * TILE + tl.arange(0, TILE)
+        first = begin + (num_tiles - 1 - i_tile) * TILE
+        o_key = first + tl.arange(0, TILE)
         m_key = o_key < end
         m_score = m_row[:, None] & m_key[None, :]
         p_score = p_scores + o_row[:, None] * stride_scores + o_key[None, :]
@@ -152,11 +156,19 @@ def _value_kernel(  # type: ignore[no-untyped-def]
         b_gates = gate(b_scores, m_key[None, :])
         b_scores += position_logits(b_gates, b_newer, p_position_logits + o_row * NPOS, m_score, NPOS)
         b_newer += tl.sum(b_gates, 1)
+        if p_counts is not None:
+            is_saturated = tl.min(tl.where(m_row, b_newer, NPOS), 0) >= NPOS - 1
+            num_saturated = tl.maximum(num_saturated, tl.where(is_saturated, first, 0))
         b_scores = tl.where(m_key[None, :], b_scores, -float("inf"))
         b_block = tl.load(p_table_row + o_key // BLOCK_SIZE, mask=m_key, other=0)
         o_value = offsets_of_keys(b_block, o_key, stride_value_block, stride_value_token, BLOCK_SIZE)
         b_values = load_rows(p_values + o_value, m_key, HEAD_DIM, BD)
         b_acc, b_max, b_sum = attend(b_scores, b_values, b_acc, b_max, b_sum)
+    if p_counts is not None:
+        # One program counts for all chunks: that in which the last position is reached, or the last to get there.
+        is_saturated = tl.min(tl.where(m_row, b_newer, NPOS), 0) >= NPOS - 1
+        if (not was_saturated) & (is_saturated | (i_chunk == 0)):
+            count_keys(p_counts, seq_len, num_saturated)
     store_partial(b_acc, b_max, b_sum, p_acc, p_maxima, p_sums, o_row, m_row, i_chunk, room, HEAD_DIM, BD)
 
 
@@ -168,6 +180,7 @@ def decode(
     cope: Cope,
     scale: float,
     out: Tensor,
+    counts: Tensor | None,
 ) -> None:
     """Write the outputs of all requests with one query. Scores take ``4 num_requests num_heads max_seq_len`` bytes."""
     num_kv_heads = key_cache.shape[1]
@@ -199,6 +212,9 @@ def decode(
         **of_chunks,
     )
     _value_kernel[grid](
-        p_values=value_cache, **cache_strides("value", value_cache), **(of_chunks | partials.arguments())
+        p_values=value_cache,
+        p_counts=counts,
+        **cache_strides("value", value_cache),
+        **(of_chunks | partials.arguments()),
     )
     merge(partials, None, batch, num_kv_heads, out)

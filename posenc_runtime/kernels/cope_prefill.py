@@ -14,7 +14,7 @@ from torch import Tensor
 
 from posenc_runtime.kernels.attention_launch import cache_strides, in_base_2, is_wide, layout, query_strides
 from posenc_runtime.kernels.cope import Cope
-from posenc_runtime.kernels.cope_tile import gate, position_logits, store_position_logits
+from posenc_runtime.kernels.cope_tile import count_keys, gate, position_logits, store_position_logits
 from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.paged_tiles import (
     attend,
@@ -41,6 +41,7 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
     p_out,
     p_pos_emb,
     p_position_logits,  # float32 [programs, BM, NPOS], base 2
+    p_counts,  # None where nobody counts
     p_query_start_loc,
     p_seq_lens,
     p_block_table,
@@ -118,6 +119,8 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
                 end -= BG
                 is_gated = (end > 0) & ((tl.min(b_newer, 0) < NPOS - 1) | (end % BN != 0))
 
+            if p_counts is not None:
+                count_keys(p_counts, last_position + 1, end)
             b_last_logit = tl.load(p_logits + NPOS - 1, mask=m_row, other=0.0)
             for first in range(0, end, BN):
                 o_key = first + tl.arange(0, BN)
@@ -141,6 +144,7 @@ def prefill(
     cope: Cope,
     scale: float,
     out: Tensor,
+    counts: Tensor | None,
 ) -> None:
     """Write the outputs of all requests with more than one query."""
     num_kv_heads, npos = key_cache.shape[1], cope.pos_emb.shape[1]
@@ -155,6 +159,7 @@ def prefill(
         p_out=out,
         p_pos_emb=cope.pos_emb,
         p_position_logits=torch.empty(programs, ROWS, npos, dtype=torch.float32, device=query.device),
+        p_counts=counts,
         num_requests=len(batch),
         num_kv_heads=num_kv_heads,
         num_tiles=num_tiles,

@@ -32,6 +32,13 @@ def store_position_logits(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def count_keys(p_counts, num_keys, num_saturated):  # type: ignore[no-untyped-def]
+    """Of a walk over keys: how many were given positions, and how many stood at the last one for all rows."""
+    tl.atomic_add(p_counts, (num_keys - num_saturated).to(tl.int64), sem="relaxed")
+    tl.atomic_add(p_counts + 1, num_saturated.to(tl.int64), sem="relaxed")
+
+
+@triton.jit
 def gate(b_scores, m_scores):  # type: ignore[no-untyped-def]
     """``sigmoid`` of base-2 scores, 0 where they do not count."""
     return tl.where(m_scores, 1.0 / (1.0 + tl.exp2(-b_scores)), 0.0)

@@ -64,14 +64,15 @@ def cope_attention(
     cope: Cope,
     scale: float,
     out: Tensor,
+    counts: Tensor | None = None,
 ) -> None:
     """See ``attention_reference.cope_attention``."""
     if query.is_cuda:
         from posenc_runtime.kernels.cope_attention import cope_attention as kernel
 
-        kernel(query, key_cache, value_cache, batch, cope, scale, out)
+        kernel(query, key_cache, value_cache, batch, cope, scale, out, counts)
     else:
-        attention_reference.cope_attention(query, key_cache, value_cache, batch, cope, scale, out)
+        attention_reference.cope_attention(query, key_cache, value_cache, batch, cope, scale, out, counts)
 
 
 def record_key_norms(key_norms: Tensor, keys: Tensor, slot_mapping: Tensor) -> None:

@@ -7,22 +7,27 @@ from __future__ import annotations
 
 import json
 
+import torch
+
 from posenc_runtime.kernels import chunks, cope_prefill
 from posenc_runtime.kernels.cope_attention import cope_attention
 from tests.kernels import interpreted_bfloat16
-from tests.kernels.attention_cases import COPE_CASES, Case
+from tests.kernels.attention_cases import COPE_CASES, Case, Tensors
+from tests.kernels.saturation import walked
+
+TILE = 16
 
 
 def main() -> None:
     interpreted_bfloat16.mend()
-    chunks.TILE, chunks.MIN_CHUNK, chunks.MAX_CHUNKS = 16, 32, 4
-    cope_prefill.ROWS, cope_prefill.GATED_TILE, cope_prefill.TILE = 32, 8, 16
+    chunks.TILE, chunks.MIN_CHUNK, chunks.MAX_CHUNKS = TILE, 32, 4
+    cope_prefill.ROWS, cope_prefill.GATED_TILE, cope_prefill.TILE = 32, 8, TILE
     cope_prefill.PROGRAMS = 3
     print(json.dumps({name: faults(case) for name, case in COPE_CASES.items()}))
 
 
 def faults(case: Case) -> list[str]:
-    tensors = case.tensors()
+    tensors, counts = case.tensors(), torch.zeros(2, dtype=torch.int64)
     cope_attention(
         tensors.query,
         tensors.key_cache,
@@ -31,8 +36,23 @@ def faults(case: Case) -> list[str]:
         case.cope(),
         case.scale(),
         tensors.out,
+        counts,
     )
-    return tensors.faults()
+    return tensors.faults() + miscounted(tensors, *counts.tolist())
+
+
+def miscounted(tensors: Tensors, gated: int, saturated: int) -> list[str]:
+    """A walk learns after a whole tile that all of its rows are saturated, and goes on to where a plain one begins."""
+    case, begin, totals = tensors.case, 0, torch.zeros(3, dtype=torch.int64)
+    for (_, own), keys in zip(case.requests, tensors.keys, strict=True):
+        step = 1 if own == 1 else cope_prefill.ROWS * case.num_kv_heads // case.num_heads
+        query = tensors.query[begin : begin + own]
+        totals += torch.tensor(walked(query, keys, case.scale(), case.npos, step))
+        begin += own
+    num_keys, most, walks = totals.tolist()
+    if gated + saturated == num_keys and most - 2 * TILE * walks < saturated <= most:
+        return []
+    return [f"{gated} and {saturated} keys were counted where {most} of {num_keys} stand at the last position"]
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from posenc_runtime.kernels.cpu import attention
 from posenc_runtime.kernels.cpu.layout import keys_and_values
 from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.window import Window, first_keys, record_key_norms
+from tests.kernels.saturation import walked
 from tests.references.alibi import alibi_attention
 from tests.references.cope import cope_attention_of_the_listing, cope_attention_of_the_repository
 from tests.references.kerple import kerple_log_attention, kerple_power_attention
@@ -190,6 +191,22 @@ def test_contextual_positions_are_as_exact_as_torch(
     )
     assert error(out, expected) <= ATTENTION_TIMES_TORCH * error(plain, expected)
     assert out[len(expected) :].isnan().all(), "padding was written"
+
+
+def test_keys_at_the_last_position_are_counted() -> None:
+    shape = Shape(((300, 1), (1025, 1), (2100, 1)), 6, 3, 16, 128)
+    together, counts = Batch(shape), torch.zeros(2, dtype=torch.int64)
+    table = attention.TabledCope(torch.randn(shape.head_dim, 64), 1.0)
+    attention.cope_attention(
+        together.query, together.cache, together.paged(), table, shape.scale, together.out(), counts
+    )
+    of_requests = [
+        walked(query, keys, shape.scale, 64, 1) for query, keys in zip(together.queries, together.keys, strict=True)
+    ]
+    num_keys, saturated, walks = (sum(numbers) for numbers in zip(*of_requests, strict=True))
+    assert counts.sum() == num_keys
+    # A walk learns after a tile of 32 keys that all of its rows are saturated.
+    assert saturated - 32 * walks < counts[1] <= saturated
 
 
 @pytest.mark.parametrize("shape", SHAPES)

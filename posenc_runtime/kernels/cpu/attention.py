@@ -93,8 +93,7 @@ def cope_attention(
     """See ``attention_reference.cope_attention``; ``cache`` is laid out as ``layout.keys_and_values`` says.
 
     Args:
-        counts: int64 ``[2]``, added to: tiles of 32 keys that were walked before all rows of a task stood at their
-            furthest position, and after.
+        counts: see ``attention_reference.cope_attention``.
 
     Raises:
         ValueError: when the kernels cannot read a tensor.

@@ -8,7 +8,7 @@ struct Cope {
   const float* pos_emb;  // [head_dim][width], zeros from npos on
   int64_t npos, width;   // width is a multiple of 32
   float qe_scale;
-  int64_t* counts;  // tiles walked with gates, tiles walked past saturation
+  int64_t* counts;  // keys walked with gates, keys walked past saturation
 };
 
 inline void sigmoid(const float* x, float* out) {
@@ -115,11 +115,11 @@ Softmax attend(const Paged& paged, const Cope& cope, const Task& task, const Gat
     } else {
       reader.scores(key, scores.data());
     }
-    ++counts[walk.saturated()];
+    const int64_t num_keys = std::min<int64_t>(kTile, task.end_key - key);
+    counts[walk.saturated()] += num_keys;
     for (int64_t r = 0; r < reader.rows; ++r)
       walk.add_positions(r, visible_keys(key, task.end_key, reader.position(r)), scores.data() + r * kTile);
     softmax.weigh(scores.data());
-    const int64_t num_keys = std::min<int64_t>(kTile, task.end_key - key);
     int64_t stride;
     const float* values = reader.values(key, num_keys, &stride);
     softmax.add(scores.data(), values, stride, num_keys);

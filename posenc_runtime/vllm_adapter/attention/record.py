@@ -15,8 +15,8 @@ class AttentionRecord:
     """
     Attributes:
         windows: of each layer with a distance bias, int64 ``[2]``: KV blocks read and skipped.
-        walks: of each layer with contextual positions, int64 ``[2]``: tiles of keys walked before every row stood at
-            its furthest position, and after.
+        walks: of each layer with contextual positions, int64 ``[2]``: keys walked before every row stood at
+            the last position, and after.
     """
 
     windows: list[Tensor] = dataclasses.field(default_factory=list)
