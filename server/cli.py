@@ -48,7 +48,8 @@ def serve(
         engine = settings.engine
         world_size = int(engine.get("tensor_parallel_size", 1)) * int(engine.get("pipeline_parallel_size", 1))
         serving.prepare_environment(verbose=verbose, world_size=world_size)
-        deployment = deployment_of(settings, checkpoint_of(settings))
+        checkpoint = checkpoint_of(settings)
+        deployment = deployment_of(settings, checkpoint)
         http = {"host": settings.server.host, "port": settings.server.port, **settings.server.arguments}
         if not verbose:
             http.setdefault("uvicorn_log_level", "warning")
@@ -57,7 +58,7 @@ def serve(
             model=settings.model,
             served_model_name=settings.served_model_name,
             deployment=deployment,
-            attention=attention_of(settings),
+            attention=attention_of(settings, checkpoint),
             engine=engine,
             http=http,
         )
@@ -96,13 +97,15 @@ def check(
             model=settings.model,
             served_model_name=settings.served_model_name,
             deployment=deployment,
-            attention=attention_of(settings),
+            attention=attention_of(settings, checkpoint),
             engine=settings.engine,
             http={"host": settings.server.host, "port": settings.server.port, **settings.server.arguments},
         )
         _out.print(report.headline(settings, deployment))
-        _out.print(report.scales_table(deployment, checkpoint))
-        _out.print(report.table_memory(deployment, checkpoint, settings.engine.get("dtype", "auto")))
+        _out.print(report.attention_line(attention_of(settings, checkpoint)))
+        if deployment.rotates:
+            _out.print(report.scales_table(deployment, checkpoint))
+            _out.print(report.table_memory(deployment, checkpoint, settings.engine.get("dtype", "auto")))
         _out.print(report.requests_table(deployment, tokens or report.telling_lengths(deployment)))
 
 
@@ -112,8 +115,9 @@ def flags(file: File, overrides: Overrides = None) -> None:
     with _refusals():
         settings = load(file, overrides)
         serving.prepare_environment(verbose=False, world_size=1)
-        deployment = deployment_of(settings, checkpoint_of(settings))
-        arguments = command_line(deployment, settings.engine, attention_of(settings))
+        checkpoint = checkpoint_of(settings)
+        deployment = deployment_of(settings, checkpoint)
+        arguments = command_line(deployment, settings.engine, attention_of(settings, checkpoint))
         _out.print(
             "vllm serve " + shlex.join([settings.model, *arguments]),
             markup=False,

@@ -64,16 +64,18 @@ def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployme
         raise ConfigurationError(f"scaling.{error}") from None
 
 
-def attention_of(settings: Settings) -> AttentionChoice:
+def attention_of(settings: Settings, checkpoint: Checkpoint | None) -> AttentionChoice:
     """Which attention layers get."""
-    return AttentionChoice(**settings.attention.model_dump())
+    needs = "stock" if checkpoint is None else checkpoint.attention
+    return AttentionChoice(**settings.attention.model_dump(), needs=needs)
 
 
 def _unrotated(settings: Settings, checkpoint: Checkpoint) -> Deployment:
     """The deployment of a model without rotary embeddings: everything but scaling.
 
     Raises:
-        ConfigurationError: when scaling is asked for, or nobody says how long requests may be.
+        ConfigurationError: when scaling is asked for, nobody says how long requests may be, or they may be longer than
+            there are positions.
     """
     asked = settings.scaling.model_fields_set - {"headroom_tokens"}
     if asked:
@@ -86,6 +88,11 @@ def _unrotated(settings: Settings, checkpoint: Checkpoint) -> Deployment:
         raise ConfigurationError(
             f"max_model_len: must be given, because the configuration of model {settings.model!r} does not say how "
             "long its requests may be"
+        )
+    if checkpoint.furthest is not None and longest > checkpoint.furthest:
+        raise ConfigurationError(
+            f"max_model_len: must be at most {checkpoint.furthest} for this {checkpoint.architecture}, got {longest}: "
+            "there are no positions past it"
         )
     return Deployment(
         rope_type=UNROTATED,

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from posenc_runtime.kv.admission import admit
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.checkpoint import Checkpoint
 from server.settings import Settings
 
@@ -24,6 +25,18 @@ def headline(settings: Settings, deployment: Deployment) -> str:
         f"[bold]{name}[/]: trained on {deployment.original_max_position_embeddings} tokens, serves "
         f"{deployment.max_model_len}; {deployment.rope_type} at scales {scales}"
     )
+
+
+def attention_line(choice: AttentionChoice) -> str:
+    """What layers will attend with, as far as the checkpoint's configuration says it."""
+    if not choice.takes_ours:
+        return "attention: vLLM's own"
+    backend = choice.needs if choice.backend == "auto" else choice.backend
+    if backend != "bias":
+        return f"attention: {backend}"
+    if not choice.window_tolerance:
+        return "attention: bias; everything is read"
+    return f"attention: bias; what weighs less than {choice.window_tolerance:g} in all is not read where biases decay"
 
 
 def scales_table(deployment: Deployment, checkpoint: Checkpoint | None) -> Table:
@@ -49,8 +62,6 @@ def scales_table(deployment: Deployment, checkpoint: Checkpoint | None) -> Table
 def table_memory(deployment: Deployment, checkpoint: Checkpoint | None, dtype: str) -> str:
     """Memory that the stacked table of cosines and sines takes on each worker."""
     num_rows = deployment.scale_set.num_rows
-    if not deployment.rotates:
-        return "table: none"
     if checkpoint is None or checkpoint.spec is None:
         return f"table: {num_rows} rows; its memory is unknown, because the model's configuration cannot be read"
     num_bytes = num_rows * checkpoint.spec.rotary_dim * _BYTES_PER_VALUE.get(dtype, 2)

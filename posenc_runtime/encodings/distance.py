@@ -154,6 +154,14 @@ def of_heads(form: BiasForm, heads: slice) -> BiasForm:
     return dataclasses.replace(form, **values)
 
 
+def on_device(form: BiasForm, device: torch.device) -> BiasForm:
+    """The same bias with its numbers on a device."""
+    if isinstance(form, Flat):
+        return form
+    values = {field.name: getattr(form, field.name).to(device) for field in dataclasses.fields(form)}
+    return dataclasses.replace(form, **values)
+
+
 class DistanceBias(Protocol):
     """One family of biases. One file of ``bias/`` holds one of these, a frozen dataclass of its parameters."""
 

@@ -9,7 +9,10 @@ from typing import Any
 
 from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.vllm_adapter import models
+from posenc_runtime.vllm_adapter.attention.choice import Kind
+from posenc_runtime.vllm_adapter.attention.needs import needed_for
 from posenc_runtime.vllm_adapter.support import refuse_checkpoint, rotates
+from posenc_runtime.zoo.model.config import PosencConfig
 
 
 class UnreadableCheckpoint(ValueError):
@@ -24,11 +27,15 @@ class Checkpoint:
         max_position_embeddings: trained length as the checkpoint states it, tokens; None where it does not.
         spec: the rotary embedding it was trained with; None where it has none.
         architecture: what vLLM calls its model.
+        attention: the backend that most of its layers need.
+        furthest: the longest request that it has positions for; None where that is not known before it is loaded.
     """
 
     max_position_embeddings: int | None
     spec: RotarySpec | None
     architecture: str = ""
+    attention: Kind = "stock"
+    furthest: int | None = None
 
 
 def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
@@ -59,8 +66,15 @@ def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
     text_config = get_hf_text_config(config)
     architectures = getattr(config, "architectures", None) or []
     if not rotates(text_config):
+        needs, trained = needed_for(text_config), _trained_length(text_config)
+        # Neither rotated nor biased: learned, as far as vLLM's own models go. Ours say themselves what they have.
+        is_learned = needs == "stock" and not isinstance(text_config, PosencConfig)
         return Checkpoint(
-            max_position_embeddings=_trained_length(text_config), spec=None, architecture=", ".join(architectures)
+            max_position_embeddings=trained,
+            spec=None,
+            architecture=", ".join(architectures),
+            attention=needs,
+            furthest=trained if is_learned else None,
         )
     refuse_checkpoint(text_config, architectures)
     rope_parameters = text_config.rope_parameters

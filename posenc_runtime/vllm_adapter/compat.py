@@ -68,6 +68,7 @@ _ENGINE_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.core.block_pool", "BlockPool.evict_blocks", ("block_ids",)),
     ("vllm.v1.core.block_pool", "BlockPool.get_num_free_blocks", ("self",)),
     ("vllm.v1.attention.backends.registry", "AttentionBackendEnum.CPU_ATTN", ()),
+    ("vllm.v1.attention.backends.registry", "AttentionBackendEnum.CUSTOM", ()),
     ("vllm.v1.attention.backends.registry", "register_backend", ("backend", "class_path")),
     ("vllm.v1.core.sched.output", "SchedulerOutput", ("scheduled_new_reqs", "preempted_req_ids")),
     ("vllm.v1.core.sched.output", "CachedRequestData", ("resumed_req_ids", "new_block_ids", "num_output_tokens")),

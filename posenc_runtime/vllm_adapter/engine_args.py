@@ -67,6 +67,13 @@ def engine_arguments(
         "kv_transfer_config": {"kv_connector": CONNECTOR, "kv_role": "kv_both"},
         "worker_extension_cls": WORKER_EXTENSION,
     }
+    if attention is not None and attention.takes_ours and _is_cuda():
+        if "attention_backend" in given:
+            raise ArgumentRefused(
+                f"engine.attention_backend: must be left out where attention.backend is {attention.backend} and layers "
+                f"need ours, got {given['attention_backend']!r}: set attention.backend to stock to choose among vLLM's"
+            )
+        ours["attention_backend"] = "CUSTOM"
     if deployment.crosses or deployment.rerotates:
         if given.get("async_scheduling"):
             raise ArgumentRefused(
@@ -131,6 +138,13 @@ def command_line(
     _, actions, _ = _parser()
     arguments = engine_arguments(deployment, engine, attention)
     return [flag for key, value in arguments.items() for flag in _flags(actions[key], value)]
+
+
+def _is_cuda() -> bool:
+    """Whether layers choose a backend by themselves; on the CPU they all have the one that vLLM gives them."""
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cuda_alike())
 
 
 def _flags(action: argparse.Action, value: Any) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from posenc_runtime.vllm_adapter.active import deployment_of
+from posenc_runtime.vllm_adapter.attention.choice import choice_of
 from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
 from posenc_runtime.vllm_adapter.model_source import condition_of_rotating, has_own_model, reader_of_the_table
 
@@ -84,6 +85,12 @@ def _refuse_moving_requests(vllm_config: VllmConfig) -> None:
 
 
 def _refuse_rerotation(vllm_config: VllmConfig) -> None:
+    choice = choice_of(vllm_config)
+    if choice is not None and choice.takes_ours:
+        raise Unsupported(
+            f"attention.backend must be auto or stock where keys are re-rotated, got {choice.backend}: our kernels may "
+            "lay keys out otherwise than vLLM does. Set on_crossing to recompute or pin, and prefix_reuse to exact"
+        )
     if vllm_config.cache_config.cache_dtype not in _TURNED_DTYPES:
         raise Unsupported(
             f"kv_cache_dtype {vllm_config.cache_config.cache_dtype} cannot be re-rotated: a turned key can outgrow the "

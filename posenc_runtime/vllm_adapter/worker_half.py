@@ -33,7 +33,7 @@ class WorkerHalf:
         self._rerotate_seconds: list[float] = []
 
     def register_kv_caches(self, kv_caches: Mapping[str, Tensor]) -> None:
-        """Allocate the table of block scales, once the number of blocks is known.
+        """Allocate the table of block scales, and what layers keep beside their caches, once the blocks are known.
 
         Raises:
             ValueError: when no rotary embedding of this process was built for this deployment.
@@ -51,6 +51,9 @@ class WorkerHalf:
             for group in self._kv_cache_config.kv_cache_groups
             for layer in group.layer_names
         }
+        for layer in self._vllm_config.compilation_config.static_forward_context.values():
+            if prepare := getattr(getattr(layer, "impl", None), "prepare", None):
+                prepare(layer.kv_cache)
         if self._deployment.rerotates:
             self._rerotation = Rerotation(self._vllm_config, self._kv_cache_config, kv_caches, rotaries)
 

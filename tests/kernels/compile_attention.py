@@ -43,7 +43,9 @@ def biased(
 def contextual(npos: int) -> None:
     query, keys, values = tensors(32, 8, 128, torch.bfloat16)
     cope = Cope(torch.zeros(128, npos, dtype=torch.bfloat16), 1.0)
-    cope_attention(query, keys, values, batch(), cope, 128**-0.5, torch.empty_like(query), torch.zeros(2, dtype=torch.int64))
+    cope_attention(
+        query, keys, values, batch(), cope, 128**-0.5, torch.empty_like(query), torch.zeros(2, dtype=torch.int64)
+    )
 
 
 def recorded() -> None:

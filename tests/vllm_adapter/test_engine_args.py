@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter import engine_args
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.engine_args import ArgumentRefused, command_line, engine_arguments, serve_arguments
 
 YARN = Deployment(rope_type="yarn", scales=(1.0, 2.0, 8.0), original_max_position_embeddings=256, max_model_len=2048)
@@ -75,3 +77,28 @@ def test_the_flags_for_plain_vllm_mean_the_same() -> None:
     for name, value in engine_arguments(YARN, engine).items():
         if name != "kv_transfer_config":  # parsed into an object of vLLM
             assert getattr(args, name) == value
+
+
+@pytest.mark.parametrize(
+    ("choice", "attention_backend"),
+    [
+        (AttentionChoice(needs="cope"), "CUSTOM"),
+        (AttentionChoice(backend="bias"), "CUSTOM"),
+        (AttentionChoice(), None),
+        (AttentionChoice(backend="stock", needs="bias"), None),
+    ],
+)
+def test_on_cuda_our_attention_is_asked_for_where_layers_need_it(
+    choice: AttentionChoice, attention_backend: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "attention_backend" not in engine_arguments(YARN, attention=choice)
+    monkeypatch.setattr(engine_args, "_is_cuda", lambda: True)
+    assert engine_arguments(YARN, attention=choice).get("attention_backend") == attention_backend
+
+
+def test_on_cuda_another_attention_is_refused_where_layers_need_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_args, "_is_cuda", lambda: True)
+    engine = {"attention_backend": "FLASH_ATTN"}
+    with pytest.raises(ArgumentRefused, match=r"attention_backend: must be left out .*, got 'FLASH_ATTN'"):
+        engine_arguments(YARN, engine, AttentionChoice(needs="bias"))
+    assert engine_arguments(YARN, engine, AttentionChoice())["attention_backend"] == "FLASH_ATTN"

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
 from posenc_runtime.vllm_adapter.support import Unsupported, refuse_cache_groups, refuse_checkpoint, refuse_unsupported
 
@@ -124,6 +126,18 @@ TURNING = [
         {"model_config__architectures": ["CohereForCausalLM"]}, "needs a model that rotates the keys", id="some-layers"
     ),
 ]
+
+
+def test_keys_that_our_kernels_lay_out_are_not_turned() -> None:
+    turning = deployed(engine())
+    turning.additional_config[ATTENTION] = AttentionChoice(backend="bias").to_mapping()
+    with pytest.raises(
+        Unsupported, match=r"attention\.backend must be auto or stock where keys are re-rotated, got bias"
+    ):
+        refuse_unsupported(turning)
+    recomputed = deployed(engine(), on_crossing="recompute")
+    recomputed.additional_config[ATTENTION] = AttentionChoice(backend="bias").to_mapping()
+    refuse_unsupported(recomputed)
 
 
 @pytest.mark.parametrize(("changed", "rule"), [*MOVING, *TURNING])

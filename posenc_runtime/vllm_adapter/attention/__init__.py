@@ -6,11 +6,12 @@ _registered = False
 
 
 def register() -> None:
-    """Let vLLM make its CPU attention by us; what a deployment does not ask for stays vLLM's."""
+    """Let vLLM make its CPU attention by us, and on CUDA what asks for ``CUSTOM``; what needs nothing stays vLLM's."""
     global _registered
     if _registered:
         return
     _registered = True
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-    register_backend(AttentionBackendEnum.CPU_ATTN, "posenc_runtime.vllm_adapter.attention.cpu.PosencCPUBackend")
+    register_backend(AttentionBackendEnum.CPU_ATTN, f"{__name__}.cpu.PosencCPUBackend")
+    register_backend(AttentionBackendEnum.CUSTOM, f"{__name__}.cuda.PosencCUDABackend")

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 KEY = "posenc_attention"
 Backend = Literal["auto", "bias", "cope", "stock"]
+Kind = Literal["stock", "bias", "cope", "plain"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,7 @@ class AttentionChoice:
             ``bias`` and ``cope`` take ours or refuse the model; ``stock`` takes vLLM's or refuses it.
         window_tolerance: the part of a row's attention weights that may be skipped unread where a bias decays; 0 reads
             everything.
+        needs: what most of the checkpoint's layers are made for; ``plain`` has no kernel.
 
     Raises:
         ValueError: when a value is out of range.
@@ -28,12 +30,20 @@ class AttentionChoice:
 
     backend: Backend = "auto"
     window_tolerance: float = 1e-3
+    needs: Kind = "stock"
 
     def __post_init__(self) -> None:
         if self.backend not in get_args(Backend):
             raise ValueError(f"backend must be one of {', '.join(get_args(Backend))}, got {self.backend!r}")
+        if self.needs not in get_args(Kind):
+            raise ValueError(f"needs must be one of {', '.join(get_args(Kind))}, got {self.needs!r}")
         if not 0 <= self.window_tolerance < 1:
             raise ValueError(f"window_tolerance must be at least 0 and below 1, got {self.window_tolerance}")
+
+    @property
+    def takes_ours(self) -> bool:
+        """Whether layers get a backend of ours."""
+        return self.backend in ("bias", "cope") or (self.backend == "auto" and self.needs != "stock")
 
     def to_mapping(self) -> dict[str, Any]:
         """Plain values only, so that it travels to every process of an engine."""

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 from vllm.config import get_current_vllm_config
-from vllm.v1.attention.backend import AttentionType
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend, CPUAttentionBackendImpl
 
-from posenc_runtime.encodings.distance import BiasForm
-from posenc_runtime.kernels.cope import Cope
 from posenc_runtime.kernels.cpu import attention
 from posenc_runtime.kernels.cpu.layout import keys_and_values
 from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.window import Window
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, choice_of
-from posenc_runtime.vllm_adapter.attention.layers import Asked, Kind, refuse, select
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Kind
+from posenc_runtime.vllm_adapter.attention.implementation import Implementation
+from posenc_runtime.vllm_adapter.attention.layers import Asked
 from posenc_runtime.vllm_adapter.attention.plain import attend as attend_plainly
 from posenc_runtime.vllm_adapter.attention.record import RECORD
-from posenc_runtime.zoo.model.encoding import PositionEncoding
 
 if TYPE_CHECKING:
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionMetadata
-
-_DTYPES = ("auto", "float32", "float16", "bfloat16")
 
 
 class PosencCPUBackend(CPUAttentionBackend):
@@ -38,63 +32,7 @@ class PosencCPUBackend(CPUAttentionBackend):
 
     @staticmethod
     def get_impl_cls() -> Any:
-        return implementation
-
-
-def implementation(
-    num_heads: int,
-    head_size: int,
-    scale: float,
-    num_kv_heads: int,
-    alibi_slopes: list[float] | None,
-    sliding_window: int | None,
-    kv_cache_dtype: str,
-    logits_soft_cap: float | None = None,
-    attn_type: str = AttentionType.DECODER,
-    kv_sharing_target_layer_name: str | None = None,
-    *,
-    encoding: str | None = None,
-    use_alibi_sqrt: bool = False,
-    distance_bias: Callable[[], BiasForm] | None = None,
-    cope: Callable[[], Cope] | None = None,
-    attend: Callable[[], PositionEncoding] | None = None,
-    **others: Any,
-) -> CPUAttentionBackendImpl:
-    """The attention of one layer; keywords as ``Asked`` has them.
-
-    Raises:
-        Unsupported: when the deployment chose a backend that cannot do what the layer asks for.
-    """
-    vllm_config = get_current_vllm_config()
-    choice = choice_of(vllm_config) or AttentionChoice(backend="stock")
-    asked = Asked(
-        encoding=encoding,
-        alibi_slopes=alibi_slopes,
-        use_alibi_sqrt=use_alibi_sqrt,
-        distance_bias=distance_bias,
-        cope=cope,
-        attend=attend,
-    )
-    kind = select(choice, asked, stock_has_alibi_sqrt=False)
-    stock = (
-        *(num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window, kv_cache_dtype),
-        *(logits_soft_cap, attn_type, kv_sharing_target_layer_name),
-    )
-    if kind == "stock":
-        return CPUAttentionBackendImpl(*stock, **others)
-    refuse(
-        asked,
-        sliding_window=sliding_window,
-        logits_soft_cap=logits_soft_cap,
-        kv_sharing_target_layer_name=kv_sharing_target_layer_name,
-        attn_type=attn_type if attn_type != AttentionType.DECODER else None,
-        kv_cache_dtype=kv_cache_dtype if kv_cache_dtype not in _DTYPES else None,
-        **others,
-    )
-    if kind == "bias":
-        longest = vllm_config.model_config.max_model_len
-        return BiasImpl(*stock, asked=asked, longest=longest, tolerance=choice.window_tolerance)
-    return {"cope": CopeImpl, "plain": PlainImpl}[kind](*stock, asked=asked)
+        return IMPLEMENTATION
 
 
 class _OwnLayout(CPUAttentionBackendImpl):
@@ -102,29 +40,47 @@ class _OwnLayout(CPUAttentionBackendImpl):
 
     Attributes:
         kind: of backend, for people.
+        key_norms: see ``Window``; None where nobody asks for them.
     """
 
     kind: ClassVar[Kind]
     key_norms: Tensor | None = None
 
-    def __init__(self, *stock: Any, asked: Asked) -> None:
+    def __init__(self, *stock: Any, asked: Asked, choice: AttentionChoice) -> None:
         super().__init__(*stock)
-        self.asked = asked
+        self.asked, self.choice = asked, choice
 
     def do_kv_cache_update(
         self, layer: torch.nn.Module, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor
     ) -> None:
         attention.store(key, value, kv_cache, slot_mapping, self.key_norms)
 
-    @staticmethod
-    def batch(metadata: CPUAttentionMetadata) -> PagedBatch:
-        return PagedBatch(
-            metadata.block_table,
-            metadata.query_start_loc,
-            metadata.seq_lens,
-            metadata.max_query_len,
-            metadata.max_seq_len,
+    def forward(
+        self,
+        layer: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv_cache: Tensor,
+        attn_metadata: CPUAttentionMetadata | None,
+        output: Tensor,
+        output_scale: Tensor | None = None,
+        output_block_scale: Tensor | None = None,
+    ) -> Tensor:
+        if attn_metadata is None:  # while vLLM warms up
+            return output
+        batch = PagedBatch(
+            attn_metadata.block_table,
+            attn_metadata.query_start_loc,
+            attn_metadata.seq_lens,
+            attn_metadata.max_query_len,
+            attn_metadata.max_seq_len,
         )
+        self.attend(query, kv_cache, batch, output)
+        return output
+
+    def attend(self, query: Tensor, kv_cache: Tensor, batch: PagedBatch, output: Tensor) -> None:
+        raise NotImplementedError
 
 
 class BiasImpl(_OwnLayout):
@@ -132,12 +88,10 @@ class BiasImpl(_OwnLayout):
 
     kind = "bias"
 
-    def __init__(self, *stock: Any, asked: Asked, longest: int, tolerance: float) -> None:
-        super().__init__(*stock, asked=asked)
-        self._longest, self._tolerance = longest, tolerance
+    def __init__(self, *stock: Any, asked: Asked, choice: AttentionChoice) -> None:
+        super().__init__(*stock, asked=asked, choice=choice)
+        self._longest = get_current_vllm_config().model_config.max_model_len
         self._bias: attention.TabledBias | None = None
-        self.counts = torch.zeros(2, dtype=torch.int64)
-        RECORD.windows.append(self.counts)
 
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
         self._bias = attention.TabledBias(self.asked.form(self.num_heads), self._longest)
@@ -146,65 +100,33 @@ class BiasImpl(_OwnLayout):
         self, layer: torch.nn.Module, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor
     ) -> None:
         assert self._bias is not None
-        if self._tolerance and self._bias.decays and self.key_norms is None:
+        if self.choice.window_tolerance and self._bias.decays and self.key_norms is None:
             self.key_norms = torch.zeros(kv_cache.shape[:3])
         super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
 
-    def forward(
-        self,
-        layer: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        kv_cache: Tensor,
-        attn_metadata: CPUAttentionMetadata | None,
-        output: Tensor,
-        output_scale: Tensor | None = None,
-        output_block_scale: Tensor | None = None,
-    ) -> Tensor:
-        if attn_metadata is None:  # while vLLM warms up
-            return output
+    def attend(self, query: Tensor, kv_cache: Tensor, batch: PagedBatch, output: Tensor) -> None:
         assert self._bias is not None, "vLLM calls process_weights_after_loading before the first step"
-        window = None if self.key_norms is None else Window(self.key_norms, self._tolerance, self.counts)
-        batch = self.batch(attn_metadata)
+        window = None
+        if self.key_norms is not None:
+            window = Window(self.key_norms, self.choice.window_tolerance, RECORD.windows.on(query.device))
         attention.bias_attention(query, kv_cache, batch, self._bias, self.scale, output, window)
-        return output
 
 
 class CopeImpl(_OwnLayout):
     """Attention with contextual positions."""
 
     kind = "cope"
-
-    def __init__(self, *stock: Any, asked: Asked) -> None:
-        super().__init__(*stock, asked=asked)
-        self._table: attention.TabledCope | None = None
-        self.counts = torch.zeros(2, dtype=torch.int64)
-        RECORD.walks.append(self.counts)
+    _table: attention.TabledCope | None = None
 
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
         assert self.asked.cope is not None
         cope = self.asked.cope()
         self._table = attention.TabledCope(cope.pos_emb, cope.qe_scale)
 
-    def forward(
-        self,
-        layer: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        kv_cache: Tensor,
-        attn_metadata: CPUAttentionMetadata | None,
-        output: Tensor,
-        output_scale: Tensor | None = None,
-        output_block_scale: Tensor | None = None,
-    ) -> Tensor:
-        if attn_metadata is None:  # while vLLM warms up
-            return output
+    def attend(self, query: Tensor, kv_cache: Tensor, batch: PagedBatch, output: Tensor) -> None:
         assert self._table is not None, "vLLM calls process_weights_after_loading before the first step"
-        batch = self.batch(attn_metadata)
-        attention.cope_attention(query, kv_cache, batch, self._table, self.scale, output, self.counts)
-        return output
+        counts = RECORD.walks.on(query.device)
+        attention.cope_attention(query, kv_cache, batch, self._table, self.scale, output, counts)
 
 
 class PlainImpl(_OwnLayout):
@@ -212,21 +134,12 @@ class PlainImpl(_OwnLayout):
 
     kind = "plain"
 
-    def forward(
-        self,
-        layer: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        kv_cache: Tensor,
-        attn_metadata: CPUAttentionMetadata | None,
-        output: Tensor,
-        output_scale: Tensor | None = None,
-        output_block_scale: Tensor | None = None,
-    ) -> Tensor:
-        if attn_metadata is None:  # while vLLM warms up
-            return output
+    def attend(self, query: Tensor, kv_cache: Tensor, batch: PagedBatch, output: Tensor) -> None:
         assert self.asked.attend is not None
         keys, values = keys_and_values(kv_cache)
-        attend_plainly(query, keys, values, self.batch(attn_metadata), self.asked.attend(), self.scale, output)
-        return output
+        attend_plainly(query, keys, values, batch, self.asked.attend(), self.scale, output)
+
+
+IMPLEMENTATION = Implementation(
+    CPUAttentionBackendImpl, {"bias": BiasImpl, "cope": CopeImpl, "plain": PlainImpl}, stock_has_alibi_sqrt=False
+)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from posenc_runtime.encodings.distance import BiasForm, Flat, Linear, Power
 from posenc_runtime.kernels.cope import Cope
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Kind
 from posenc_runtime.vllm_adapter.support import Unsupported
 from posenc_runtime.zoo.model.encoding import PositionEncoding
-
-Kind = Literal["stock", "bias", "cope", "plain"]
 
 _HAS = {"stock": "nothing of its own", "bias": "a distance bias", "cope": "contextual positions", "plain": "no kernel"}
 

@@ -10,37 +10,58 @@ from torch import Tensor
 from posenc_runtime.kv.counts import TOTAL
 
 
+class Tally:
+    """Two numbers that kernels of all layers add to, and that are read without waiting for the device."""
+
+    def __init__(self) -> None:
+        self._counts: Tensor | None = None
+
+    def on(self, device: torch.device) -> Tensor:
+        """int64 ``[2]``, only ever added to: captured CUDA graphs hold its address."""
+        if self._counts is None or self._counts.device != device:
+            self._counts = torch.zeros(2, dtype=torch.int64, device=device)
+            self._copy = torch.zeros(2, dtype=torch.int64, pin_memory=device.type == "cuda")
+            self._copied: torch.cuda.Event | None = None
+            self._taken = (0, 0)
+        return self._counts
+
+    def take(self) -> tuple[int, int]:
+        """What was added between the last two copies from the device; on the CPU, since the last call."""
+        if self._counts is None or (self._copied is not None and not self._copied.query()):  # type: ignore[no-untyped-call]
+            return 0, 0
+        if not self._counts.is_cuda:
+            self._copy.copy_(self._counts)
+        first, second = self._copy.tolist()
+        added = first - self._taken[0], second - self._taken[1]
+        self._taken = first, second
+        if self._counts.is_cuda:
+            self._copied = self._copied or torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._copy.copy_(self._counts, non_blocking=True)
+            self._copied.record()
+        return added
+
+
 @dataclasses.dataclass
 class AttentionRecord:
     """
     Attributes:
-        windows: of each layer with a distance bias, int64 ``[2]``: KV blocks read and skipped.
-        walks: of each layer with contextual positions, int64 ``[2]``: keys walked before every row stood at
-            the last position, and after.
+        windows: of layers with a distance bias, KV blocks read and skipped.
+        walks: of layers with contextual positions, keys walked before every row stood at the last position, and after.
     """
 
-    windows: list[Tensor] = dataclasses.field(default_factory=list)
-    walks: list[Tensor] = dataclasses.field(default_factory=list)
+    windows: Tally = dataclasses.field(default_factory=Tally)
+    walks: Tally = dataclasses.field(default_factory=Tally)
 
     def take(self) -> dict[str, dict[str, int]]:
         """The counts since the last call, in the form of ``counts.merged``; what is zero is left out."""
-        read, skipped = _taken(self.windows)
-        gated, saturated = _taken(self.walks)
+        read, skipped = self.windows.take()
+        gated, saturated = self.walks.take()
         counted = {
             "window_kv_blocks_read": {TOTAL: read},
             "window_kv_blocks_skipped": {TOTAL: skipped},
             "cope_walked": {"gated": gated, "saturated": saturated},
         }
         return {name: counts for name, counts in counted.items() if any(counts.values())}
-
-
-def _taken(layers: list[Tensor]) -> tuple[int, int]:
-    if not layers:
-        return 0, 0
-    first, second = torch.stack(layers).sum(0).tolist()
-    for counts in layers:
-        counts.zero_()
-    return first, second
 
 
 RECORD = AttentionRecord()

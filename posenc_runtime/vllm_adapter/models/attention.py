@@ -15,6 +15,7 @@ from vllm.v1.attention.backend import AttentionType
 
 from posenc_runtime.encodings.distance import BiasForm, of_heads
 from posenc_runtime.kernels.cope import Cope
+from posenc_runtime.vllm_adapter.attention.needs import needed_by
 from posenc_runtime.zoo.model.distance_bias import DistanceBiasEncoding
 from posenc_runtime.zoo.model.encoding import PositionEncoding
 from posenc_runtime.zoo.model.places import standing_at
@@ -117,11 +118,15 @@ class PosencAttention(nn.Module):
 
     def _attention_of(self, kind: type[PositionEncoding], name: str) -> dict[str, Any]:
         """What our backends are asked for; nothing where keys and values are attended to as vLLM does."""
-        if issubclass(kind, DistanceBiasEncoding):
-            return {"encoding": name, "distance_bias": self._form}
-        if issubclass(kind, CopeEncoding):
-            return {"encoding": name, "cope": self._cope}
-        return {"encoding": name, "attend": self._position} if kind.attends() else {}
+        match needed_by(kind):
+            case "bias":
+                return {"encoding": name, "distance_bias": self._form}
+            case "cope":
+                return {"encoding": name, "cope": self._cope}
+            case "plain":
+                return {"encoding": name, "attend": self._position}
+            case "stock":
+                return {}
 
     def _form(self) -> BiasForm:
         position = self._position()

@@ -95,7 +95,7 @@ def test_what_kernels_do_not_do_is_refused_by_its_name_and_value() -> None:
         ({"backend": "flash"}, "backend must be one of auto, bias, cope, stock, got 'flash'"),
         ({"window_tolerance": 1.0}, "window_tolerance must be at least 0 and below 1, got 1.0"),
         ({"window_tolerance": -0.1}, "window_tolerance must be at least 0 and below 1, got -0.1"),
-        ({"tolerance": 0.1}, "known keys are backend, window_tolerance, got tolerance"),
+        ({"tolerance": 0.1}, "known keys are backend, window_tolerance, needs, got tolerance"),
     ],
 )
 def test_a_choice_out_of_range_is_refused(values: dict[str, Any], message: str) -> None:

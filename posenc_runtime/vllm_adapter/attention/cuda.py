@@ -1,0 +1,173 @@
+"""Our attention on CUDA, around vLLM's Triton backend: its metadata, its cache and how it is written are vLLM's.
+
+Registered as ``CUSTOM`` and asked for by ``attention_backend``, because vLLM takes the fastest of its own where nothing
+is asked for. A step of lone queries can be captured in a CUDA graph: what our kernels launch depends on shapes and on
+upper bounds alone, and a graph's upper bound is the longest request that the engine takes. Prompts are not captured,
+for how many tiles of queries there are is not known to a graph.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+from vllm.v1.attention.backend import AttentionCGSupport
+from vllm.v1.attention.backends.triton_attn import (
+    TritonAttentionBackend,
+    TritonAttentionImpl,
+    TritonAttentionMetadata,
+    TritonAttentionMetadataBuilder,
+)
+
+from posenc_runtime.encodings.distance import BiasForm, Flat, Table, on_device
+from posenc_runtime.kernels import ops
+from posenc_runtime.kernels.cope import Cope
+from posenc_runtime.kernels.paged import PagedBatch
+from posenc_runtime.kernels.window import Window
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Kind, choice_of
+from posenc_runtime.vllm_adapter.attention.implementation import Implementation
+from posenc_runtime.vllm_adapter.attention.layers import Asked
+from posenc_runtime.vllm_adapter.attention.plain import attend as attend_plainly
+from posenc_runtime.vllm_adapter.attention.record import RECORD
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.config.cache import CacheDType
+    from vllm.v1.kv_cache_interface import KVCacheSpec
+
+
+class PosencMetadataBuilder(TritonAttentionMetadataBuilder):
+    @classmethod
+    def get_cudagraph_support(cls, vllm_config: VllmConfig, kv_cache_spec: KVCacheSpec) -> AttentionCGSupport:
+        choice = choice_of(vllm_config)
+        if choice is not None and choice.needs == "plain":  # plain torch asks the device how long each request is
+            return AttentionCGSupport.NEVER
+        return AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+
+
+class PosencCUDABackend(TritonAttentionBackend):
+    """Registered as ``CUSTOM``."""
+
+    supported_kv_cache_dtypes: ClassVar[list[CacheDType]] = ["auto", "float16", "bfloat16"]
+
+    @staticmethod
+    def get_name() -> str:
+        return "CUSTOM"
+
+    @staticmethod
+    def get_impl_cls() -> Any:
+        return IMPLEMENTATION
+
+    @staticmethod
+    def get_builder_cls() -> type[PosencMetadataBuilder]:
+        return PosencMetadataBuilder
+
+
+class _OwnKernels(TritonAttentionImpl):
+    """A step's requests as our kernels take them.
+
+    Attributes:
+        kind: of backend, for people.
+    """
+
+    kind: ClassVar[Kind]
+
+    def __init__(self, *stock: Any, asked: Asked, choice: AttentionChoice) -> None:
+        super().__init__(*stock)
+        self.asked, self.choice = asked, choice
+        self.supports_quant_query_input = False
+
+    def fused_output_quant_supported(self, quant_key: Any) -> bool:
+        return False
+
+    def prepare(self, kv_cache: Tensor) -> None:
+        """Once weights are loaded and the cache is there, before anything is captured.
+
+        Args:
+            kv_cache: ``[num_blocks, num_kv_heads, block_size, 2 * head_dim]``.
+        """
+
+    def forward(
+        self,
+        layer: torch.nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv_cache: Tensor,
+        attn_metadata: TritonAttentionMetadata | None,
+        output: Tensor,
+        output_scale: Tensor | None = None,
+        output_block_scale: Tensor | None = None,
+    ) -> Tensor:
+        if attn_metadata is None:  # while vLLM measures memory
+            return output.fill_(0)
+        assert attn_metadata.causal is True, "our kernels attend to earlier keys"
+        batch = PagedBatch(
+            attn_metadata.block_table,
+            attn_metadata.query_start_loc,
+            attn_metadata.seq_lens,
+            attn_metadata.max_query_len,
+            attn_metadata.max_seq_len,
+        )
+        keys, values = kv_cache[..., : self.head_size], kv_cache[..., self.head_size :]
+        self.attend(query, keys, values, batch, output)
+        return output
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, batch: PagedBatch, output: Tensor) -> None:
+        raise NotImplementedError
+
+
+class BiasImpl(_OwnKernels):
+    """Attention with a distance bias, windowed where it decays."""
+
+    kind = "bias"
+    _form: BiasForm
+    _window: Window | None = None
+
+    def prepare(self, kv_cache: Tensor) -> None:
+        self._form = on_device(self.asked.form(self.num_heads), kv_cache.device)
+        if self.choice.window_tolerance and not isinstance(self._form, Flat | Table):
+            norms = torch.zeros(kv_cache.shape[:3], device=kv_cache.device)
+            self._window = Window(norms, self.choice.window_tolerance, RECORD.windows.on(kv_cache.device))
+
+    def do_kv_cache_update(
+        self, layer: Any, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor
+    ) -> None:
+        super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
+        if self._window is not None:
+            ops.record_key_norms(self._window.key_norms, key, slot_mapping)
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, batch: PagedBatch, output: Tensor) -> None:
+        ops.bias_attention(query, keys, values, batch, self._form, self.scale, output, self._window)
+
+
+class CopeImpl(_OwnKernels):
+    """Attention with contextual positions."""
+
+    kind = "cope"
+    _cope: Cope
+
+    def prepare(self, kv_cache: Tensor) -> None:
+        assert self.asked.cope is not None
+        cope = self.asked.cope()
+        self._cope = Cope(cope.pos_emb.to(kv_cache).contiguous(), cope.qe_scale)
+        self._counts = RECORD.walks.on(kv_cache.device)
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, batch: PagedBatch, output: Tensor) -> None:
+        ops.cope_attention(query, keys, values, batch, self._cope, self.scale, output, self._counts)
+
+
+class PlainImpl(_OwnKernels):
+    """Attention of an encoding that has no kernel."""
+
+    kind = "plain"
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, batch: PagedBatch, output: Tensor) -> None:
+        assert self.asked.attend is not None
+        attend_plainly(query, keys, values, batch, self.asked.attend(), self.scale, output)
+
+
+IMPLEMENTATION = Implementation(
+    TritonAttentionImpl, {"bias": BiasImpl, "cope": CopeImpl, "plain": PlainImpl}, stock_has_alibi_sqrt=True
+)

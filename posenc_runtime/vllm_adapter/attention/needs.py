@@ -1,0 +1,39 @@
+"""Which attention a checkpoint asks for, as its configuration says it: known before there are layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from posenc_runtime.vllm_adapter.attention.choice import Kind
+from posenc_runtime.zoo.model.config import PosencConfig
+from posenc_runtime.zoo.model.distance_bias import DistanceBiasEncoding
+from posenc_runtime.zoo.model.encoding import PositionEncoding
+from posenc_runtime.zoo.model.positions import encoding
+from posenc_runtime.zoo.model.positions.cope import CopeEncoding
+
+
+def needed_by(encoding: type[PositionEncoding]) -> Kind:
+    """The backend of one of our encodings."""
+    if issubclass(encoding, DistanceBiasEncoding):
+        return "bias"
+    if issubclass(encoding, CopeEncoding):
+        return "cope"
+    return "plain" if encoding.attends() else "stock"
+
+
+def needed_for(hf_text_config: Any) -> Kind:
+    """The backend of most layers of a checkpoint.
+
+    vLLM's own models with ALiBi say so each in its own way: BLOOM by being one, Falcon by ``alibi``, MPT in its
+    ``attn_config``, Jais by ``position_embedding_type``.
+    """
+    if isinstance(hf_text_config, PosencConfig):
+        return needed_by(encoding(hf_text_config.position_encoding_type))
+    attn_config = getattr(hf_text_config, "attn_config", None)
+    has_alibi = (
+        getattr(hf_text_config, "model_type", None) == "bloom"
+        or getattr(hf_text_config, "alibi", False) is True
+        or getattr(hf_text_config, "position_embedding_type", None) == "alibi"
+        or (attn_config.get("alibi") if isinstance(attn_config, dict) else getattr(attn_config, "alibi", False)) is True
+    )
+    return "bias" if has_alibi else "stock"
