@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ OF_THE_SET_UP = {"POSENC_DEVICE", "POSENC_VENV"}  # read by deploy/environment.p
 
 
 class UniqueKeysLoader(yaml.SafeLoader):
-    """YAML that refuses a key given twice; plain YAML silently takes the last."""
+    """YAML that reads 1e-3 as a number, and refuses a key given twice; plain YAML silently takes the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -23,6 +24,14 @@ class UniqueKeysLoader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"{key} is given twice", key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
+
+
+# YAML 1.1, which PyYAML reads, wants a point before an exponent; 1.2 does not, and nobody expects a text.
+UniqueKeysLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"),
+    list("-+.0123456789"),
+)
 
 
 def environment_layer(environment: Mapping[str, str], known: set[str]) -> dict[str, Any]:
@@ -60,7 +69,7 @@ def set_layer(override: str) -> dict[str, Any]:
 
 def _value(name: str, text: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader=UniqueKeysLoader)
     except yaml.YAMLError:
         raise ValueError(f"{name}: must be a YAML value, got {text!r}") from None
 

@@ -7,6 +7,7 @@ import pathlib
 import pytest
 
 from posenc_runtime.kv.admission import admit
+from posenc_runtime.vllm_adapter.checkpoint import Checkpoint
 from server.deployment import deployment_of
 from server.load import load
 
@@ -19,13 +20,15 @@ PROMISED = {
     "llama3-dynamic.yaml": (8192, 32768, "dynamic"),
     "mistral-linear.yaml": (32768, 65536, "linear"),
 }
+# file: served length, of checkpoints without rotary embeddings
+UNROTATED = {"bloom-alibi.yaml": 8192}
 
 
 def test_every_file_is_promised_and_every_promise_has_a_file() -> None:
-    assert {path.name for path in FILES} == set(PROMISED)
+    assert {path.name for path in FILES} == {*PROMISED, *UNROTATED}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [FOLDER / name for name in PROMISED], ids=lambda path: path.stem)
 def test_a_file_gives_the_deployment_that_it_promises(path: pathlib.Path) -> None:
     deployment = deployment_of(load(path, environment={}), None)
     trained, served, rope_type = PROMISED[path.name]
@@ -33,6 +36,13 @@ def test_a_file_gives_the_deployment_that_it_promises(path: pathlib.Path) -> Non
     assert deployment.rope_type == rope_type
     assert admit(deployment, num_prompt_tokens=trained - 1, max_tokens=1).scale_index == 0
     assert admit(deployment, num_prompt_tokens=served - 1, max_tokens=1).scale_index == len(deployment.scales) - 1
+
+
+@pytest.mark.parametrize("path", [FOLDER / name for name in UNROTATED], ids=lambda path: path.stem)
+def test_a_file_without_scaling_gives_its_length_to_every_request(path: pathlib.Path) -> None:
+    checkpoint = Checkpoint(max_position_embeddings=2048, spec=None, architecture="Theirs", attention="bias")
+    deployment = deployment_of(load(path, environment={}), checkpoint)
+    assert not deployment.rotates and deployment.max_model_len == UNROTATED[path.name]
 
 
 def test_the_demos_model_is_in_the_repository() -> None:

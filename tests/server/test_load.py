@@ -54,6 +54,14 @@ def test_a_list_or_a_mapping_can_be_set(file: pathlib.Path) -> None:
     assert settings.engine == {"dtype": "bfloat16"}
 
 
+@pytest.mark.parametrize("text", ["1e-2", "1E-2", "1.e-2", ".1e-1", "1.0e-2", "0.01"])
+def test_an_exponent_needs_no_point(file: pathlib.Path, text: str) -> None:
+    file.write_text(GOOD + f"attention: {{window_tolerance: {text}}}\n")
+    assert load(file, environment={}).attention.window_tolerance == 0.01
+    assert load(file, [f"attention.window_tolerance={text}"], {}).attention.window_tolerance == 0.01
+    assert load(file, ["model=1e-model"], {}).model == "1e-model"
+
+
 def test_a_models_path_that_starts_with_a_dot_is_relative_to_the_file(file: pathlib.Path) -> None:
     file.write_text("model: ../weights")
     assert load(file, environment={}).model == str(file.parent.parent / "weights")
