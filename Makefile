@@ -41,7 +41,7 @@ serve: environment ## serve a model: CONFIG=configs/demo.yaml
 test: test-fast test-engine ## all tests, the fast ones first
 
 test-fast: environment ## tests that start no engine: ARGS=...
-	$(call timed,fast tests,$(BIN)/python -m pytest -m "not engine" -rs $(ARGS))
+	$(call timed,fast tests,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not engine" -rs -n 2 --dist loadfile $(ARGS))
 
 test-engine: environment ## tests that start a vLLM engine: ARGS=...
 	$(call timed,engine tests,$(BIN)/python -m pytest -m engine -rs --timeout 900 $(ARGS))
