@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerFast
 
@@ -42,6 +44,15 @@ def save(folder: pathlib.Path, config: PreTrainedConfig) -> pathlib.Path:
             # Large enough that attention depends on position: the tests must see a wrong rotation.
             torch.nn.init.normal_(parameter, std=0.15)
     model.save_pretrained(folder)
+    _tokenizer().save_pretrained(folder)
+    return folder
+
+
+def save_weights(folder: pathlib.Path, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> pathlib.Path:
+    """Save a checkpoint of an architecture that transformers has no model of, or another one."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(weights, folder / "model.safetensors")
     _tokenizer().save_pretrained(folder)
     return folder
 

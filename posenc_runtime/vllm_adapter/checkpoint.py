@@ -46,7 +46,7 @@ def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
 
     Raises:
         UnreadableCheckpoint: when there is none to read, a hub that cannot be reached for example.
-        Unsupported: when it cannot be scaled; the message names the architecture or the rope type.
+        Unsupported: when it cannot be served or scaled; the message names the architecture, the rope type or the key.
     """
     from vllm.transformers_utils.config import get_config, get_hf_text_config
 
@@ -63,6 +63,7 @@ def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
         # Whatever a hub client or a checkpoint's own code raises means the same here.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UnreadableCheckpoint(f"the configuration of {source!r} cannot be read: {reason}") from error
+    models.refuse_variant(config)
     text_config = get_hf_text_config(config)
     architectures = getattr(config, "architectures", None) or []
     if not rotates(text_config):

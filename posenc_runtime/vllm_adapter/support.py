@@ -127,6 +127,25 @@ def refuse_cache_groups(deployment: Deployment, kv_cache_config: KVCacheConfig) 
             )
 
 
+def refuse_lora_and_quantised(vllm_config: VllmConfig) -> None:
+    """Refuse what a model that loads weights as they were trained cannot do.
+
+    Raises:
+        Unsupported: naming the setting and its value.
+    """
+    architectures = ", ".join(vllm_config.model_config.architectures)
+    if vllm_config.quant_config is not None:
+        raise Unsupported(
+            f"quantization must be left out for {architectures}, and weights must not be quantised, got "
+            f"{vllm_config.model_config.quantization}: posenc loads them as they were trained"
+        )
+    if vllm_config.lora_config is not None:
+        raise Unsupported(
+            f"enable_lora must be false for {architectures}, got true: posenc knows no adapters for its weights; "
+            "merge them into the checkpoint"
+        )
+
+
 def rotates(hf_text_config: Any) -> bool:
     """Whether a checkpoint's configuration says that its model has rotary embeddings."""
     return bool(getattr(hf_text_config, "rope_parameters", None))

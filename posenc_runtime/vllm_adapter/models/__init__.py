@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+_ARCHITECTURES = {
+    "PosencForCausalLM": "decoder:PosencForCausalLM",
+    "MPTForCausalLM": "mpt:MptForCausalLM",  # as MosaicML's own checkpoints say it
+    "MptForCausalLM": "mpt:MptForCausalLM",  # as transformers saves it
+    "BaichuanForCausalLM": "baichuan:BaichuanForCausalLM",  # 13B, Baichuan 2
+    "BaiChuanForCausalLM": "baichuan:BaichuanForCausalLM",  # 7B
+}
 _registered = False
 
 
 def register() -> None:
-    """Let vLLM find our architectures, and transformers their configurations."""
+    """Let vLLM find our architectures, and transformers their configurations.
+
+    vLLM refuses MPT and Baichuan by name, as models that it once had, only after it has looked for a registered one.
+    """
     global _registered
     if _registered:
         return
     _registered = True
+    from transformers import AutoConfig
     from vllm.model_executor.models import ModelRegistry
 
+    from posenc_runtime.vllm_adapter.models.baichuan_config import BaichuanConfig
     from posenc_runtime.zoo import model
 
     model.register()
-    ModelRegistry.register_model("PosencForCausalLM", f"{__name__}.decoder:PosencForCausalLM")
+    AutoConfig.register(BaichuanConfig.model_type, BaichuanConfig, exist_ok=True)
+    for architecture, where in _ARCHITECTURES.items():
+        ModelRegistry.register_model(architecture, f"{__name__}.{where}")
+
+
+def refuse_variant(config: Any) -> None:
+    """Check what a checkpoint's configuration says of one of our architectures; others are not looked at.
+
+    Raises:
+        Unsupported: naming the key, its value and what to do.
+    """
+    from posenc_runtime.vllm_adapter.models import baichuan_config, mpt_rules
+
+    rules = {"mpt": mpt_rules.refuse, "baichuan": baichuan_config.refuse}
+    if rule := rules.get(getattr(config, "model_type", "")):
+        rule(config)
