@@ -24,7 +24,7 @@ def needed_by(encoding: type[PositionEncoding]) -> Kind:
 def needed_for(hf_text_config: Any) -> Kind:
     """The backend of most layers of a checkpoint.
 
-    vLLM's own models with ALiBi say so each in its own way: BLOOM by being one, Falcon by ``alibi``, MPT in its
+    Models with ALiBi say so each in its own way: BLOOM by being one, Falcon and Baichuan by ``alibi``, MPT in its
     ``attn_config``, Jais by ``position_embedding_type``.
     """
     if isinstance(hf_text_config, PosencConfig):
