@@ -20,7 +20,7 @@ unexport POSENC_DEVICE POSENC_VENV
 MAKE_ENVIRONMENT := POSENC_DEVICE='$(POSENC_DEVICE)' POSENC_VENV='$(POSENC_VENV)' $(PYTHON) deploy/environment.py
 
 .DEFAULT_GOAL := help
-# Test runs follow each other even under -j: an engine and the fast tests together would starve each other.
+# Test runs follow each other even under -j, for each has two processes of its own already.
 .NOTPARALLEL:
 .PHONY: help setup environment serve test test-fast test-engine check format bench accuracy growth picture train-demo clean clean-env
 
@@ -44,7 +44,7 @@ test-fast: environment ## tests that start no engine: ARGS=...
 	$(call timed,fast tests,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not engine" -rs -n 2 --dist loadfile $(ARGS))
 
 test-engine: environment ## tests that start a vLLM engine: ARGS=...
-	$(call timed,engine tests,$(BIN)/python -m pytest -m engine -rs --timeout 900 $(ARGS))
+	$(call timed,engine tests,$(BIN)/python -m pytest -m engine -rs --timeout 900 -n 2 --dist loadfile $(ARGS))
 
 check: environment ## lint, formatting, types and import rules
 	$(call timed,check,failed=0; \

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM
 from posenc_runtime.zoo.model import register
 from posenc_runtime.zoo.model.positions import available
 from tests.checkpoints import save_tiny
+from tests.engine.cores import own_core
 from tests.engine.running_server import running_server
 from tests.tolerance import LOGPROB_FLOAT32
 
@@ -71,7 +72,7 @@ async def test_an_encoding_answers_as_it_was_trained(
         "num_gpu_blocks_override": 14,  # of the 35 that all requests want together
         "kv_cache_memory_bytes": 2**26,
     }
-    environment = {"VLLM_CPU_OMP_THREADS_BIND": "0"}
+    environment = {"VLLM_CPU_OMP_THREADS_BIND": own_core()}
     if kind in SPLIT:
         engine["tensor_parallel_size"] = 2
         environment = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}

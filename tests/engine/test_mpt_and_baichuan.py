@@ -104,7 +104,7 @@ def assert_answers(
         model,
         engine_arguments(UNSCALED, ENGINE | {"tensor_parallel_size": workers}),
         [batch[-1:], batch],
-        environment={"VLLM_CPU_OMP_THREADS_BIND": "|".join(map(str, range(workers)))},
+        environment={"VLLM_CPU_OMP_THREADS_BIND": "0|1"} if workers > 1 else None,
         folder=folder,
     )
     assert counted(folder, "posenc_window_kv_blocks_read") > 0

@@ -11,7 +11,9 @@ from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_pa
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.linear import QKVParallelLinear, RowParallelLinear
 from vllm.model_executor.layers.rotary_embedding import get_rope
+from vllm.platforms import current_platform
 from vllm.v1.attention.backend import AttentionType
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
 from posenc_runtime.encodings.distance import BiasForm, of_heads
 from posenc_runtime.kernels.cope import Cope
@@ -118,13 +120,16 @@ class PosencAttention(nn.Module):
 
     def _attention_of(self, kind: type[PositionEncoding], name: str) -> dict[str, Any]:
         """What our backends are asked for; nothing where keys and values are attended to as vLLM does."""
+        ours: dict[str, Any] = {"encoding": name}
+        if current_platform.is_cuda_alike():  # where each layer may have a backend; on the CPU there is one
+            ours["attn_backend"] = AttentionBackendEnum.CUSTOM.get_class()
         match needed_by(kind):
             case "bias":
-                return {"encoding": name, "distance_bias": self._form}
+                return ours | {"distance_bias": self._form}
             case "cope":
-                return {"encoding": name, "cope": self._cope}
+                return ours | {"cope": self._cope}
             case "plain":
-                return {"encoding": name, "attend": self._position}
+                return ours | {"attend": self._position}
             case "stock":
                 return {}
 
