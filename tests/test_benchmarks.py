@@ -19,7 +19,7 @@ from tests.benchmarks import crossings, growth, record
 from tests.benchmarks.accuracy import CONFIG, results_tables, scales_remark
 from tests.benchmarks.drawing import colours, draw
 from tests.benchmarks.engine_process import Batch
-from tests.benchmarks.intervals import Estimate, median_and_quartiles, paired_ratio, wilson
+from tests.benchmarks.intervals import Estimate, median_and_quartiles, median_and_range, paired_ratio, wilson
 from tests.benchmarks.passkey_client import Cell, Haystack, scale_of
 from tests.benchmarks.recording import BlockLevels, Recording, Request
 from tests.benchmarks.servers import Command
@@ -76,6 +76,12 @@ def test_an_impossible_count_is_refused(correct: int, samples: int) -> None:
 def test_quartiles_are_those_of_the_values_themselves() -> None:
     assert median_and_quartiles([5, 1, 4, 2, 3]) == Estimate(3, 2, 4)
     assert median_and_quartiles([7]) == Estimate(7, 7, 7)
+
+
+def test_a_range_goes_from_the_smallest_to_the_largest_value() -> None:
+    assert median_and_range([5, 1, 4, 2, 3]) == Estimate(3, 1, 5)
+    with pytest.raises(ValueError, match="at least one"):
+        median_and_range([])
 
 
 def test_the_ratio_is_taken_pair_by_pair_and_so_survives_a_machine_that_slows_down() -> None:

@@ -1,4 +1,4 @@
-"""How sure a measurement is: Wilson intervals of shares, medians with quartiles of repeated timings."""
+"""How sure a measurement is: Wilson intervals of shares, medians of repeated timings with quartiles or ranges."""
 
 from __future__ import annotations
 
@@ -50,6 +50,17 @@ def median_and_quartiles(values: Sequence[float]) -> Estimate:
         return Estimate(values[0], values[0], values[0])
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return Estimate(middle, low, high)
+
+
+def median_and_range(values: Sequence[float]) -> Estimate:
+    """Median, smallest and largest value.
+
+    Raises:
+        ValueError: when there are no values.
+    """
+    if not values:
+        raise ValueError("a median needs at least one value, got none")
+    return Estimate(statistics.median(values), min(values), max(values))
 
 
 def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
