@@ -59,3 +59,8 @@ ENCODINGS_DIFFER = 1e-3
 # Attention may be as wrong as plain torch in the same data type, once for the order of its sums and once for what it
 # rounds elsewhere (weights before they are normalised, where torch rounds them after).
 ATTENTION_TIMES_TORCH = 2.0
+
+# Attention's output before it is timed, as a part of its norm. CoPE in float32: scores that are moved alike are rounded
+# alike, by 1e-6, and a position adds up to 63 of their gates. Seen: 1.1e-5; without CoPE 9e-7. bfloat16 rounds outputs
+# by 2^-9 at most, and vLLM's rounds weights by as much. Seen: 3.4e-3. One wrong key among a thousand is 3e-2.
+ATTENTION_OUTPUT = {"float32": 1e-4, "bfloat16": 2.0**-7}
