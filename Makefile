@@ -57,9 +57,10 @@ check: environment ## lint, formatting, types and import rules
 format: environment ## rewrite the sources the way `make check` wants them
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-bench: environment ## measure speed, then what crossings cost: ARGS=... CROSSING_ARGS=...
+bench: environment ## measure speed, what crossings cost, attention: ARGS=... CROSSING_ARGS=... ATTENTION_ARGS=...
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 	@$(BIN)/python -m tests.benchmarks.crossings $(CROSSING_ARGS)
+	@$(BIN)/python -m tests.benchmarks.attention $(ATTENTION_ARGS)
 
 accuracy: environment ## measure answers beyond the trained length: ARGS=...
 	@$(BIN)/python -m tests.benchmarks.accuracy $(ARGS)
