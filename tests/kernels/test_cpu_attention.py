@@ -312,3 +312,16 @@ def test_tokens_without_a_slot_are_not_cached() -> None:
 def test_caches_that_the_kernels_cannot_read_are_refused(cache: Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         attention.store(torch.zeros(1, 1, 16), torch.zeros(1, 1, 16), cache, torch.zeros(1, dtype=torch.int64), None)
+
+
+@pytest.mark.parametrize(
+    "slots",
+    [
+        pytest.param(torch.zeros(1, dtype=torch.int32), id="int32"),
+        pytest.param(torch.zeros(4, dtype=torch.int64)[::2], id="every other one"),
+    ],
+)
+def test_slots_that_the_kernels_would_misread_are_refused(slots: Tensor) -> None:
+    keys = torch.zeros(2, 1, 16)
+    with pytest.raises(ValueError, match="slot_mapping must be int64 and contiguous"):
+        attention.store(keys, keys, torch.zeros(2, 1, 32, 32), slots, None)

@@ -122,6 +122,10 @@ def store(keys: Tensor, values: Tensor, cache: Tensor, slot_mapping: Tensor, key
     for name, tensor in (("keys", keys), ("values", values)):
         if tensor.dtype != cache.dtype or tensor.stride(-1) != 1:
             raise ValueError(f"{name} must be {cache.dtype} as the cache is, with contiguous heads, got {tensor.dtype}")
+    if slot_mapping.dtype != torch.int64 or not slot_mapping.is_contiguous():
+        raise ValueError(
+            f"slot_mapping must be int64 and contiguous, got {slot_mapping.dtype} and strides {slot_mapping.stride()}"
+        )
     _, num_kv_heads, block_size, twice = cache.shape
     fresh = layout.New(
         keys.data_ptr(),
