@@ -76,7 +76,7 @@ def test_a_response_lists_its_crossings_and_so_do_the_metrics(client: openai.Ope
     assert seen["posenc_crossing_wait_seconds_count", ()] >= 2
     assert seen["posenc_rerotate_seconds_count", ()] >= 24  # a block a step
     exposed = httpx.get(f"{address}/metrics", timeout=60).text
-    assert missing_from_exposition(exposed) == ["posenc_prefix_reused_tokens_total"]
+    assert missing_from_exposition(exposed) == ["posenc_cope_saturation_ratio", "posenc_prefix_reused_tokens_total"]
 
 
 def test_a_streamed_answer_lists_its_crossings_in_its_last_chunk(client: openai.OpenAI) -> None:

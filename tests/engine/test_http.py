@@ -172,8 +172,13 @@ def test_metrics_have_ours_beside_vllms_and_the_dashboard_finds_all_that_it_asks
     text = http.get("/metrics").text
     assert "vllm:time_to_first_token_seconds_bucket" in text
     assert "posenc_strategy_info{" in text and 'scales="1,2,4,8"' in text
-    # Both have a series for each pair of scales that keys may go between: none, where every request is pinned.
-    assert missing_from_exposition(text) == ["posenc_crossings_total", "posenc_prefix_reused_tokens_total"]
+    # No layer has contextual positions; and the others have a series for each pair of scales that keys may go between:
+    # none, where every request is pinned.
+    assert missing_from_exposition(text) == [
+        "posenc_cope_saturation_ratio",
+        "posenc_crossings_total",
+        "posenc_prefix_reused_tokens_total",
+    ]
 
 
 CHAT = [{"role": "user", "content": "hello"}]
