@@ -1,4 +1,4 @@
-"""The optimizer: Muon for the weight matrices inside the layers, AdamW for the embedding and the norms."""
+"""The optimizer: Muon for the weight matrices inside the layers, AdamW for embeddings, norms and position encodings."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+# Tables that happen to have two dimensions.
+NOT_MATRICES = ("embed", "lm_head", ".position.")
 
 
 def orthogonalized(updates: Tensor, iterations: int = 5) -> Tensor:
@@ -54,7 +56,7 @@ class Optimizer:
 
     def __init__(self, model: nn.Module, matrix_lr: float, other_lr: float, weight_decay: float) -> None:
         named = list(model.named_parameters())
-        matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name and "lm_head" not in name]
+        matrices = [p for name, p in named if p.ndim == 2 and not any(part in name for part in NOT_MATRICES)]
         taken = {id(p) for p in matrices}
         others = [p for _, p in named if id(p) not in taken]
         self.matrix_lr = matrix_lr

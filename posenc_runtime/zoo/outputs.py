@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import tokenizers
 import torch
 import transformers
 import yaml
-from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from posenc_runtime.zoo import tokenizer
 from posenc_runtime.zoo.recipe import Recipe
@@ -38,7 +39,7 @@ class Progress:
     schedules: list[dict[str, int]] = field(default_factory=list)
 
 
-def save_state(folder: Path, progress: Progress, model: LlamaForCausalLM, optimizer: dict[str, Any]) -> None:
+def save_state(folder: Path, progress: Progress, model: PreTrainedModel, optimizer: dict[str, Any]) -> None:
     """Written beside and then moved into place, so that an interruption never leaves half a file."""
     partial = folder / (STATE_FILE + ".partial")
     torch.save({"progress": asdict(progress), "model": model.state_dict(), "optimizer": optimizer}, partial)
@@ -50,7 +51,7 @@ def load_state(folder: Path) -> tuple[Progress, dict[str, Any], dict[str, Any]]:
     return Progress(**state["progress"]), state["model"], state["optimizer"]
 
 
-def save_checkpoint(folder: Path, model: LlamaForCausalLM, tok: PreTrainedTokenizerFast) -> None:
+def save_checkpoint(folder: Path, model: PreTrainedModel, tok: PreTrainedTokenizerFast) -> None:
     """The folder that transformers and vLLM load."""
     kind: Any = GenerationConfig
     end = model.config.eos_token_id
@@ -59,9 +60,9 @@ def save_checkpoint(folder: Path, model: LlamaForCausalLM, tok: PreTrainedTokeni
     tokenizer.save(tok, folder)
 
 
-def write_loss_curve(folder: Path, progress: Progress) -> None:
+def write_loss_curve(folder: Path, progress: Progress, columns: Sequence[str] = CURVE_COLUMNS) -> None:
     with (folder / "loss_curve.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, CURVE_COLUMNS)
+        writer = csv.DictWriter(file, columns)
         writer.writeheader()
         writer.writerows(progress.curve)
 
@@ -71,13 +72,7 @@ def write_recipe(folder: Path, recipe: Recipe, progress: Progress, corpus_facts:
     written = {
         "settings": plain(asdict(recipe)),
         "corpus": corpus_facts,
-        "versions": {
-            "python": platform.python_version(),
-            "torch": str(torch.__version__),
-            "transformers": transformers.__version__,
-            "tokenizers": tokenizers.__version__,
-        },
-        "machine": {"processor": platform.machine(), "threads": torch.get_num_threads()},
+        **provenance(),
         "result": {
             "steps": progress.step,
             "schedules": progress.schedules,
@@ -89,6 +84,19 @@ def write_recipe(folder: Path, recipe: Recipe, progress: Progress, corpus_facts:
         },
     }
     (folder / "recipe.yaml").write_text(yaml.safe_dump(written, sort_keys=False), encoding="utf-8")
+
+
+def provenance() -> dict[str, Any]:
+    """With what and on what a run was made."""
+    return {
+        "versions": {
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            "transformers": transformers.__version__,
+            "tokenizers": tokenizers.__version__,
+        },
+        "machine": {"processor": platform.machine(), "threads": torch.get_num_threads()},
+    }
 
 
 def plain(value: Any) -> Any:
