@@ -1,0 +1,65 @@
+"""Batches to train on: programs of about one length, and what to answer at each word that names a variable."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from posenc_runtime.zoo.counting.recipe import Recipe
+from posenc_runtime.zoo.counting.task import FEWEST_STATEMENTS, INCREMENT, SET, Program, attempt
+from posenc_runtime.zoo.counting.vocabulary import END, IDS, ids_of
+
+# What torch's cross entropy leaves out.
+NO_TARGET = -100
+
+
+@dataclass(frozen=True)
+class Batch:
+    """
+    Attributes:
+        ids: int64 ``[size, length]``, filled up at the end.
+        answers: int64, as ids: at the last word of a prompt its answer, at the answer the end of the text.
+        mentions: int64, as ids: at each earlier word that names a variable, the value that the variable has there. It
+            is asked for without being told, for it does not follow in the text.
+    """
+
+    ids: Tensor
+    answers: Tensor
+    mentions: Tensor
+    num_statements: int
+
+    @property
+    def num_tokens(self) -> int:
+        return self.ids.numel()
+
+
+def make_batch(recipe: Recipe, step: int) -> Batch:
+    """The batch of a step, which depends on the recipe and on nothing else."""
+    rng = random.Random(f"{recipe.seed}:batch:{step}")
+    stage = recipe.stage(step)
+    num_statements = rng.randint(FEWEST_STATEMENTS, stage.most_statements)
+    # Four words to set, two to increment, one to do nothing; a start, a question of two words and an answer.
+    per_statement = (4 * SET + 2 * INCREMENT + stage.pass_weight) / (SET + INCREMENT + stage.pass_weight)
+    size = min(recipe.most_programs, round(recipe.tokens_per_step / (num_statements * per_statement + 4)))
+    programs: list[Program] = []
+    while len(programs) < size:
+        drawn = attempt(rng.choice(recipe.num_variables), num_statements, rng, stage.pass_weight)
+        if drawn is not None:
+            programs.append(drawn)
+    length = max(len(program.words) for program in programs) + 2
+    ids = torch.full((size, length), END)
+    answers = torch.full((size, length), NO_TARGET)
+    mentions = torch.full((size, length), NO_TARGET)
+    for row, program in enumerate(programs):
+        end = len(program.words) + 1
+        answer = IDS[program.answer]
+        ids[row, :end] = torch.tensor(ids_of(program))
+        ids[row, end] = answer
+        answers[row, end - 1], answers[row, end] = answer, END
+        for place, value in enumerate(program.values[:-1], start=1):
+            if value is not None:
+                mentions[row, place] = IDS[str(value)]
+    return Batch(ids, answers, mentions, num_statements)

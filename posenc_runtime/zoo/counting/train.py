@@ -1,0 +1,178 @@
+"""Train a decoder on the counting task: ``python -m posenc_runtime.zoo.counting.train --encoding cope --out DIR``."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+import yaml
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch import Tensor
+from torch.nn import functional
+
+from posenc_runtime.zoo import outputs
+from posenc_runtime.zoo.counting import evaluate, vocabulary
+from posenc_runtime.zoo.counting.batches import NO_TARGET, Batch, make_batch
+from posenc_runtime.zoo.counting.recipe import Recipe
+from posenc_runtime.zoo.model.decoder import PosencForCausalLM
+from posenc_runtime.zoo.muon import Optimizer
+
+# Others than those of the final evaluation. Nothing is chosen by them: the last weights are the ones that are kept.
+WATCH_SEED = 5_000_000
+WATCHED_PROGRAMS = 100
+WATCH_EVERY = 400
+CURVE_EVERY = 20
+SAVE_EVERY = 50
+CURVE_COLUMNS = (
+    "step", "tokens", "seconds", "statements", "loss", "answer_loss", "mention_loss", "answer_error", "mention_error",
+    "lr_scale",
+)  # fmt: skip
+
+
+def mean_loss(logits: Tensor, targets: Tensor) -> tuple[Tensor, float]:
+    """The mean over the places that have a target, and the share of them where another token is likelier; 0 for none.
+
+    Args:
+        logits: ``[batch, num_tokens, vocab_size]``.
+        targets: ``[batch, num_tokens]``.
+    """
+    asked = targets != NO_TARGET
+    found, wanted = logits[asked], targets[asked]
+    count = max(1, len(wanted))
+    loss = functional.cross_entropy(found, wanted, reduction="sum") / count
+    return loss, float((found.argmax(-1) != wanted).sum()) / count
+
+
+class Trainer:
+    """One run: model, optimizer and progress."""
+
+    def __init__(self, recipe: Recipe, encoding: str, folder: Path, resume: bool = False) -> None:
+        self.recipe, self.encoding, self.folder = recipe, encoding, folder
+        torch.manual_seed(recipe.seed)
+        made: Any = PosencForCausalLM(recipe.model_config(encoding))
+        self.model: PosencForCausalLM = made.train()
+        self.optimizer = Optimizer(self.model, recipe.matrix_lr, recipe.other_lr, recipe.weight_decay)
+        self.progress = outputs.Progress()
+        if resume and (folder / outputs.STATE_FILE).exists():
+            self.progress, weights, state = outputs.load_state(folder)
+            self.model.load_state_dict(weights)
+            self.optimizer.load_state_dict(state)
+
+    def step(self) -> dict[str, float]:
+        """One update; returns the row of the loss curve."""
+        recipe, progress = self.recipe, self.progress
+        batch: Batch = make_batch(recipe, progress.step)
+        logits = self.model(batch.ids, use_cache=False).logits
+        answer_loss, _ = mean_loss(logits, batch.answers)
+        mention_loss, mention_error = mean_loss(logits, batch.mentions)
+        last = (batch.answers != NO_TARGET) & (batch.answers != vocabulary.END)
+        answer_error = float((logits.argmax(-1) != batch.answers)[last].float().mean())
+        loss = answer_loss + recipe.mention_loss_weight * mention_loss
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.gradient_clip)
+        scale = recipe.lr_scale(progress.step)
+        self.optimizer.step(scale)
+        self.optimizer.zero_grad()
+        progress.step += 1
+        progress.tokens += batch.num_tokens
+        return {
+            "step": progress.step,
+            "tokens": progress.tokens,
+            "seconds": round(progress.seconds, 1),
+            "statements": batch.num_statements,
+            "loss": round(loss.item(), 4),
+            "answer_loss": round(answer_loss.item(), 4),
+            "mention_loss": round(mention_loss.item(), 4),
+            "answer_error": round(answer_error, 4),
+            "mention_error": round(mention_error, 4),
+            "lr_scale": round(scale, 4),
+        }
+
+    def watch(self) -> dict[str, float]:
+        """Test errors by the number of variables."""
+        row: dict[str, float] = {"step": self.progress.step}
+        for number in evaluate.NUM_VARIABLES:
+            asked = evaluate.programs(number, WATCHED_PROGRAMS, WATCH_SEED)
+            row[str(number)] = evaluate.count_errors(self.model, asked) / WATCHED_PROGRAMS
+        self.progress.evaluations.append(row)
+        return row
+
+    def record(self) -> None:
+        """The checkpoint with how it was made, and the state from which the run can go on."""
+        outputs.save_state(self.folder, self.progress, self.model, self.optimizer.state_dict())
+        outputs.save_checkpoint(self.folder, self.model, vocabulary.tokenizer())
+        outputs.write_loss_curve(self.folder, self.progress, CURVE_COLUMNS)
+        weights = (self.folder / "model.safetensors").read_bytes()
+        written = {
+            "encoding": self.encoding,
+            "settings": self.recipe.settings(self.encoding),
+            "fingerprint": self.recipe.fingerprint(self.encoding),
+            **outputs.provenance(),
+            "result": {
+                "steps": self.progress.step,
+                "tokens": self.progress.tokens,
+                "minutes": round(self.progress.seconds / 60, 1),
+                "weights_sha256": hashlib.sha256(weights).hexdigest(),
+                "evaluations": self.progress.evaluations,
+            },
+        }
+        (self.folder / "recipe.yaml").write_text(yaml.safe_dump(written, sort_keys=False), encoding="utf-8")
+
+    def run(self, console: Console, minutes: float | None = None) -> None:
+        """To the end of the recipe, or until the minutes are over; ``--resume`` continues from there."""
+        started = time.monotonic() - self.progress.seconds
+        deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+        times = (TimeElapsedColumn(), TimeRemainingColumn())
+        with Progress(*columns, *times, console=console) as bar:
+            task = bar.add_task("starting", total=self.recipe.steps, completed=self.progress.step)
+            while self.progress.step < self.recipe.steps and time.monotonic() < deadline:
+                row = self.step()
+                self.progress.seconds = time.monotonic() - started
+                speed = self.progress.tokens / self.progress.seconds
+                text = f"loss {row['loss']:.3f} wrong {row['answer_error']:.2f} {speed:,.0f} tokens/s"
+                bar.update(task, completed=self.progress.step, description=text)
+                self.keep(row, console)
+        self.record()
+
+    def keep(self, row: dict[str, float], console: Console) -> None:
+        """What is due after a step: a row of the curve, a look at the test error, a state to resume from."""
+        step = self.progress.step
+        if step % CURVE_EVERY == 0:
+            self.progress.curve.append(row)
+            if not console.is_terminal:
+                console.print(" ".join(f"{key} {value:g}" for key, value in row.items()), soft_wrap=True)
+        if step % WATCH_EVERY == 0 or step == self.recipe.steps:
+            errors = self.watch()
+            said = ", ".join(f"{errors[str(n)]:.2f} at {n}" for n in evaluate.NUM_VARIABLES)
+            console.print(f"step {step} test error by number of variables: {said}")
+        if step % SAVE_EVERY == 0:
+            self.record()
+
+
+def main(
+    encoding: Annotated[str, typer.Option(help="A position encoding of the recipe.")],
+    out: Annotated[Path, typer.Option(help="Folder of the checkpoint, its recipe and its state.")],
+    resume: Annotated[bool, typer.Option(help="Go on from the state in the folder, if there is one.")] = False,
+    minutes: Annotated[float | None, typer.Option(help="Stop after this long; --resume goes on.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads. The weights' last bits depend on it.")] = 1,
+) -> None:
+    """Train one decoder of the counting task by recipe.yaml and write it as a Hugging Face checkpoint."""
+    recipe = Recipe.load()
+    if encoding not in recipe.encodings:
+        raise typer.BadParameter(f"--encoding must be one of {', '.join(recipe.encodings)}, got {encoding}")
+    torch.set_num_threads(threads)
+    out.mkdir(parents=True, exist_ok=True)
+    console = Console()
+    Trainer(recipe, encoding, out, resume).run(console, minutes)
+    console.print(f"wrote {out}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

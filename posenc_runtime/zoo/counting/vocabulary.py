@@ -1,0 +1,41 @@
+"""The words of the counting task, and the tokenizer that reads them: a token for each, divided by white space."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from posenc_runtime.zoo.counting.task import LARGEST, NAMES, Program
+from posenc_runtime.zoo.tokenizer import END_OF_TEXT
+
+UNKNOWN = "<|unknown|>"
+# Texts are divided by END_OF_TEXT: it ends an answer and starts a program.
+WORDS = (END_OF_TEXT, UNKNOWN, *NAMES, *(str(n) for n in range(LARGEST + 1)), "=", ";", "++;", "pass;", "print")
+IDS = {word: place for place, word in enumerate(WORDS)}
+END = IDS[END_OF_TEXT]
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """As transformers and vLLM load it. It puts the start before every text."""
+    words = Tokenizer(models.WordLevel(dict(IDS), unk_token=UNKNOWN))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words.post_processor = processors.TemplateProcessing(
+        single=f"{END_OF_TEXT} $A", special_tokens=[(END_OF_TEXT, END)]
+    )
+    kind: Any = PreTrainedTokenizerFast
+    made: PreTrainedTokenizerFast = kind(
+        tokenizer_object=words,
+        bos_token=END_OF_TEXT,
+        eos_token=END_OF_TEXT,
+        pad_token=END_OF_TEXT,
+        unk_token=UNKNOWN,
+        clean_up_tokenization_spaces=False,
+    )
+    return made
+
+
+def ids_of(program: Program) -> list[int]:
+    """The tokens of the prompt, start included: what the tokenizer makes of the text."""
+    return [END, *(IDS[word] for word in program.words)]
