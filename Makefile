@@ -22,10 +22,10 @@ MAKE_ENVIRONMENT := POSENC_DEVICE='$(POSENC_DEVICE)' POSENC_VENV='$(POSENC_VENV)
 .DEFAULT_GOAL := help
 # Test runs follow each other even under -j, for each has two processes of its own already.
 .NOTPARALLEL:
-.PHONY: help setup environment serve test test-fast test-engine check format bench accuracy growth picture train-demo clean clean-env
+.PHONY: help setup environment serve test test-fast test-engine check format bench accuracy growth counting picture train-demo train-counting clean clean-env
 
 help: ## list the verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo '  POSENC_DEVICE=cpu|cuda overrides what is detected, POSENC_VENV=DIR puts the environment elsewhere.'
 
@@ -68,11 +68,17 @@ accuracy: environment ## measure answers beyond the trained length: ARGS=...
 growth: environment ## measure what requests know after they outgrew their scale: ARGS=...
 	@$(BIN)/python -m tests.benchmarks.growth $(ARGS)
 
+counting: environment ## measure how well each encoding counts: ARGS=...
+	@$(BIN)/python -m tests.benchmarks.counting $(ARGS)
+
 picture: environment ## draw the README's picture
 	@$(BIN)/python -m tests.benchmarks.picture $(ARGS)
 
 train-demo: environment ## train the demo checkpoint again: ARGS=...
 	@$(BIN)/python -m posenc_runtime.zoo.train $(ARGS)
+
+train-counting: environment ## train a decoder that counts: ARGS="--encoding cope --out DIR"
+	@$(BIN)/python -m posenc_runtime.zoo.counting.train $(ARGS)
 
 clean: ## remove caches and build leftovers, keep the environment
 	rm -rf build *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
