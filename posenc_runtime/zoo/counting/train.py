@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
+import transformers
 import typer
 import yaml
 from rich.console import Console
@@ -19,6 +20,7 @@ from torch.nn import functional
 from posenc_runtime.zoo import outputs
 from posenc_runtime.zoo.counting import evaluate, vocabulary
 from posenc_runtime.zoo.counting.batches import NO_TARGET, Batch, make_batch
+from posenc_runtime.zoo.counting.blocks import attend_in_blocks
 from posenc_runtime.zoo.counting.recipe import Recipe
 from posenc_runtime.zoo.model.decoder import PosencForCausalLM
 from posenc_runtime.zoo.muon import Optimizer
@@ -28,7 +30,7 @@ WATCH_SEED = 5_000_000
 WATCHED_PROGRAMS = 100
 WATCH_EVERY = 400
 CURVE_EVERY = 20
-SAVE_EVERY = 50
+SAVE_EVERY = 200
 CURVE_COLUMNS = (
     "step", "tokens", "seconds", "statements", "loss", "answer_loss", "mention_loss", "answer_error", "mention_error",
     "lr_scale",
@@ -57,6 +59,7 @@ class Trainer:
         torch.manual_seed(recipe.seed)
         made: Any = PosencForCausalLM(recipe.model_config(encoding))
         self.model: PosencForCausalLM = made.train()
+        attend_in_blocks(self.model)
         self.optimizer = Optimizer(self.model, recipe.matrix_lr, recipe.other_lr, recipe.weight_decay)
         self.progress = outputs.Progress()
         if resume and (folder / outputs.STATE_FILE).exists():
@@ -168,6 +171,8 @@ def main(
     if encoding not in recipe.encodings:
         raise typer.BadParameter(f"--encoding must be one of {', '.join(recipe.encodings)}, got {encoding}")
     torch.set_num_threads(threads)
+    # transformers would draw a bar of its own across ours whenever weights are written.
+    transformers.utils.logging.disable_progress_bar()
     out.mkdir(parents=True, exist_ok=True)
     console = Console()
     Trainer(recipe, encoding, out, resume).run(console, minutes)
