@@ -69,7 +69,10 @@ def shaw_attention(
     Returns:
         As query, in at least float32.
     """
-    clipped = distance.clamp(max=key_embeddings.shape[0] - 1)
+    # Rows beyond the longest distance are left alone: sums over a long table would cost more than attention.
+    num_distances = min(key_embeddings.shape[0], visible.shape[-1])
+    key_embeddings, value_embeddings = key_embeddings[:num_distances], value_embeddings[:num_distances]
+    clipped = distance.clamp(max=num_distances - 1)
     content = scores(query, key, scale)
     by_distance = exact(query) @ key_embeddings.to(content.dtype).T * scale
     weight = weights(content + at_distance(by_distance, clipped), visible)
