@@ -1,4 +1,4 @@
-"""Batches to train on: programs of about one length, and what to answer at each word that names a variable."""
+"""Batches to train on: programs of about one length, and what to answer at the words that name or change a variable."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from posenc_runtime.zoo.counting.recipe import Recipe
 from posenc_runtime.zoo.counting.task import FEWEST_STATEMENTS, INCREMENT, SET, Program, attempt
 from posenc_runtime.zoo.counting.vocabulary import END, IDS, ids_of
 
+# Each has the variable that it changes right before it.
+OPERATORS = ("=", "++;")
 # What torch's cross entropy leaves out.
 NO_TARGET = -100
 
@@ -24,11 +26,13 @@ class Batch:
         answers: int64, as ids: at the last word of a prompt its answer, at the answer the end of the text.
         mentions: int64, as ids: at each earlier word that names a variable, the value that the variable has there. It
             is asked for without being told, for it does not follow in the text.
+        names: int64, as ids: at each word that sets or increments, the variable that it is about, the word before it.
     """
 
     ids: Tensor
     answers: Tensor
     mentions: Tensor
+    names: Tensor
     num_statements: int
 
     @property
@@ -53,6 +57,7 @@ def make_batch(recipe: Recipe, step: int) -> Batch:
     ids = torch.full((size, length), END)
     answers = torch.full((size, length), NO_TARGET)
     mentions = torch.full((size, length), NO_TARGET)
+    names = torch.full((size, length), NO_TARGET)
     for row, program in enumerate(programs):
         end = len(program.words) + 1
         answer = IDS[program.answer]
@@ -62,4 +67,7 @@ def make_batch(recipe: Recipe, step: int) -> Batch:
         for place, value in enumerate(program.values[:-1], start=1):
             if value is not None:
                 mentions[row, place] = IDS[str(value)]
-    return Batch(ids, answers, mentions, num_statements)
+        for place, word in enumerate(program.words, start=1):
+            if word in OPERATORS:
+                names[row, place] = ids[row, place - 1]
+    return Batch(ids, answers, mentions, names, num_statements)

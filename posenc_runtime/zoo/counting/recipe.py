@@ -39,6 +39,7 @@ class Recipe:
     most_programs: int
     curriculum: tuple[Stage, ...]
     mention_loss_weight: float
+    name_loss_weight: float
     hidden_size: int
     intermediate_size: int
     num_hidden_layers: int

@@ -28,12 +28,12 @@ from posenc_runtime.zoo.muon import Optimizer
 # Others than those of the final evaluation. Nothing is chosen by them: the last weights are the ones that are kept.
 WATCH_SEED = 5_000_000
 WATCHED_PROGRAMS = 100
-WATCH_EVERY = 400
+WATCH_EVERY = 900
 CURVE_EVERY = 20
-SAVE_EVERY = 200
+SAVE_EVERY = 450
 CURVE_COLUMNS = (
-    "step", "tokens", "seconds", "statements", "loss", "answer_loss", "mention_loss", "answer_error", "mention_error",
-    "lr_scale",
+    "step", "tokens", "seconds", "statements", "loss", "answer_loss", "mention_loss", "name_loss",
+    "answer_error", "mention_error", "name_error", "lr_scale",
 )  # fmt: skip
 
 
@@ -74,9 +74,10 @@ class Trainer:
         logits = self.model(batch.ids, use_cache=False).logits
         answer_loss, _ = mean_loss(logits, batch.answers)
         mention_loss, mention_error = mean_loss(logits, batch.mentions)
+        name_loss, name_error = mean_loss(logits, batch.names)
         last = (batch.answers != NO_TARGET) & (batch.answers != vocabulary.END)
         answer_error = float((logits.argmax(-1) != batch.answers)[last].float().mean())
-        loss = answer_loss + recipe.mention_loss_weight * mention_loss
+        loss = answer_loss + recipe.mention_loss_weight * mention_loss + recipe.name_loss_weight * name_loss
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.gradient_clip)
         scale = recipe.lr_scale(progress.step)
@@ -92,8 +93,10 @@ class Trainer:
             "loss": round(loss.item(), 4),
             "answer_loss": round(answer_loss.item(), 4),
             "mention_loss": round(mention_loss.item(), 4),
+            "name_loss": round(name_loss.item(), 4),
             "answer_error": round(answer_error, 4),
             "mention_error": round(mention_error, 4),
+            "name_error": round(name_error, 4),
             "lr_scale": round(scale, 4),
         }
 

@@ -49,6 +49,16 @@ def test_every_target_is_the_value_that_the_text_gives() -> None:
             assert (answers != NO_TARGET).sum() == 2
 
 
+def test_every_word_that_changes_a_variable_asks_for_its_name() -> None:
+    batch = make_batch(small(), 0)
+    assert (batch.names != NO_TARGET).any()
+    for ids, names in zip(batch.ids, batch.names, strict=True):
+        words = [WORDS[i] for i in ids]
+        asked = [place for place, target in enumerate(names) if target != NO_TARGET]
+        assert asked == [place for place, word in enumerate(words) if word in ("=", "++;")]
+        assert [WORDS[names[place]] for place in asked] == [words[place - 1] for place in asked]
+
+
 def test_a_batch_depends_on_the_seed_and_the_step_alone() -> None:
     first, again, later = (make_batch(small(), step).ids for step in (3, 3, 4))
     assert torch.equal(first, again)
