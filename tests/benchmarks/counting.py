@@ -205,7 +205,7 @@ def remark(results: Results) -> str:
     miscounted = sum(cell.wrong_lengths for cells in results.values() for cell in cells)
     said = (
         "The paper trains one larger decoder for each number of variables, on the last answer alone; ours is one small "
-        "decoder for all three, by `posenc_runtime/zoo/counting/recipe.yaml`."
+        "decoder for all three, also asked in between, by `posenc_runtime/zoo/counting/recipe.yaml`."
     )
     return said + (f" The server counted {miscounted} prompts otherwise than training does." if miscounted else "")
 
