@@ -21,7 +21,7 @@ PROMISED = {
     "mistral-linear.yaml": (32768, 65536, "linear"),
 }
 # file: served length, of checkpoints without rotary embeddings
-UNROTATED = {"bloom-alibi.yaml": 8192}
+UNROTATED = {"bloom-alibi.yaml": 8192, "counting-cope.yaml": 640}
 
 
 def test_every_file_is_promised_and_every_promise_has_a_file() -> None:
@@ -45,6 +45,7 @@ def test_a_file_without_scaling_gives_its_length_to_every_request(path: pathlib.
     assert not deployment.rotates and deployment.max_model_len == UNROTATED[path.name]
 
 
-def test_the_demos_model_is_in_the_repository() -> None:
-    model = pathlib.Path(load(FOLDER / "demo.yaml", environment={}).model)
+@pytest.mark.parametrize("name", ["demo.yaml", "counting-cope.yaml"])
+def test_the_models_of_our_own_are_in_the_repository(name: str) -> None:
+    model = pathlib.Path(load(FOLDER / name, environment={}).model)
     assert (model / "config.json").exists() and (model / "model.safetensors").exists()
