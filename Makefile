@@ -20,7 +20,8 @@ unexport POSENC_DEVICE POSENC_VENV
 MAKE_ENVIRONMENT := POSENC_DEVICE='$(POSENC_DEVICE)' POSENC_VENV='$(POSENC_VENV)' $(PYTHON) deploy/environment.py
 
 .DEFAULT_GOAL := help
-# Test runs follow each other even under -j, for each has two processes of its own already.
+# Test runs follow each other even under -j, for each has two processes of its own already. Files in their own order: by
+# size, which is the default, the longest tests would come last, alone.
 .NOTPARALLEL:
 .PHONY: help setup environment serve test test-fast test-engine check format bench accuracy growth counting picture train-demo train-counting clean clean-env
 
@@ -41,10 +42,10 @@ serve: environment ## serve a model: CONFIG=configs/demo.yaml
 test: test-fast test-engine ## all tests, the fast ones first
 
 test-fast: environment ## tests that start no engine: ARGS=...
-	$(call timed,fast tests,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not engine" -rs -n 2 --dist loadfile $(ARGS))
+	$(call timed,fast tests,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not engine" -rs -n 2 --dist loadfile --no-loadscope-reorder $(ARGS))
 
 test-engine: environment ## tests that start a vLLM engine: ARGS=...
-	$(call timed,engine tests,$(BIN)/python -m pytest -m engine -rs --timeout 900 -n 2 --dist loadfile $(ARGS))
+	$(call timed,engine tests,$(BIN)/python -m pytest -m engine -rs --timeout 900 -n 2 --dist loadfile --no-loadscope-reorder $(ARGS))
 
 check: environment ## lint, formatting, types and import rules
 	$(call timed,check,failed=0; \
