@@ -20,8 +20,8 @@ unexport POSENC_DEVICE POSENC_VENV
 MAKE_ENVIRONMENT := POSENC_DEVICE='$(POSENC_DEVICE)' POSENC_VENV='$(POSENC_VENV)' $(PYTHON) deploy/environment.py
 
 .DEFAULT_GOAL := help
-# Test runs follow each other even under -j, for each has two processes of its own already. Files in their own order: by
-# size, which is the default, the longest tests would come last, alone.
+# Test runs follow each other even under -j: an engine and the fast tests together would starve each other. Engines take
+# more than one core each. Fast tests run in the order of their files: by size, the default, the longest would come last.
 .NOTPARALLEL:
 .PHONY: help setup environment serve test test-fast test-engine check format bench accuracy growth counting picture train-demo train-counting clean clean-env
 
@@ -45,7 +45,7 @@ test-fast: environment ## tests that start no engine: ARGS=...
 	$(call timed,fast tests,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not engine" -rs -n 2 --dist loadfile --no-loadscope-reorder $(ARGS))
 
 test-engine: environment ## tests that start a vLLM engine: ARGS=...
-	$(call timed,engine tests,$(BIN)/python -m pytest -m engine -rs --timeout 900 -n 2 --dist loadfile --no-loadscope-reorder $(ARGS))
+	$(call timed,engine tests,$(BIN)/python -m pytest -m engine -rs --timeout 900 $(ARGS))
 
 check: environment ## lint, formatting, types and import rules
 	$(call timed,check,failed=0; \

@@ -1,11 +1,11 @@
-"""Every position encoding, served: what was trained in transformers is what answers over HTTP."""
+"""Every position encoding, served: what was trained in transformers is what answers, over HTTP for most."""
 
 from __future__ import annotations
 
 import asyncio
 import pathlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import httpx
@@ -15,16 +15,28 @@ import torch
 from prometheus_client.parser import text_string_to_metric_families
 from transformers import AutoModelForCausalLM
 
+from posenc_runtime.kv.deployment import UNROTATED, Deployment
+from posenc_runtime.vllm_adapter.engine_args import engine_arguments
 from posenc_runtime.zoo.model import register
 from posenc_runtime.zoo.model.positions import available
 from tests.checkpoints import save_tiny
-from tests.engine.cores import own_core
+from tests.engine.run_engine import counted, run_engine
 from tests.engine.running_server import running_server
 from tests.tolerance import LOGPROB_FLOAT32
 
 NEW_TOKENS = 64
 LENGTHS = (3, 70, 150, 33, 97, 64, 30, 90)
 SPLIT = ("cope", "kerple_log", "t5", "transformer_xl")  # over two workers: they have numbers for each head, or a kernel
+# With a kernel that another one over HTTP has, too, or none: an engine in one process says as much, and starts sooner.
+IN_ONE_PROCESS = ("alibi_sqrt", "kerple_power", "none", "sinusoidal", "xpos")
+ENGINE: dict[str, Any] = {
+    "dtype": "float32",
+    "block_size": 32,
+    "max_num_batched_tokens": 64,  # cuts the prompts, and mixes their parts with decoding
+    "max_num_seqs": 8,
+    "num_gpu_blocks_override": 14,  # of the 35 that all requests want together
+    "kv_cache_memory_bytes": 2**26,
+}
 COMPILED = ("cope", "learned")  # with an operation of ours in each layer, and with positions in the embeddings
 Said = tuple[list[int], list[float]]
 
@@ -48,31 +60,52 @@ def prompts() -> Iterator[list[int]]:
     yield from ([draw.randrange(2, 256) for _ in range(length)] for length in LENGTHS)
 
 
-@pytest.fixture(scope="module", params=available())
-def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, pathlib.Path]:
+def checkpoint(folder: pathlib.Path, kind: str) -> pathlib.Path:
     register()
-    kind: str = request.param
     parameters = {} if kind == "rope" else {"rope_parameters": None}
-    folder = tmp_path_factory.mktemp(kind)
-    return kind, save_tiny(folder, "posenc", position_encoding_type=kind, **parameters)
+    return save_tiny(folder / kind, "posenc", position_encoding_type=kind, **parameters)
+
+
+def assert_as_trained(model: pathlib.Path, said: Iterable[tuple[list[int], Said]]) -> None:
+    oracle = Oracle(model)
+    for prompt, (token_ids, logprobs) in said:
+        greedy, expected = oracle.score(prompt, token_ids)
+        assert token_ids == greedy
+        assert max(abs(a - b) for a, b in zip(logprobs, expected, strict=True)) < LOGPROB_FLOAT32
+
+
+@pytest.mark.parametrize("kind", IN_ONE_PROCESS)
+def test_an_encoding_answers_in_one_process_as_it_was_trained(kind: str, tmp_path: pathlib.Path) -> None:
+    model, asked = checkpoint(tmp_path, kind), list(prompts())
+    deployment = Deployment(
+        rope_type=UNROTATED,
+        original_max_position_embeddings=256,
+        max_model_len=256,
+        on_crossing="pin",
+        allow_beyond_trained=True,
+    )
+    arguments = engine_arguments(deployment, ENGINE | {"enforce_eager": True, "disable_log_stats": False})
+    together = [(prompt, NEW_TOKENS) for prompt in asked]
+    batches = [together, *([request] for request in together), together[-1:]]
+    answers = run_engine(model, arguments, batches, folder=tmp_path)
+    assert counted(tmp_path, "vllm:num_preemptions") >= 1
+    assert answers[-1][0].num_cached_tokens == LENGTHS[-1] // 32 * 32
+    assert_as_trained(
+        model,
+        (
+            (prompt, (answer.token_ids, answer.logprobs))
+            for batch, answered in zip(batches, answers, strict=True)
+            for (prompt, _), answer in zip(batch, answered, strict=True)
+        ),
+    )
 
 
 @pytest.mark.timeout(600)
-async def test_an_encoding_answers_as_it_was_trained(
-    checkpoint: tuple[str, pathlib.Path], tmp_path: pathlib.Path
-) -> None:
-    kind, model = checkpoint
-    oracle = Oracle(model)
-    engine: dict[str, Any] = {
-        "dtype": "float32",
-        "enforce_eager": kind not in COMPILED,
-        "block_size": 32,
-        "max_num_batched_tokens": 64,  # cuts the prompts, and mixes their parts with decoding
-        "max_num_seqs": 8,
-        "num_gpu_blocks_override": 14,  # of the 35 that all requests want together
-        "kv_cache_memory_bytes": 2**26,
-    }
-    environment = {"VLLM_CPU_OMP_THREADS_BIND": own_core()}
+@pytest.mark.parametrize("kind", [kind for kind in available() if kind not in IN_ONE_PROCESS])
+async def test_an_encoding_answers_as_it_was_trained(kind: str, tmp_path: pathlib.Path) -> None:
+    model = checkpoint(tmp_path, kind)
+    engine = ENGINE | {"enforce_eager": kind not in COMPILED}
+    environment = {"VLLM_CPU_OMP_THREADS_BIND": "0"}
     if kind in SPLIT:
         engine["tensor_parallel_size"] = 2
         environment = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
@@ -101,11 +134,7 @@ async def test_an_encoding_answers_as_it_was_trained(
             after = await counters(address)
     assert counted["vllm:num_preemptions_total"] >= 1
     assert after["vllm:prefix_cache_hits_total"] == before["vllm:prefix_cache_hits_total"] + LENGTHS[-1] // 32 * 32
-    for prompt, *answers in [*zip(asked, together, alone, strict=True), (asked[-1], again)]:
-        for token_ids, logprobs in answers:
-            greedy, expected = oracle.score(prompt, token_ids)
-            assert token_ids == greedy
-            assert max(abs(a - b) for a, b in zip(logprobs, expected, strict=True)) < LOGPROB_FLOAT32
+    assert_as_trained(model, [*zip(asked, together, strict=True), *zip(asked, alone, strict=True), (asked[-1], again)])
 
 
 async def counters(address: str) -> dict[str, float]:
