@@ -84,7 +84,7 @@ def assert_answers_as_unrotated(oracle: UnrotatedOracle, request: Request, answe
     ("rope_type", "mode"),
     [(rope_type, "eager") for rope_type in ("yarn", "dynamic", "linear", "ntk")]
     # Compiled, methods differ in what their tables hold, and in nothing that is compiled.
-    + [("yarn", "compiled"), ("dynamic", "compiled")],
+    + [("yarn", "compiled")],
 )
 def test_requests_that_cross_answer_as_an_unrotated_cache_would(
     rope_type: str, mode: str, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
@@ -147,19 +147,21 @@ def crowd(seed: int) -> list[Request]:
     ]
 
 
-@pytest.mark.parametrize("budget", [8192, 32], ids=["at-once", "block-by-block"])
-def test_preempted_requests_replay_their_crossings(budget: int, tiny: pathlib.Path, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(("budget", "seeds"), [(8192, (0, 1, 2)), (32, (3, 4))], ids=["at-once", "block-by-block"])
+def test_preempted_requests_replay_their_crossings(
+    budget: int, seeds: tuple[int, ...], tiny: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     settings = {"scales": (1, 2, 4), "max_model_len": 3 * TRAINED, "rerotate_budget_tokens": budget}
     # 16 requests of a mean 270 tokens want 135 blocks.
     pool = {"max_num_seqs": 16, "num_gpu_blocks_override": 26, "disable_log_stats": False}
-    crowds = [crowd(seed) for seed in range(5)]
+    crowds = [crowd(seed) for seed in seeds]
     answers = run_engine(tiny, arguments("yarn", settings, **pool), crowds, folder=tmp_path)
     oracle = UnrotatedOracle(tiny, "yarn", SCALES)
     for requests, said in zip(crowds, answers, strict=True):
         for request, answer in zip(requests, said, strict=True):
             assert_answers_as_unrotated(oracle, request, answer)
         assert sum(bool(answer.posenc and answer.posenc["crossings"]) for answer in said) >= 20
-    assert counted(tmp_path, "vllm:num_preemptions") >= 5 * 20
+    assert counted(tmp_path, "vllm:num_preemptions") >= 20 * len(seeds)
     assert blocks_in_use(tmp_path) == 0
 
 

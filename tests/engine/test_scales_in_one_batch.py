@@ -57,7 +57,7 @@ def assert_answers_as_transformers(
     ("rope_type", "mode"),
     [(rope_type, "eager") for rope_type in ("yarn", "dynamic", "linear", "ntk")]
     # Compiled, methods differ in what their tables hold, and in nothing that is compiled.
-    + [("yarn", "compiled"), ("dynamic", "compiled")],
+    + [("yarn", "compiled")],
 )
 def test_each_request_of_a_mixed_batch_answers_as_transformers_at_its_own_scale(
     rope_type: str, mode: str, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
