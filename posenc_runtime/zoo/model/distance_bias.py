@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from posenc_runtime.encodings.distance import BiasForm, DistanceBias
+from posenc_runtime.encodings.distance import DistanceBias, on_device
 from posenc_runtime.zoo.model.attention import attention
 from posenc_runtime.zoo.model.encoding import PositionEncoding, Prepared
 from posenc_runtime.zoo.model.places import Places
@@ -23,16 +20,10 @@ class DistanceBiasEncoding(PositionEncoding):
 
     def prepare(self, places: Places, dtype: torch.dtype) -> Prepared:
         """The bias, ``[batch or 1, num_heads, num_queries, num_keys]``."""
-        form = _on(self.bias().form(), places.distance.device)
+        form = on_device(self.bias().form(), places.distance.device)
         return (form.bias(places.distance.to(dtype)).transpose(0, 1),)
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, places: Places, prepared: Prepared, scale: float
     ) -> Tensor:
         return attention(query, key, value, places.visible, scale, prepared[0])
-
-
-def _on(form: BiasForm, device: torch.device) -> BiasForm:
-    values = {field.name: getattr(form, field.name) for field in dataclasses.fields(form)}
-    moved: dict[str, Any] = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
-    return dataclasses.replace(form, **moved)
