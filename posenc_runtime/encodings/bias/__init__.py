@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Mapping
 from typing import Any
 
 from posenc_runtime.encodings.distance import DistanceBias
+from posenc_runtime.encodings.one_per_file import member, names
 
 
 def available() -> tuple[str, ...]:
     """The known values of ``bias_type``."""
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+    return names(__path__)
 
 
 def family(bias_type: str) -> type[DistanceBias]:
@@ -21,9 +20,7 @@ def family(bias_type: str) -> type[DistanceBias]:
     Raises:
         ValueError: when no family has that name.
     """
-    if bias_type not in available():
-        raise ValueError(f"bias_type must be one of {', '.join(available())}, got {bias_type!r}")
-    found: type[DistanceBias] = importlib.import_module(f"{__name__}.{bias_type}").BIAS
+    found: type[DistanceBias] = member(__name__, available(), "bias_type", bias_type, "BIAS")
     return found
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Mapping
 from typing import Any
 
+from posenc_runtime.encodings.one_per_file import member, names
 from posenc_runtime.encodings.spec import Scaling
 
 
 def available() -> tuple[str, ...]:
     """The known values of ``rope_type``."""
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+    return names(__path__)
 
 
 def method(rope_type: str) -> type[Scaling]:
@@ -21,9 +20,7 @@ def method(rope_type: str) -> type[Scaling]:
     Raises:
         ValueError: when no method has that name.
     """
-    if rope_type not in available():
-        raise ValueError(f"rope_type must be one of {', '.join(available())}, got {rope_type!r}")
-    found: type[Scaling] = importlib.import_module(f"{__name__}.{rope_type}").SCALING
+    found: type[Scaling] = member(__name__, available(), "rope_type", rope_type, "SCALING")
     return found
 
 

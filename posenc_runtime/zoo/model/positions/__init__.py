@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-
+from posenc_runtime.encodings.one_per_file import member, names
 from posenc_runtime.zoo.model.encoding import PositionEncoding
 
 
 def available() -> tuple[str, ...]:
     """The known values of ``position_encoding_type``."""
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+    return names(__path__)
 
 
 def encoding(position_encoding_type: str) -> type[PositionEncoding]:
@@ -18,11 +16,9 @@ def encoding(position_encoding_type: str) -> type[PositionEncoding]:
     Raises:
         ValueError: when no encoding has that name.
     """
-    if position_encoding_type not in available():
-        raise ValueError(
-            f"position_encoding_type must be one of {', '.join(available())}, got {position_encoding_type!r}"
-        )
-    found: type[PositionEncoding] = importlib.import_module(f"{__name__}.{position_encoding_type}").ENCODING
+    found: type[PositionEncoding] = member(
+        __name__, available(), "position_encoding_type", position_encoding_type, "ENCODING"
+    )
     return found
 
 
