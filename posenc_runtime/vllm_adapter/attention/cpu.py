@@ -15,7 +15,7 @@ from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.window import Window
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Kind
 from posenc_runtime.vllm_adapter.attention.implementation import Implementation
-from posenc_runtime.vllm_adapter.attention.layers import Asked
+from posenc_runtime.vllm_adapter.attention.layers import Asked, batch_of
 from posenc_runtime.vllm_adapter.attention.plain import attend as attend_plainly
 from posenc_runtime.vllm_adapter.attention.record import RECORD
 
@@ -40,11 +40,11 @@ class _OwnLayout(CPUAttentionBackendImpl):
 
     Attributes:
         kind: of backend, for people.
-        key_norms: see ``Window``; None where nobody asks for them.
+        window: what is noted of keys, and skipped by; None where everything is read.
     """
 
     kind: ClassVar[Kind]
-    key_norms: Tensor | None = None
+    window: Window | None = None
 
     def __init__(self, *stock: Any, asked: Asked, choice: AttentionChoice) -> None:
         super().__init__(*stock)
@@ -53,7 +53,8 @@ class _OwnLayout(CPUAttentionBackendImpl):
     def do_kv_cache_update(
         self, layer: torch.nn.Module, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor
     ) -> None:
-        attention.store(key, value, kv_cache, slot_mapping, self.key_norms)
+        key_norms = None if self.window is None else self.window.key_norms
+        attention.store(key, value, kv_cache, slot_mapping, key_norms)
 
     def forward(
         self,
@@ -69,14 +70,7 @@ class _OwnLayout(CPUAttentionBackendImpl):
     ) -> Tensor:
         if attn_metadata is None:  # while vLLM warms up
             return output
-        batch = PagedBatch(
-            attn_metadata.block_table,
-            attn_metadata.query_start_loc,
-            attn_metadata.seq_lens,
-            attn_metadata.max_query_len,
-            attn_metadata.max_seq_len,
-        )
-        self.attend(query, kv_cache, batch, output)
+        self.attend(query, kv_cache, batch_of(attn_metadata), output)
         return output
 
     def attend(self, query: Tensor, kv_cache: Tensor, batch: PagedBatch, output: Tensor) -> None:
@@ -96,20 +90,16 @@ class BiasImpl(_OwnLayout):
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
         self._bias = attention.TabledBias(self.asked.form(self.num_heads), self._longest)
 
-    def do_kv_cache_update(
-        self, layer: torch.nn.Module, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor
-    ) -> None:
+    def prepare(self, kv_cache: Tensor) -> None:
+        """Once weights are loaded and the cache is there."""
         assert self._bias is not None
-        if self.choice.window_tolerance and self._bias.decays and self.key_norms is None:
-            self.key_norms = torch.zeros(kv_cache.shape[:3])
-        super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
+        if self.choice.window_tolerance and self._bias.decays:
+            norms = torch.zeros(kv_cache.shape[:3])
+            self.window = Window(norms, self.choice.window_tolerance, RECORD.windows.on(norms.device))
 
     def attend(self, query: Tensor, kv_cache: Tensor, batch: PagedBatch, output: Tensor) -> None:
         assert self._bias is not None, "vLLM calls process_weights_after_loading before the first step"
-        window = None
-        if self.key_norms is not None:
-            window = Window(self.key_norms, self.choice.window_tolerance, RECORD.windows.on(query.device))
-        attention.bias_attention(query, kv_cache, batch, self._bias, self.scale, output, window)
+        attention.bias_attention(query, kv_cache, batch, self._bias, self.scale, output, self.window)
 
 
 class CopeImpl(_OwnLayout):

@@ -27,7 +27,7 @@ from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.window import Window
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Kind, choice_of
 from posenc_runtime.vllm_adapter.attention.implementation import Implementation
-from posenc_runtime.vllm_adapter.attention.layers import Asked
+from posenc_runtime.vllm_adapter.attention.layers import Asked, batch_of
 from posenc_runtime.vllm_adapter.attention.plain import attend as attend_plainly
 from posenc_runtime.vllm_adapter.attention.record import RECORD
 
@@ -103,15 +103,8 @@ class _OwnKernels(TritonAttentionImpl):
         if attn_metadata is None:  # while vLLM measures memory
             return output.fill_(0)
         assert attn_metadata.causal is True, "our kernels attend to earlier keys"
-        batch = PagedBatch(
-            attn_metadata.block_table,
-            attn_metadata.query_start_loc,
-            attn_metadata.seq_lens,
-            attn_metadata.max_query_len,
-            attn_metadata.max_seq_len,
-        )
         keys, values = kv_cache[..., : self.head_size], kv_cache[..., self.head_size :]
-        self.attend(query, keys, values, batch, output)
+        self.attend(query, keys, values, batch_of(attn_metadata), output)
         return output
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, batch: PagedBatch, output: Tensor) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from posenc_runtime.encodings.distance import BiasForm, Flat, Linear, Power
 from posenc_runtime.kernels.cope import Cope
+from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Kind
 from posenc_runtime.vllm_adapter.support import Unsupported
 from posenc_runtime.zoo.model.encoding import PositionEncoding
@@ -60,6 +61,17 @@ class Asked:
             return Flat(num_heads)
         slopes = torch.tensor(self.alibi_slopes, dtype=torch.float32)
         return Power(slopes, torch.full_like(slopes, 0.5)) if self.use_alibi_sqrt else Linear(slopes)
+
+
+def batch_of(attn_metadata: Any) -> PagedBatch:
+    """A step's requests as our kernels take them; vLLM's backends have them under these names on every device."""
+    return PagedBatch(
+        attn_metadata.block_table,
+        attn_metadata.query_start_loc,
+        attn_metadata.seq_lens,
+        attn_metadata.max_query_len,
+        attn_metadata.max_seq_len,
+    )
 
 
 def select(choice: AttentionChoice, asked: Asked, *, stock_has_alibi_sqrt: bool) -> Kind:
