@@ -23,7 +23,7 @@ MAKE_ENVIRONMENT := POSENC_DEVICE='$(POSENC_DEVICE)' POSENC_VENV='$(POSENC_VENV)
 # Test runs follow each other even under -j: an engine and the fast tests together would starve each other. Engines take
 # more than one core each. Fast tests run in the order of their files: by size, the default, the longest would come last.
 .NOTPARALLEL:
-.PHONY: help setup environment serve test test-fast test-engine check format bench accuracy growth counting picture train-demo train-counting clean clean-env
+.PHONY: help setup environment serve test test-fast test-engine test-gpu check format bench accuracy growth counting picture train-demo train-counting clean clean-env
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ test-fast: environment ## tests that start no engine: ARGS=...
 	$(call timed,fast tests,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not engine" -rs -n 2 --dist loadfile --no-loadscope-reorder $(ARGS))
 
 test-engine: environment ## tests that start a vLLM engine: ARGS=...
+	$(call timed,engine tests,$(BIN)/python -m pytest -m engine -rs --timeout 900 $(ARGS))
+
+test-gpu: environment ## kernels on an NVIDIA GPU, then the engine tests there: ARGS=...
+	$(call timed,kernels on the GPU,$(BIN)/python -m pytest -m gpu -rs $(ARGS))
 	$(call timed,engine tests,$(BIN)/python -m pytest -m engine -rs --timeout 900 $(ARGS))
 
 check: environment ## lint, formatting, types and import rules
