@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 from posenc_runtime.encodings.spec import Frequencies
+from posenc_runtime.kernels.phases import phases
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-# 1 / (2 pi) in units of 2^-192, so that float32 frequencies become 64-bit fractions of a turn without an error of pi.
-_TURNS_PER_RADIAN = 0x28BE60DB9391054A7F09D5F47D4D377036D8A5664F10E410
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,9 +142,7 @@ class ScaleChange:
         Frequencies are rounded to float32 first, as they are in the tables that keys are written with
         (``encodings.table.cos_sin_cache``).
         """
-        return cls(
-            _phases(target.inv_freq) - _phases(source.inv_freq), target.attention_factor / source.attention_factor
-        )
+        return cls(phases(target.inv_freq) - phases(source.inv_freq), target.attention_factor / source.attention_factor)
 
     def is_changed(self) -> Tensor:
         """Pairs whose keys change at all, bool ``[rotary_dim // 2]``; the others stay as they are, to the bit."""
@@ -159,16 +155,3 @@ def stored_alike(kv_caches: Iterable[Tensor]) -> list[list[Tensor]]:
     for cache in kv_caches:
         groups.setdefault((cache.dtype, cache.shape[1], cache.stride()), []).append(cache)
     return list(groups.values())
-
-
-def _phases(inv_freq: Tensor) -> Tensor:
-    """``inv_freq`` in 2^-64 turns / token, modulo one turn, as int64."""
-    return torch.tensor([_phase(value) for value in inv_freq.float().tolist()], dtype=torch.int64)
-
-
-def _phase(inv_freq: float) -> int:
-    numerator, denominator = inv_freq.as_integer_ratio()
-    # rounded to nearest: 2^-192 becomes 2^-64 turns, and half of the divisor is added first
-    divisor = denominator << 128
-    turns = (numerator * _TURNS_PER_RADIAN + divisor // 2) // divisor
-    return (turns + 2**63) % 2**64 - 2**63

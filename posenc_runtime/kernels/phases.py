@@ -1,0 +1,29 @@
+"""Frequencies as 64-bit fractions of a turn, so that an angle is an integer product that wraps as the angle does."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# 1 / (2 pi) in units of 2^-192, so that float32 frequencies become 64-bit fractions of a turn without an error of pi.
+_TURNS_PER_RADIAN = 0x28BE60DB9391054A7F09D5F47D4D377036D8A5664F10E410
+
+
+def phases(inv_freq: Tensor) -> Tensor:
+    """``inv_freq`` rounded to float32, as tables take it, and then to 2^-65 turns.
+
+    Args:
+        inv_freq: rad / token, floating point ``[rotary_dim // 2]``.
+
+    Returns:
+        int64 ``[rotary_dim // 2]``, 2^-64 turns / token, modulo one turn.
+    """
+    return torch.tensor([_phase(value) for value in inv_freq.float().tolist()], dtype=torch.int64)
+
+
+def _phase(inv_freq: float) -> int:
+    numerator, denominator = inv_freq.as_integer_ratio()
+    # rounded to nearest: 2^-192 becomes 2^-64 turns, and half of the divisor is added first
+    divisor = denominator << 128
+    turns = (numerator * _TURNS_PER_RADIAN + divisor // 2) // divisor
+    return (turns + 2**63) % 2**64 - 2**63
