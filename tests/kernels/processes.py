@@ -8,10 +8,10 @@ import subprocess
 import sys
 
 
-def output_of(script: str, **environment: str) -> str:
+def output_of(script: str, *arguments: str, **environment: str) -> str:
     """What a script of this folder prints."""
     finished = subprocess.run(
-        [sys.executable, str(pathlib.Path(__file__).with_name(script))],
+        [sys.executable, str(pathlib.Path(__file__).with_name(script)), *arguments],
         env=os.environ | {"PYTHONPATH": str(pathlib.Path(__file__).parents[2])} | environment,
         capture_output=True,
         text=True,

@@ -1,0 +1,173 @@
+"""Triton: queries and keys are rotated, and keys and values cached, in one launch a layer."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from posenc_runtime.kernels.rotary_scales import RotaryScales
+from posenc_runtime.kernels.rotary_tile import copy_rows, rotate_rows
+from posenc_runtime.kernels.turns import cos_sin
+
+_PAIRS = 8  # of a thread: 16 bytes of bfloat16, the widest access
+_PASSED = 8  # elements of a head in the room of a pair, at most: what is only copied takes fewer registers
+_WARPS = 4  # of a program, at most
+_PROGRAMS = 1024  # that a launch has at least, if there is work: some for each of a GPU's 132 multiprocessors
+
+
+# The number of slots changes from step to step and must not compile anew.
+@triton.jit(do_not_specialize=["num_slots"])
+def _rotary_store_kernel(  # type: ignore[no-untyped-def]
+    p_query,
+    p_out,
+    p_key,
+    p_value,
+    p_cache,
+    p_positions,
+    p_slot_mapping,
+    p_phases,
+    p_attention_factor,
+    p_block_scale,
+    p_k_scale,  # None, as the next, where the cache is not scaled
+    p_v_scale,
+    num_slots,
+    stride_query_token,
+    stride_query_head,
+    stride_out_token,
+    stride_out_head,
+    stride_key_token,
+    stride_key_head,
+    stride_value_token,
+    stride_value_head,
+    stride_cache_block,
+    stride_cache_head,
+    stride_cache_token,
+    NUM_HEADS: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HALF: tl.constexpr,  # pairs
+    BLOCK_SIZE: tl.constexpr,
+    SCALE_BLOCK_SIZE: tl.constexpr,
+    IS_NEOX: tl.constexpr,
+    FACTOR_ON_KEYS: tl.constexpr,
+    IN_PLACE: tl.constexpr,
+    BH: tl.constexpr,  # heads
+    BP: tl.constexpr,  # pairs, at least HALF
+    BR: tl.constexpr,  # at least HEAD_DIM - 2 * HALF
+    BD: tl.constexpr,  # at least HEAD_DIM
+):
+    i_token = tl.program_id(0).to(tl.int64)
+    i_part = tl.program_id(1)
+    num_parts = tl.num_programs(1)
+    position = tl.load(p_positions + i_token)
+    slot = tl.load(p_slot_mapping + i_token, mask=i_token < num_slots, other=-1)
+    scale = tl.load(p_block_scale + slot // SCALE_BLOCK_SIZE, mask=slot >= 0, other=0).to(tl.int64)
+    factor = tl.load(p_attention_factor + scale)
+    o_pair = tl.arange(0, BP)
+    b_phase = tl.load(p_phases + scale * HALF + o_pair, mask=o_pair < HALF, other=0)
+    b_cos, b_sin = cos_sin(position * b_phase)
+
+    on_query = factor if FACTOR_ON_KEYS else factor * factor
+    b_query_cos, b_query_sin = b_cos * on_query, b_sin * on_query
+    for i_tile in range(i_part, (NUM_HEADS + BH - 1) // BH, num_parts):
+        o_head = i_tile * BH + tl.arange(0, BH)
+        m_head = o_head < NUM_HEADS
+        p_source = p_query + i_token * stride_query_token + o_head * stride_query_head
+        p_target = p_out + i_token * stride_out_token + o_head * stride_out_head
+        rotate_rows(p_source, p_target, m_head, b_query_cos, b_query_sin, None, HALF, IS_NEOX, BH, BP)
+        if 2 * HALF < HEAD_DIM and not IN_PLACE:
+            copy_rows(p_source, p_target, m_head, None, 2 * HALF, HEAD_DIM, BR)
+
+    if slot < 0:
+        return
+    if FACTOR_ON_KEYS:
+        b_cos *= factor
+        b_sin *= factor
+    if p_k_scale is None:
+        per_k_scale = None
+        per_v_scale = None
+    else:
+        per_k_scale = 1.0 / tl.load(p_k_scale)
+        per_v_scale = 1.0 / tl.load(p_v_scale)
+    p_slot = p_cache + slot // BLOCK_SIZE * stride_cache_block + slot % BLOCK_SIZE * stride_cache_token
+    # From the last part back, so that in a launch of many parts keys are not in those that have queries.
+    for i_tile in range(num_parts - 1 - i_part, (NUM_KV_HEADS + BH - 1) // BH, num_parts):
+        o_head = i_tile * BH + tl.arange(0, BH)
+        m_head = o_head < NUM_KV_HEADS
+        p_row = p_slot + o_head.to(tl.int64) * stride_cache_head
+        p_source = p_key + i_token * stride_key_token + o_head * stride_key_head
+        rotate_rows(p_source, p_row, m_head, b_cos, b_sin, per_k_scale, HALF, IS_NEOX, BH, BP)
+        if 2 * HALF < HEAD_DIM:
+            copy_rows(p_source, p_row, m_head, per_k_scale, 2 * HALF, HEAD_DIM, BR)
+        p_source = p_value + i_token * stride_value_token + o_head * stride_value_head
+        copy_rows(p_source, p_row + HEAD_DIM, m_head, per_v_scale, 0, HEAD_DIM, BD)
+
+
+def rotary_store(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    kv_cache: Tensor,
+    positions: Tensor,
+    slot_mapping: Tensor,
+    scales: RotaryScales,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    out: Tensor | None = None,
+) -> None:
+    """See ``rotary_store_torch.rotary_store``. All tensors on one CUDA device.
+
+    A program takes one token, and rotates tile after tile of its heads by the same cosines and sines. Where there are
+    few tokens it shares them with others. Sums are float32.
+    """
+    num_tokens, num_heads, head_dim = query.shape
+    num_kv_heads, half = key.shape[1], scales.rotary_dim // 2
+    power = triton.next_power_of_2
+    pairs = power(half)
+    width = max(pairs, power(head_dim) // _PASSED)
+    num_warps = min(_WARPS, max(1, power(num_kv_heads) * width // (32 * _PAIRS)))
+    heads = max(1, 32 * num_warps * _PAIRS // width)
+    tiles = triton.cdiv(num_heads, heads) + triton.cdiv(num_kv_heads, heads)
+    target = query if out is None else out
+    is_scaled = kv_cache.element_size() == 1
+    _rotary_store_kernel[(num_tokens, min(tiles, triton.cdiv(_PROGRAMS, num_tokens)))](
+        p_query=query,
+        p_out=target,
+        p_key=key,
+        p_value=value,
+        p_cache=kv_cache,
+        p_positions=positions,
+        p_slot_mapping=slot_mapping,
+        p_phases=scales.phases,
+        p_attention_factor=scales.attention_factor,
+        p_block_scale=scales.block_scale,
+        p_k_scale=k_scale if is_scaled else None,
+        p_v_scale=v_scale if is_scaled else None,
+        num_slots=slot_mapping.shape[0],
+        stride_query_token=query.stride(0),
+        stride_query_head=query.stride(1),
+        stride_out_token=target.stride(0),
+        stride_out_head=target.stride(1),
+        stride_key_token=key.stride(0),
+        stride_key_head=key.stride(1),
+        stride_value_token=value.stride(0),
+        stride_value_head=value.stride(1),
+        stride_cache_block=kv_cache.stride(0),
+        stride_cache_head=kv_cache.stride(1),
+        stride_cache_token=kv_cache.stride(2),
+        NUM_HEADS=num_heads,
+        NUM_KV_HEADS=num_kv_heads,
+        HEAD_DIM=head_dim,
+        HALF=half,
+        BLOCK_SIZE=kv_cache.shape[2],
+        SCALE_BLOCK_SIZE=scales.block_size,
+        IS_NEOX=scales.is_neox_style,
+        FACTOR_ON_KEYS=scales.factor_on_keys,
+        IN_PLACE=out is None,
+        BH=heads,
+        BP=pairs,
+        BR=power(max(1, head_dim - 2 * half)),
+        BD=power(head_dim),
+        num_warps=num_warps,
+    )

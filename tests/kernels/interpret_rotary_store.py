@@ -1,0 +1,28 @@
+"""Run every case through the Triton kernel in the interpreter, and print what is wrong with each, as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from posenc_runtime.kernels import rotary_store
+from tests.kernels import interpreted_bfloat16, interpreted_float8
+from tests.kernels.rotary_store_cases import CASES, Case
+
+
+def main() -> None:
+    interpreted_bfloat16.mend()
+    interpreted_float8.mend()
+    found = {name: faults(case) for name, case in CASES.items()}
+    rotary_store._PROGRAMS = 1  # so that a program goes on to a token's further tiles
+    print(json.dumps(found | {f"{name} in one program": faults(CASES[name]) for name in sys.argv[1:]}))
+
+
+def faults(case: Case) -> list[str]:
+    tensors = case.tensors()
+    rotary_store.rotary_store(*tensors.arguments())
+    return tensors.faults()
+
+
+if __name__ == "__main__":
+    main()
