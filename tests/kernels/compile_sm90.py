@@ -7,8 +7,9 @@ from concurrent.futures import Future
 
 import torch
 
-from posenc_runtime.kernels import rerotate, rope_rows
+from posenc_runtime.kernels import rerotate, rope_rows, rotary_store
 from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
+from posenc_runtime.kernels.rotary_scales import RotaryScales
 from tests.kernels import compile_attention
 from tests.kernels.launch_sm90 import Launch
 
@@ -39,7 +40,31 @@ def row_lookup() -> Future[dict[str, int]]:
     return launch.opcodes()
 
 
-_REROTATE = rerotate._rerotate_kernel
+def rotation(
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    rotary_dim: int,
+    is_neox_style: bool,
+    in_place: bool = True,
+    cache_dtype: torch.dtype = torch.bfloat16,
+) -> Future[dict[str, int]]:
+    """Of a prompt's tokens, whose queries, keys and values are parts of one projection."""
+    launch = Launch(_ROTARY_STORE)
+    rotary_store._rotary_store_kernel = launch
+    num_tokens, block_size, widths = 2048, 16, [heads * head_dim for heads in (num_heads, num_kv_heads, num_kv_heads)]
+    projected = torch.empty(num_tokens, sum(widths), dtype=torch.bfloat16).split(widths, dim=1)
+    query, key, value = (part.unflatten(1, (-1, head_dim)) for part in projected)
+    cache = torch.empty(1, block_size, num_kv_heads, 2 * head_dim, dtype=cache_dtype).transpose(1, 2)
+    of_tokens, one = torch.zeros(num_tokens, dtype=torch.int64), torch.ones(1)
+    phases, block_scale = torch.ones(1, rotary_dim // 2, dtype=torch.int64), torch.zeros(1, dtype=torch.int32)
+    scales = RotaryScales(phases, one, block_scale, block_size, is_neox_style)
+    out = None if in_place else torch.empty(query.shape, dtype=query.dtype)
+    rotary_store.rotary_store(query, key, value, cache, of_tokens, of_tokens, scales, one, one, out)
+    return launch.opcodes()
+
+
+_REROTATE, _ROTARY_STORE = rerotate._rerotate_kernel, rotary_store._rotary_store_kernel
 
 COMPILED = {
     "neox-128": lambda: rerotation(128, 128, True),
@@ -53,10 +78,16 @@ COMPILED = {
     "float32-quarter-in-blocks-of-128": lambda: rerotation(128, 32, False, block_size=128, dtype=torch.float32),
     "rope-rows": row_lookup,
 }
+STORED = {
+    "neox-32-to-8-by-128": lambda: rotation(32, 8, 128, 128, True),
+    "gptj-half-of-128-out-of-place": lambda: rotation(16, 16, 128, 64, False, in_place=False),
+    "float8-28-to-4-by-128": lambda: rotation(28, 4, 128, 128, True, cache_dtype=torch.float8_e4m3fn),
+}
 
 if __name__ == "__main__":
     compiled = {
         "moved": {name: opcodes() for name, opcodes in COMPILED.items()},
+        "stored": {name: opcodes() for name, opcodes in STORED.items()},
         "attention": compile_attention.opcodes(),
     }
     print(

@@ -37,12 +37,17 @@ def moved(compiled: dict[str, Opcodes]) -> Opcodes:
 
 
 @pytest.fixture
+def stored(compiled: dict[str, Opcodes]) -> Opcodes:
+    return compiled["stored"]
+
+
+@pytest.fixture
 def attention(compiled: dict[str, Opcodes]) -> Opcodes:
     return compiled["attention"]
 
 
-def test_no_kernel_spills_registers_or_takes_local_memory(moved: Opcodes, attention: Opcodes) -> None:
-    for name, counts in (moved | attention).items():
+def test_no_kernel_spills_registers_or_takes_local_memory(moved: Opcodes, stored: Opcodes, attention: Opcodes) -> None:
+    for name, counts in (moved | stored | attention).items():
         assert sum(counts.values()) > 50, f"{name}: no machine code was listed"
         assert counted(counts, "LDL") == counted(counts, "STL") == 0, name
 
@@ -54,6 +59,18 @@ def test_keys_and_values_are_read_and_written_sixteen_bytes_at_a_time(moved: Opc
         # each stored element has been loaded; what is loaded besides are 64-bit block numbers, addresses, positions
         assert counted(counts, "LDG", ".128") >= wide_stores, name
         assert counted(counts, "LDG") == counted(counts, "LDG", ".128") + counted(counts, "LDG", ".64"), name
+
+
+def test_rotation_into_the_cache_reads_and_writes_sixteen_bytes_at_a_time(stored: Opcodes) -> None:
+    for name, counts in stored.items():
+        # queries, keys and values once each; what is loaded besides are position, slot, scale, factor and phases
+        assert counted(counts, "LDG", ".128") >= 6, name
+        assert counted(counts, "LDG") - counted(counts, "LDG", ".128") <= 5 + 2 * name.startswith("float8"), name
+        narrower = counted(counts, "STG") - counted(counts, "STG", ".128")
+        if name.startswith("float8"):  # sixteen bytes of a half of a key become eight
+            assert counted(counts, "STG", ".64") == narrower <= 2, name
+        else:
+            assert narrower == 0, name
 
 
 def test_attention_reads_keys_and_values_sixteen_bytes_at_a_time_ahead_of_their_use(attention: Opcodes) -> None:
