@@ -30,7 +30,8 @@ def headline(settings: Settings, deployment: Deployment) -> str:
 def attention_line(choice: AttentionChoice) -> str:
     """What layers will attend with, as far as the checkpoint's configuration says it."""
     if not choice.takes_ours:
-        return "attention: vLLM's own"
+        rotates = "; it rotates queries and keys itself, in the launch that caches them"
+        return "attention: vLLM's own" + (rotates if choice.fused_rotary == "on" else "")
     backend = choice.needs if choice.backend == "auto" else choice.backend
     if backend != "bias":
         return f"attention: {backend}"

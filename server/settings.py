@@ -9,7 +9,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from posenc_runtime.encodings.scaling import available, method
 from posenc_runtime.kv.deployment import OnCrossing, PrefixReuse
-from posenc_runtime.vllm_adapter.attention.choice import Backend
+from posenc_runtime.vllm_adapter.attention.choice import Backend, FusedKeys, FusedRotary
 from server.parameters import parameters_model
 
 
@@ -64,12 +64,18 @@ class AttentionSettings(BaseModel):
             ``bias`` and ``cope`` take ours or refuse the model; ``stock`` takes vLLM's or refuses it.
         window_tolerance: the part of a row's attention weights that may be skipped unread where a bias decays; 0 reads
             everything.
+        fused_rotary: on NVIDIA GPUs, whether attention rotates queries and keys itself, by exact phases, in the launch
+            that writes the cache; ``auto`` does where that was measured to be at least as fast.
+        fused_keys: what is cached then: ``pure`` rotations, so that re-rotating leaves unchanged pairs as they are, or
+            what vLLM's own tables cache, ``stock``, with the attention factor on keys.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     backend: Backend = "auto"
     window_tolerance: float = Field(default=1e-3, ge=0, lt=1)
+    fused_rotary: FusedRotary = "auto"
+    fused_keys: FusedKeys = "pure"
 
 
 class HttpSettings(BaseModel):

@@ -136,13 +136,18 @@ class ScaleChange:
             raise ValueError(f"attention_ratio must be finite and greater than 0, got {self.attention_ratio}")
 
     @classmethod
-    def between(cls, source: Frequencies, target: Frequencies) -> ScaleChange:
+    def between(cls, source: Frequencies, target: Frequencies, *, factor_on_keys: bool = True) -> ScaleChange:
         """The change that takes keys of ``source`` to what they would be at ``target``.
+
+        Args:
+            factor_on_keys: whether cached keys carry the attention factor of their scale; otherwise they are pure
+                rotations, and pairs of the same frequency stay as they are, to the bit.
 
         Frequencies are rounded to float32 first, as they are in the tables that keys are written with
         (``encodings.table.cos_sin_cache``).
         """
-        return cls(phases(target.inv_freq) - phases(source.inv_freq), target.attention_factor / source.attention_factor)
+        ratio = target.attention_factor / source.attention_factor if factor_on_keys else 1.0
+        return cls(phases(target.inv_freq) - phases(source.inv_freq), ratio)
 
     def is_changed(self) -> Tensor:
         """Pairs whose keys change at all, bool ``[rotary_dim // 2]``; the others stay as they are, to the bit."""

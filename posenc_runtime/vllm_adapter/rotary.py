@@ -2,7 +2,7 @@
 
 The class of vLLM is subclassed and swapped in by ``CustomOp.register_oot``. Only the row index differs from stock:
 the parent's own table serves scale 1 and the parent's own kernel rotates, so an unscaled request is bit-identical
-to stock vLLM.
+to stock vLLM. Where attention rotates, queries and keys pass as they are, and there is no table.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from posenc_runtime.encodings.table import cos_sin_cache
 from posenc_runtime.kernels import ops
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.active import deployment_of
+from posenc_runtime.vllm_adapter.attention.fused_rotary import is_fused
 from posenc_runtime.vllm_adapter.worker_state import STATE, Rotary
 
 _SUPPORTED = ("RotaryEmbedding",)
@@ -65,6 +66,8 @@ def stacked_table(deployment: Deployment, spec: RotarySpec, unscaled: Tensor) ->
 
 def _scaling(rotary_class: Any) -> Any:
     def _compute_cos_sin_cache(self: Any) -> Tensor:
+        from vllm.config.vllm import get_current_vllm_config_or_none
+
         deployment = _current_deployment()
         if deployment is None:
             stock: Tensor = rotary_class._compute_cos_sin_cache(self)
@@ -76,10 +79,25 @@ def _scaling(rotary_class: Any) -> Any:
             original_max_position_embeddings=deployment.original_max_position_embeddings,
         )
         spec = own if deployment.rope_theta is None else dataclasses.replace(own, rope_theta=deployment.rope_theta)
-        STATE.rotaries.append(Rotary(deployment=deployment, own=own, scaled=spec, is_neox_style=self.is_neox_style))
+        self.posenc_fused = is_fused(get_current_vllm_config_or_none())
+        STATE.rotaries.append(
+            Rotary(
+                deployment=deployment,
+                own=own,
+                scaled=spec,
+                is_neox_style=self.is_neox_style,
+                is_fused=self.posenc_fused,
+            )
+        )
+        if self.posenc_fused:  # no row, so that whoever reads the table anyway fails
+            return torch.empty(0, self.rotary_dim)
         return stacked_table(deployment, spec, _unscaled_table(self, rotary_class, deployment.scale_set.lengths[0]))
 
-    members: dict[str, Any] = {"posenc_scaled": False, "_compute_cos_sin_cache": _compute_cos_sin_cache}
+    members: dict[str, Any] = {
+        "posenc_scaled": False,
+        "posenc_fused": False,
+        "_compute_cos_sin_cache": _compute_cos_sin_cache,
+    }
     members |= {name: _forward(getattr(rotary_class, name)) for name in _FORWARDS if hasattr(rotary_class, name)}
     return type("Posenc" + rotary_class.__name__, (rotary_class,), members)
 
@@ -96,6 +114,8 @@ def _unscaled_table(module: Any, rotary_class: Any, num_rows: int) -> Tensor:
 
 def _forward(parent: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: Any, positions: Tensor, query: Tensor, key: Tensor | None = None) -> Any:
+        if self.posenc_fused:
+            return query, key
         if self.posenc_scaled:
             positions = torch.ops.vllm.posenc_rope_rows(positions)
         return parent(self, positions, query, key)

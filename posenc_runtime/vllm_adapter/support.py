@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from posenc_runtime.vllm_adapter.active import deployment_of
 from posenc_runtime.vllm_adapter.attention.choice import choice_of
+from posenc_runtime.vllm_adapter.attention.fused_rotary import reason_against
 from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
 from posenc_runtime.vllm_adapter.model_source import condition_of_rotating, has_own_model, reader_of_the_table
 
@@ -33,6 +34,9 @@ def refuse_unsupported(vllm_config: VllmConfig) -> None:
     deployment, model = deployment_of(vllm_config), vllm_config.model_config
     if deployment is None or deployment.rotates or rotates(model.hf_text_config):
         refuse_checkpoint(model.hf_text_config, model.architectures)
+    choice = choice_of(vllm_config)
+    if choice is not None and choice.fused_rotary == "on" and (reason := reason_against(vllm_config)):
+        raise Unsupported(f"attention.fused_rotary must be auto or off, got on, because {reason}")
 
 
 def _refuse_settings(vllm_config: VllmConfig) -> None:

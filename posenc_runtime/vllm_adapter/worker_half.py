@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +11,9 @@ from torch import Tensor
 
 from posenc_runtime.kv.coordinator import StepPlan
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.attention.choice import choice_of
 from posenc_runtime.vllm_adapter.attention.record import RECORD
+from posenc_runtime.vllm_adapter.attention.rotate import rotate_in_attention
 from posenc_runtime.vllm_adapter.rerotation import Rerotation
 from posenc_runtime.vllm_adapter.worker_state import STATE
 
@@ -27,7 +29,6 @@ class WorkerHalf:
         self._deployment = deployment
         self._vllm_config = vllm_config
         self._kv_cache_config = kv_cache_config
-        self._row_offsets = deployment.scale_set.row_offsets
         self._rerotation: Rerotation | None = None
         self._apply_seconds: list[float] = []
         self._rerotate_seconds: list[float] = []
@@ -45,7 +46,9 @@ class WorkerHalf:
                 "deployment: the model has no rotary embeddings, or an earlier engine of this process left its own"
             )
         device = next(iter(kv_caches.values())).device
-        STATE.block_row_offset = torch.zeros(self._kv_cache_config.num_blocks, dtype=torch.int64, device=device)
+        # Of each block, what its tokens are rotated by: the first row of its scale, or where attention rotates, the
+        # scale's number. A block that nothing was said of has scale 1, which is zero in both.
+        self._table = torch.zeros(self._kv_cache_config.num_blocks, dtype=torch.int64, device=device)
         STATE.block_size = {
             layer: group.kv_cache_spec.block_size
             for group in self._kv_cache_config.kv_cache_groups
@@ -54,8 +57,20 @@ class WorkerHalf:
         for layer in self._vllm_config.compilation_config.static_forward_context.values():
             if prepare := getattr(getattr(layer, "impl", None), "prepare", None):
                 prepare(layer.kv_cache)
+        is_fused = bool(rotaries) and rotaries[0].is_fused
+        factor_on_keys = True
+        if is_fused:
+            choice = choice_of(self._vllm_config)
+            factor_on_keys = choice is not None and choice.fused_keys == "stock"
+            rotate_in_attention(self._vllm_config, STATE.block_size, rotaries, self._table, factor_on_keys)
+            self._entries: Sequence[int] = range(len(self._deployment.scales))
+        else:
+            STATE.block_row_offset = self._table
+            self._entries = self._deployment.scale_set.row_offsets
         if self._deployment.rerotates:
-            self._rerotation = Rerotation(self._vllm_config, self._kv_cache_config, kv_caches, rotaries)
+            self._rerotation = Rerotation(
+                self._vllm_config, self._kv_cache_config, kv_caches, rotaries, factor_on_keys=factor_on_keys
+            )
 
     def apply(self, plan: StepPlan) -> None:
         """Carry out a step's plan. Runs on the runner's current stream, so the forward sees it."""
@@ -68,11 +83,10 @@ class WorkerHalf:
         if not plan.block_scales:
             return
         began = time.perf_counter()
-        table = STATE.block_row_offset
-        assert table is not None, "vLLM registers the KV caches before the first step"
+        table = self._table
         for scale_index, block_ids in plan.block_scales.items():
             index = torch.tensor(block_ids, dtype=torch.int64, pin_memory=table.is_cuda)
-            table.index_fill_(0, index.to(table.device, non_blocking=True), self._row_offsets[scale_index])
+            table.index_fill_(0, index.to(table.device, non_blocking=True), self._entries[scale_index])
         self._apply_seconds.append(time.perf_counter() - began)
 
     def take_report(self) -> dict[str, Any]:

@@ -18,12 +18,14 @@ class Rotary:
     Attributes:
         own: the checkpoint's.
         scaled: what the scales above 1 start from: the checkpoint's, or with the deployment's ``rope_theta``.
+        is_fused: whether attention rotates in its stead.
     """
 
     deployment: Deployment
     own: RotarySpec
     scaled: RotarySpec
     is_neox_style: bool
+    is_fused: bool = False
 
     def frequencies(self, scale_index: int) -> Frequencies:
         """What the keys of a scale are rotated with: float32 as the tables take them, held in float64."""
@@ -42,7 +44,8 @@ class WorkerState:
 
     Attributes:
         block_row_offset: int64 ``[num_blocks]``, first table row of the scale that each physical block carries.
-            Allocated once and written in place only: captured CUDA graphs hold its address.
+            Allocated once and written in place only: captured CUDA graphs hold its address. None where attention
+            rotates, which has a table of its own (``RotaryScales.block_scale``).
         block_size: attention layer to tokens per block of its KV cache group.
         rotaries: the rotary embeddings of this process, in the order in which they were built.
     """

@@ -33,12 +33,14 @@ def run_engine(
     *,
     plugins: str | None = None,
     environment: dict[str, str] | None = None,
+    module: str = __name__,
     folder: pathlib.Path,
 ) -> list[list[Answer]]:
     """Start an engine, give it batches one after the other, each a list of (prompt, max_tokens), greedily.
 
     Args:
         plugins: vLLM's ``VLLM_PLUGINS``; an empty string loads none.
+        module: what runs the job, after changes of its own.
         folder: where the job and its log are kept.
     """
     job = folder / "job.json"
@@ -51,7 +53,7 @@ def run_engine(
         settings["VLLM_PLUGINS"] = plugins
     with log.open("w") as stream:
         status = subprocess.run(
-            [sys.executable, "-m", "tests.engine.run_engine", str(job)],
+            [sys.executable, "-m", module, str(job)],
             stdout=stream,
             stderr=subprocess.STDOUT,
             env=os.environ | settings | (environment or {}),
@@ -79,7 +81,7 @@ class EngineFailed(RuntimeError):
     """The engine did not start or did not finish; the message is the end of its log."""
 
 
-def _main(job: dict[str, Any]) -> None:
+def run_job(job: dict[str, Any]) -> None:
     from prometheus_client import REGISTRY
     from vllm import LLM, SamplingParams
 
@@ -119,4 +121,4 @@ def _answer(output: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    _main(json.loads(pathlib.Path(sys.argv[1]).read_text()))
+    run_job(json.loads(pathlib.Path(sys.argv[1]).read_text()))

@@ -33,17 +33,19 @@ def deployment(rope_type: str, **settings: Any) -> Deployment:
     return Deployment(rope_type=rope_type, **defaults | settings)
 
 
+ENGINE = {
+    "dtype": "float32",
+    "block_size": 32,
+    "max_num_batched_tokens": 128,
+    "max_num_seqs": 8,
+    "enable_prefix_caching": True,
+    "enforce_eager": True,
+    "kv_cache_memory_bytes": 2**28,
+}
+
+
 def arguments(rope_type: str, scaling: dict[str, Any] | None = None, **engine: Any) -> dict[str, Any]:
-    small = {
-        "dtype": "float32",
-        "block_size": 32,
-        "max_num_batched_tokens": 128,
-        "max_num_seqs": 8,
-        "enable_prefix_caching": True,
-        "enforce_eager": True,
-        "kv_cache_memory_bytes": 2**28,
-    }
-    return engine_arguments(deployment(rope_type, **(scaling or {})), small | engine)
+    return engine_arguments(deployment(rope_type, **(scaling or {})), ENGINE | engine)
 
 
 def batches(prompts: PromptMaker) -> list[list[Request]]:

@@ -6,7 +6,10 @@ _registered = False
 
 
 def register() -> None:
-    """Let vLLM make its CPU attention by us, and on CUDA what asks for ``CUSTOM``; what needs nothing stays vLLM's."""
+    """Let vLLM make its CPU attention by us, and on CUDA what asks for ``CUSTOM``; what needs nothing stays vLLM's.
+
+    Two of its CUDA backends are ours, too, so that they can rotate.
+    """
     global _registered
     if _registered:
         return
@@ -15,3 +18,5 @@ def register() -> None:
 
     register_backend(AttentionBackendEnum.CPU_ATTN, f"{__name__}.cpu.PosencCPUBackend")
     register_backend(AttentionBackendEnum.CUSTOM, f"{__name__}.cuda.PosencCUDABackend")
+    register_backend(AttentionBackendEnum.FLASH_ATTN, f"{__name__}.rotating_flash.PosencFlashAttentionBackend")
+    register_backend(AttentionBackendEnum.TRITON_ATTN, f"{__name__}.rotating_triton.PosencTritonAttentionBackend")

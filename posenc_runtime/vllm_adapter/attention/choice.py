@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 KEY = "posenc_attention"
 Backend = Literal["auto", "bias", "cope", "stock"]
 Kind = Literal["stock", "bias", "cope", "plain"]
+FusedRotary = Literal["auto", "on", "off"]
+FusedKeys = Literal["pure", "stock"]
+_ALLOWED = {"backend": Backend, "fused_rotary": FusedRotary, "fused_keys": FusedKeys, "needs": Kind}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,6 +25,10 @@ class AttentionChoice:
             ``bias`` and ``cope`` take ours or refuse the model; ``stock`` takes vLLM's or refuses it.
         window_tolerance: the part of a row's attention weights that may be skipped unread where a bias decays; 0 reads
             everything.
+        fused_rotary: whether attention rotates queries and keys itself, by exact phases, in the launch that writes the
+            cache; ``auto`` does where that was measured to be at least as fast.
+        fused_keys: what attention that rotates puts into the cache: ``pure`` rotations, with the attention factor on
+            queries alone, squared; or what vLLM's tables put there, ``stock``, with the factor on both.
         needs: what most of the checkpoint's layers are made for; ``plain`` has no kernel.
 
     Raises:
@@ -30,13 +37,14 @@ class AttentionChoice:
 
     backend: Backend = "auto"
     window_tolerance: float = 1e-3
+    fused_rotary: FusedRotary = "auto"
+    fused_keys: FusedKeys = "pure"
     needs: Kind = "stock"
 
     def __post_init__(self) -> None:
-        if self.backend not in get_args(Backend):
-            raise ValueError(f"backend must be one of {', '.join(get_args(Backend))}, got {self.backend!r}")
-        if self.needs not in get_args(Kind):
-            raise ValueError(f"needs must be one of {', '.join(get_args(Kind))}, got {self.needs!r}")
+        for field, allowed in _ALLOWED.items():
+            if getattr(self, field) not in get_args(allowed):
+                raise ValueError(f"{field} must be one of {', '.join(get_args(allowed))}, got {getattr(self, field)!r}")
         if not 0 <= self.window_tolerance < 1:
             raise ValueError(f"window_tolerance must be at least 0 and below 1, got {self.window_tolerance}")
 

@@ -1,0 +1,112 @@
+"""What makes a backend of vLLM rotate: its metadata says where tokens stand, its attention rotates and caches them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.model_executor.layers.quantization.input_quant_fp8 import QuantFP8
+from vllm.model_executor.layers.quantization.utils.quant_utils import GroupShape
+
+from posenc_runtime.kernels import ops
+from posenc_runtime.kernels.rotary_scales import RotaryScales
+from posenc_runtime.vllm_adapter.support import Unsupported
+
+
+class PositionsInMetadata:
+    """Before a metadata builder of vLLM."""
+
+    def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False, **others: Any) -> Any:
+        stock: Any = super()
+        metadata = stock.build(common_prefix_len, common_attn_metadata, fast_build, **others)
+        metadata.positions = common_attn_metadata.positions
+        return metadata
+
+
+class RotatesInAttention:
+    """Before an implementation of vLLM: queries and keys come as they were projected.
+
+    vLLM writes the cache in a call of its own before attention. That call does nothing here: queries are needed, too.
+
+    Raises:
+        Unsupported: when a layer reads the keys of another.
+    """
+
+    supports_quant_query_input: bool
+    _scales: RotaryScales
+    _quantise_query: Any = None
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int,
+        alibi_slopes: list[float] | None,
+        sliding_window: int | None,
+        kv_cache_dtype: str,
+        logits_soft_cap: float | None,
+        attn_type: str,
+        kv_sharing_target_layer_name: str | None,
+        **others: Any,
+    ) -> None:
+        if kv_sharing_target_layer_name is not None:
+            raise Unsupported(
+                "attention.fused_rotary must be off for a layer that reads the keys of another, "
+                f"got {kv_sharing_target_layer_name}"
+            )
+        stock: Any = super()
+        stock.__init__(
+            *(num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window, kv_cache_dtype),
+            *(logits_soft_cap, attn_type, kv_sharing_target_layer_name),
+            **others,
+        )
+        self._is_float8 = kv_cache_dtype.startswith("fp8")
+        if self._is_float8 and self.supports_quant_query_input:
+            # Queries are quantised here, after they are rotated; until `rotate_by` vLLM is told that it must not.
+            self._quantise_query = QuantFP8(static=True, group_shape=GroupShape.PER_TENSOR)
+            self.supports_quant_query_input = False
+
+    def rotate_by(self, scales: RotaryScales) -> None:
+        """Once the cache is there, before the first step."""
+        self._scales = scales
+        self.supports_quant_query_input |= self._quantise_query is not None
+
+    def do_kv_cache_update(self, *_: Any) -> None:
+        """Nothing: ``forward`` writes the cache."""
+
+    def forward(
+        self,
+        layer: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv_cache: Tensor,
+        attn_metadata: Any,
+        output: Tensor,
+        *others: Any,
+        **named: Any,
+    ) -> Tensor:
+        """As vLLM's; ``query`` and ``key`` are not rotated yet."""
+        stock: Any = super()
+        if attn_metadata is not None:  # None while vLLM measures memory
+            num_tokens = attn_metadata.num_actual_tokens
+            rotated = torch.empty(num_tokens, *query.shape[1:], dtype=query.dtype, device=query.device)
+            ops.rotary_store(
+                query[:num_tokens],
+                key[:num_tokens],
+                value[:num_tokens],
+                kv_cache.view(torch.float8_e4m3fn) if self._is_float8 else kv_cache,
+                attn_metadata.positions[:num_tokens],
+                attn_metadata.slot_mapping,
+                self._scales,
+                layer._k_scale,
+                layer._v_scale,
+                rotated,
+            )
+            query = rotated
+            if self._quantise_query is not None:
+                query = self._quantise_query(rotated.flatten(1), layer._q_scale)[0].view(rotated.shape)
+        attended: Tensor = stock.forward(layer, query, key, value, kv_cache, attn_metadata, output, *others, **named)
+        return attended

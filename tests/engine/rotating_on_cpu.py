@@ -1,0 +1,90 @@
+"""An engine whose attention rotates, on the CPU: ours of it runs, over plain attention in FlashAttention's place.
+
+The scheduler, the blocks' scales, the backend's rotation and re-rotation are the product's own; the launch is its torch
+reference. In one process only, which this module changes before the engine starts.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from vllm.v1.attention.backends.cpu_attn import (
+    CPUAttentionBackend,
+    CPUAttentionBackendImpl,
+    CPUAttentionMetadataBuilder,
+)
+from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+from posenc_runtime import vllm_adapter
+from posenc_runtime.vllm_adapter import cpu_key_order
+from posenc_runtime.vllm_adapter.attention import fused_rotary
+from posenc_runtime.vllm_adapter.attention.rotating import PositionsInMetadata, RotatesInAttention
+from tests.engine.run_engine import run_job
+
+
+class PlainImpl(CPUAttentionBackendImpl):
+    """Reads the cache as CUDA backends do: keys beside values, token by token."""
+
+    def forward(
+        self,
+        layer: Any,
+        query: Tensor,
+        key: Any,
+        value: Any,
+        kv_cache: Tensor,
+        attn_metadata: Any,
+        output: Tensor,
+        **_: Any,
+    ) -> Tensor:
+        if attn_metadata is None:
+            return output.fill_(0)
+        begins, lengths = attn_metadata.query_start_loc.tolist(), attn_metadata.seq_lens.tolist()
+        for request, length in enumerate(lengths):
+            rows = slice(begins[request], begins[request + 1])
+            blocks = attn_metadata.block_table[request, : -(-length // kv_cache.shape[2])]
+            cached = kv_cache[blocks].transpose(0, 1).flatten(1, 2)[:, :length]
+            keys, values = cached.split(self.head_size, dim=-1)
+            here = torch.arange(length - (rows.stop - rows.start), length)
+            earlier = torch.arange(length) <= here[:, None]
+            output[rows] = scaled_dot_product_attention(
+                query[rows].transpose(0, 1), keys, values, earlier, scale=self.scale, enable_gqa=True
+            ).transpose(0, 1)
+        return output
+
+
+class RotatingPlainImpl(RotatesInAttention, PlainImpl):
+    supports_quant_query_input = False
+
+
+class PositionedMetadataBuilder(PositionsInMetadata, CPUAttentionMetadataBuilder):
+    pass
+
+
+class RotatingCPUBackend(CPUAttentionBackend):
+    @staticmethod
+    def get_impl_cls() -> Any:
+        return RotatingPlainImpl
+
+    @staticmethod
+    def get_builder_cls() -> Any:
+        return PositionedMetadataBuilder
+
+
+def install() -> None:
+    vllm_adapter.register()
+    register_backend(AttentionBackendEnum.CPU_ATTN, f"{__name__}.{RotatingCPUBackend.__name__}")
+    fused_rotary._capability = lambda: (9, 0)
+    cpu_key_order.cpu_key_order = lambda *_: None  # type: ignore[assignment, return-value]
+
+
+if __name__ == "__main__":
+    from tests.engine import rotating_on_cpu
+
+    rotating_on_cpu.install()
+    run_job(json.loads(pathlib.Path(sys.argv[1]).read_text()))

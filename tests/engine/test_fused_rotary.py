@@ -1,0 +1,30 @@
+"""Attention that rotates by itself answers as attention over an un-rotated cache, whatever crosses beside it."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, FusedKeys
+from posenc_runtime.vllm_adapter.engine_args import engine_arguments
+from tests.engine import test_crossing
+from tests.engine.conftest import PromptMaker
+from tests.engine.run_engine import run_engine
+from tests.engine.test_crossing import SCALES, assert_answers_as_unrotated, batches, deployment
+from tests.engine.unrotated_oracle import UnrotatedOracle
+
+
+@pytest.mark.parametrize("fused_keys", ["pure", "stock"])
+def test_requests_that_cross_answer_as_an_unrotated_cache_would(
+    fused_keys: FusedKeys, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    asked = batches(prompts) if fused_keys == "pure" else batches(prompts)[:1]
+    arguments = engine_arguments(
+        deployment("yarn"), test_crossing.ENGINE, AttentionChoice(fused_rotary="on", fused_keys=fused_keys)
+    )
+    answers = run_engine(tiny, arguments, asked, module="tests.engine.rotating_on_cpu", folder=tmp_path)
+    oracle = UnrotatedOracle(tiny, "yarn", SCALES)
+    for batch, said in zip(asked, answers, strict=True):
+        for request, answer in zip(batch, said, strict=True):
+            assert_answers_as_unrotated(oracle, request, answer)
