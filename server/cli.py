@@ -105,7 +105,8 @@ def check(
         _out.print(report.attention_line(attention_of(settings, checkpoint)))
         if deployment.rotates:
             _out.print(report.scales_table(deployment, checkpoint))
-            _out.print(report.table_memory(deployment, checkpoint, settings.engine.get("dtype", "auto")))
+            dtype = settings.engine.get("dtype", "auto")
+            _out.print(report.table_memory(deployment, checkpoint, dtype, attention_of(settings, checkpoint)))
         _out.print(report.requests_table(deployment, tokens or report.telling_lengths(deployment)))
 
 

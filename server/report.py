@@ -60,8 +60,10 @@ def scales_table(deployment: Deployment, checkpoint: Checkpoint | None) -> Table
     return table
 
 
-def table_memory(deployment: Deployment, checkpoint: Checkpoint | None, dtype: str) -> str:
+def table_memory(deployment: Deployment, checkpoint: Checkpoint | None, dtype: str, choice: AttentionChoice) -> str:
     """Memory that the stacked table of cosines and sines takes on each worker."""
+    if choice.fused_rotary == "on":
+        return "table: none, attention computes the angles"
     num_rows = deployment.scale_set.num_rows
     if checkpoint is None or checkpoint.spec is None:
         return f"table: {num_rows} rows; its memory is unknown, because the model's configuration cannot be read"

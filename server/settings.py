@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from posenc_runtime.encodings.scaling import available, method
@@ -76,6 +76,12 @@ class AttentionSettings(BaseModel):
     window_tolerance: float = Field(default=1e-3, ge=0, lt=1)
     fused_rotary: FusedRotary = "auto"
     fused_keys: FusedKeys = "pure"
+
+    @field_validator("fused_rotary", mode="before")
+    @classmethod
+    def _as_written(cls, value: Any) -> Any:
+        """YAML 1.1 reads on and off as truth values."""
+        return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
 
 
 class HttpSettings(BaseModel):

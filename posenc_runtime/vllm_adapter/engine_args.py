@@ -67,6 +67,11 @@ def engine_arguments(
         "kv_transfer_config": {"kv_connector": CONNECTOR, "kv_role": "kv_both"},
         "worker_extension_cls": WORKER_EXTENSION,
     }
+    if attention is not None and attention.fused_rotary == "on" and not _is_cuda():
+        raise ArgumentRefused(
+            "attention.fused_rotary: must be auto or off on this device, got 'on': the launch that "
+            "rotates and caches is for NVIDIA GPUs"
+        )
     if attention is not None and attention.takes_ours and _is_cuda():
         if "attention_backend" in given:
             raise ArgumentRefused(

@@ -6,6 +6,7 @@ import pathlib
 
 import pytest
 
+from posenc_runtime.vllm_adapter import engine_args
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, FusedKeys
 from posenc_runtime.vllm_adapter.engine_args import engine_arguments
 from tests.engine import test_crossing
@@ -17,8 +18,13 @@ from tests.engine.unrotated_oracle import UnrotatedOracle
 
 @pytest.mark.parametrize("fused_keys", ["pure", "stock"])
 def test_requests_that_cross_answer_as_an_unrotated_cache_would(
-    fused_keys: FusedKeys, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+    fused_keys: FusedKeys,
+    tiny: pathlib.Path,
+    prompts: PromptMaker,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(engine_args, "_is_cuda", lambda: True)
     asked = batches(prompts) if fused_keys == "pure" else batches(prompts)[:1]
     arguments = engine_arguments(
         deployment("yarn"), test_crossing.ENGINE, AttentionChoice(fused_rotary="on", fused_keys=fused_keys)

@@ -166,6 +166,18 @@ def test_a_pair_whose_frequency_stays_is_left_bit_for_bit() -> None:
     assert torch.equal(shape.keys(cache)[3][..., dims], kept[3][..., dims])
 
 
+def test_keys_without_the_attention_factor_keep_unchanged_pairs_to_the_bit() -> None:
+    spec = RotarySpec(rotary_dim=64, rope_theta=10_000.0, original_max_position_embeddings=256)
+    before, after = (Yarn().frequencies(spec, scale) for scale in (1, 4))
+    assert after.attention_factor > 1.1
+    pure, stock = (ScaleChange.between(before, after, factor_on_keys=on_keys) for on_keys in (False, True))
+    unchanged = before.inv_freq.float() == after.inv_freq.float()
+    assert 0 < unchanged.sum() < 32
+    assert torch.equal(~unchanged, pure.is_changed())
+    assert pure.attention_ratio == 1 and stock.is_changed().all()
+    assert torch.equal(pure.phases, stock.phases)
+
+
 @pytest.mark.parametrize("position", [1, 4_095, 131_071, 1_000_000, 8_400_000])
 def test_the_angle_is_exact_at_any_position(position: int) -> None:
     before, after = frequencies(64, 1), frequencies(64, 8)

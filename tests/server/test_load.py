@@ -201,3 +201,13 @@ def test_a_bad_variable_is_refused(environment: dict[str, str], rule: str, tmp_p
 
     pattern = re.escape(rule).replace(r"\.\*", ".*")
     assert re.search(pattern, refusal(tmp_path / "good.yaml", GOOD, None, **environment))
+
+
+@pytest.mark.parametrize(("text", "value"), [("on", "on"), ("off", "off"), ("auto", "auto"), ('"on"', "on")])
+def test_on_and_off_are_what_they_say(text: str, value: str, tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "deployment.yaml"
+    file.write_text(GOOD + f"attention: {{fused_rotary: {text}}}\n")
+    assert load(file, environment={}).attention.fused_rotary == value
+    file.write_text(GOOD)
+    assert load(file, [f"attention.fused_rotary={text}"], {}).attention.fused_rotary == value
+    assert load(file, environment={"POSENC_ATTENTION__FUSED_ROTARY": text}).attention.fused_rotary == value

@@ -12,6 +12,7 @@ import yaml
 from transformers import BloomConfig, GPT2Config, PreTrainedConfig
 from typer.testing import CliRunner
 
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.zoo.model.config import PosencConfig
 from server.cli import app
 
@@ -78,4 +79,4 @@ def test_plain_vllm_gets_the_same_deployment(tmp_path: pathlib.Path) -> None:
     carried = json.loads(words[words.index("--additional-config") + 1])
     assert status == 0
     assert carried["posenc"]["rope_type"] == "none"
-    assert carried["posenc_attention"] == {"backend": "auto", "window_tolerance": 0.01, "needs": "bias"}
+    assert carried["posenc_attention"] == AttentionChoice(window_tolerance=0.01, needs="bias").to_mapping()

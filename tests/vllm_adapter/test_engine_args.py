@@ -96,6 +96,14 @@ def test_on_cuda_our_attention_is_asked_for_where_layers_need_it(
     assert engine_arguments(YARN, attention=choice).get("attention_backend") == attention_backend
 
 
+def test_attention_that_rotates_is_refused_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    rotating = AttentionChoice(fused_rotary="on")
+    with pytest.raises(ArgumentRefused, match=r"attention\.fused_rotary: must be auto or off on this device, got 'on'"):
+        engine_arguments(YARN, attention=rotating)
+    monkeypatch.setattr(engine_args, "_is_cuda", lambda: True)
+    assert "attention_backend" not in engine_arguments(YARN, attention=rotating)
+
+
 def test_on_cuda_another_attention_is_refused_where_layers_need_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_args, "_is_cuda", lambda: True)
     engine = {"attention_backend": "FLASH_ATTN"}

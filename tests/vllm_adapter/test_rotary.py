@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 
 from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import rotary
+from posenc_runtime.vllm_adapter.worker_state import STATE
 
 LINEAR = Deployment(rope_type="linear", scales=(1.0, 2.0, 4.0), original_max_position_embeddings=10, max_model_len=35)
 SPEC = RotarySpec(rotary_dim=4, rope_theta=100.0, original_max_position_embeddings=10)
@@ -44,3 +46,23 @@ def test_registering_twice_is_registering_once_and_stock_engines_keep_the_stock_
     assert module.name == "rotary_embedding"
     assert not module.posenc_scaled
     assert torch.equal(module.cos_sin_cache, RotaryEmbedding._compute_cos_sin_cache(module))
+
+
+def test_where_attention_rotates_queries_and_keys_pass_and_no_table_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
+
+    rotary.register()
+    monkeypatch.setattr(rotary, "_current_deployment", lambda: LINEAR)
+    monkeypatch.setattr(rotary, "is_fused", lambda _: True)
+    monkeypatch.setattr(STATE, "rotaries", [])
+    with set_current_vllm_config(VllmConfig()):
+        module = RotaryEmbedding(8, 8, 35, 100.0, False, torch.float32)
+    query, key = torch.randn(3, 16), torch.randn(3, 8)
+    given = query.clone(), key.clone()
+    for forward in (module.forward_native, module.forward_cuda, module.forward_cpu):
+        passed = forward(torch.arange(3), query, key)
+        assert passed[0] is query and passed[1] is key
+    assert torch.equal(query, given[0]) and torch.equal(key, given[1])
+    assert module.cos_sin_cache.shape == (0, 8)
+    assert [made.is_fused for made in STATE.rotaries] == [True]

@@ -140,6 +140,13 @@ def test_keys_that_our_kernels_lay_out_are_not_turned() -> None:
     refuse_unsupported(recomputed)
 
 
+def test_attention_is_not_made_to_rotate_where_it_cannot() -> None:
+    rotating = deployed(engine())
+    rotating.additional_config[ATTENTION] = AttentionChoice(fused_rotary="on").to_mapping()
+    with pytest.raises(Unsupported, match=r"attention\.fused_rotary must be auto or off, got on, because the launch"):
+        refuse_unsupported(rotating)
+
+
 @pytest.mark.parametrize(("changed", "rule"), [*MOVING, *TURNING])
 @pytest.mark.parametrize("settings", [{}, {"on_crossing": "pin", "prefix_reuse": "rerotate"}], ids=["cross", "reuse"])
 def test_what_keys_cannot_be_turned_in_is_refused(settings: dict[str, Any], changed: dict[str, Any], rule: str) -> None:

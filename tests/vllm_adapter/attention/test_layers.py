@@ -95,7 +95,9 @@ def test_what_kernels_do_not_do_is_refused_by_its_name_and_value() -> None:
         ({"backend": "flash"}, "backend must be one of auto, bias, cope, stock, got 'flash'"),
         ({"window_tolerance": 1.0}, "window_tolerance must be at least 0 and below 1, got 1.0"),
         ({"window_tolerance": -0.1}, "window_tolerance must be at least 0 and below 1, got -0.1"),
-        ({"tolerance": 0.1}, "known keys are backend, window_tolerance, needs, got tolerance"),
+        ({"tolerance": 0.1}, "known keys are backend, window_tolerance, fused_rotary, .*, got tolerance"),
+        ({"fused_rotary": True}, "fused_rotary must be one of auto, on, off, got True"),
+        ({"fused_keys": "half"}, "fused_keys must be one of pure, stock, got 'half'"),
     ],
 )
 def test_a_choice_out_of_range_is_refused(values: dict[str, Any], message: str) -> None:
