@@ -34,7 +34,7 @@ class RotatesInAttention:
     """
 
     supports_quant_query_input: bool
-    _scales: RotaryScales
+    _scales: RotaryScales | None = None
     _quantise_query: Any = None
 
     def __init__(
@@ -64,14 +64,19 @@ class RotatesInAttention:
         )
         self._is_float8 = kv_cache_dtype.startswith("fp8")
         if self._is_float8 and self.supports_quant_query_input:
-            # Queries are quantised here, after they are rotated; until `rotate_by` vLLM is told that it must not.
+            # Queries are quantised here, after they are rotated. vLLM asks while it makes the layer whether it may do
+            # that itself, and later by what its kernel has to divide.
             self._quantise_query = QuantFP8(static=True, group_shape=GroupShape.PER_TENSOR)
             self.supports_quant_query_input = False
+
+    def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
+        stock: Any = super()
+        stock.process_weights_after_loading(act_dtype)
+        self.supports_quant_query_input |= self._quantise_query is not None
 
     def rotate_by(self, scales: RotaryScales) -> None:
         """Once the cache is there, before the first step."""
         self._scales = scales
-        self.supports_quant_query_input |= self._quantise_query is not None
 
     def do_kv_cache_update(self, *_: Any) -> None:
         """Nothing: ``forward`` writes the cache."""
@@ -91,22 +96,30 @@ class RotatesInAttention:
         """As vLLM's; ``query`` and ``key`` are not rotated yet."""
         stock: Any = super()
         if attn_metadata is not None:  # None while vLLM measures memory
-            num_tokens = attn_metadata.num_actual_tokens
-            rotated = torch.empty(num_tokens, *query.shape[1:], dtype=query.dtype, device=query.device)
-            ops.rotary_store(
-                query[:num_tokens],
-                key[:num_tokens],
-                value[:num_tokens],
-                kv_cache.view(torch.float8_e4m3fn) if self._is_float8 else kv_cache,
-                attn_metadata.positions[:num_tokens],
-                attn_metadata.slot_mapping,
-                self._scales,
-                layer._k_scale,
-                layer._v_scale,
-                rotated,
-            )
-            query = rotated
+            query = self._rotated_and_cached(layer, query, key, value, kv_cache, attn_metadata)
             if self._quantise_query is not None:
-                query = self._quantise_query(rotated.flatten(1), layer._q_scale)[0].view(rotated.shape)
+                query = self._quantise_query(query.flatten(1), layer._q_scale)[0].view(query.shape)
         attended: Tensor = stock.forward(layer, query, key, value, kv_cache, attn_metadata, output, *others, **named)
         return attended
+
+    def _rotated_and_cached(
+        self, layer: Any, query: Tensor, key: Tensor, value: Tensor, kv_cache: Tensor, attn_metadata: Any
+    ) -> Tensor:
+        num_tokens = attn_metadata.num_actual_tokens
+        rotated = torch.empty(num_tokens, *query.shape[1:], dtype=query.dtype, device=query.device)
+        if self._scales is None:
+            # Measuring what its graphs take, vLLM runs a step over a small cache of which no connector hears.
+            return rotated.copy_(query[:num_tokens])
+        ops.rotary_store(
+            query[:num_tokens],
+            key[:num_tokens],
+            value[:num_tokens],
+            kv_cache.view(torch.float8_e4m3fn) if self._is_float8 else kv_cache,
+            attn_metadata.positions[:num_tokens],
+            attn_metadata.slot_mapping,
+            self._scales,
+            layer._k_scale,
+            layer._v_scale,
+            rotated,
+        )
+        return rotated

@@ -36,6 +36,9 @@ class Seen:
     def __init__(self, *arguments: Any, **_: Any) -> None:
         self.arguments = arguments
 
+    def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
+        self.loaded = act_dtype
+
     def do_kv_cache_update(self, *_: Any) -> None:
         raise AssertionError("vLLM's own writing of the cache must not run")
 
@@ -102,8 +105,10 @@ def test_queries_arrive_rotated_and_keys_and_values_lie_in_the_cache() -> None:
 def test_a_float8_cache_gets_queries_that_are_quantised_after_they_are_rotated() -> None:
     impl, (query, key, value) = made("fp8"), projected()
     assert not impl.supports_quant_query_input  # so that vLLM does not quantise before
-    impl.rotate_by(scales())
+    impl.process_weights_after_loading(torch.bfloat16)
+    assert impl.loaded == torch.bfloat16
     assert impl.supports_quant_query_input  # so that it tells its kernel by what
+    impl.rotate_by(scales())
     cache = torch.zeros(2, NUM_KV_HEADS, BLOCK_SIZE, 2 * HEAD_DIM, dtype=torch.uint8)
     impl.forward(LAYER, query, key, value, cache, METADATA, torch.empty_like(query))
     assert impl.query.dtype == torch.float8_e4m3fn
@@ -117,6 +122,15 @@ def test_nothing_is_rotated_while_memory_is_measured() -> None:
     impl, (query, key, value) = made(), projected()
     impl.forward(LAYER, query, key, value, torch.empty(0), None, torch.empty_like(query))
     assert impl.query is query
+
+
+def test_a_step_may_come_before_the_cache_is_registered() -> None:
+    # vLLM measures what its CUDA graphs take with a small cache of their own, which connectors never see.
+    impl, (query, key, value) = made("fp8"), projected()
+    cache = torch.zeros(2, NUM_KV_HEADS, BLOCK_SIZE, 2 * HEAD_DIM, dtype=torch.uint8)
+    impl.forward(LAYER, query, key, value, cache, METADATA, torch.empty_like(query))
+    assert impl.query.shape == (2, NUM_HEADS, HEAD_DIM) and impl.query.dtype == torch.float8_e4m3fn
+    assert not cache.any()
 
 
 def test_a_layer_that_reads_the_keys_of_another_is_refused() -> None:
