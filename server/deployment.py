@@ -5,7 +5,7 @@ from __future__ import annotations
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.checkpoint import Checkpoint, UnreadableCheckpoint, read_checkpoint
-from posenc_runtime.vllm_adapter.support import Unsupported
+from posenc_runtime.vllm_adapter.support import Unsupported, refuse_method
 from server.load import ConfigurationError
 from server.settings import Settings
 
@@ -46,10 +46,13 @@ def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployme
             "scaling.original_max_position_embeddings: must not exceed the checkpoint's max_position_embeddings "
             f"{checkpoint.max_position_embeddings}, got {trained}"
         )
+    parameters = scaling.parameters
+    if checkpoint is not None and checkpoint.rope_type == scaling.rope_type:
+        parameters = {**checkpoint.parameters, **parameters}
     try:
-        return Deployment(
+        deployment = Deployment(
             rope_type=scaling.rope_type,
-            parameters=scaling.parameters,
+            parameters=parameters,
             scales=tuple(float(scale) for scale in scaling.scales),
             original_max_position_embeddings=trained,
             max_model_len=settings.max_model_len or max(int(scaling.scales[-1] * trained), 1) if scaling.scales else 1,
@@ -60,8 +63,13 @@ def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployme
             rope_theta=scaling.rope_theta,
             allow_beyond_trained=scaling.allow_beyond_trained,
         )
+        if checkpoint is not None and checkpoint.spec is not None:
+            refuse_method(scaling.rope_type, checkpoint.rope_type)
+            for scale in deployment.scales:  # a method may refuse the checkpoint's shape
+                deployment.method.frequencies(checkpoint.spec, scale)
     except ValueError as error:
         raise ConfigurationError(f"scaling.{error}") from None
+    return deployment
 
 
 def attention_of(settings: Settings, checkpoint: Checkpoint | None) -> AttentionChoice:

@@ -54,9 +54,14 @@ class Scaling(Protocol):
 
     Its fields are the method's parameters under Hugging Face's names; ``factor`` is not one of them
     where the scale itself is the factor.
+
+    Attributes:
+        rope_type: the method's name.
+        own_rope_type: the ``rope_type`` of the checkpoints that it is for; at scale 1 it gives their own rotation.
     """
 
     rope_type: ClassVar[str]
+    own_rope_type: ClassVar[str]
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
         """Frequencies of a request that may grow to ``scale`` times the trained length; ``scale`` is at least 1."""

@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from posenc_runtime.encodings.scaling import method
 from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.vllm_adapter import models
 from posenc_runtime.vllm_adapter.attention.choice import Kind
@@ -26,6 +27,8 @@ class Checkpoint:
     Attributes:
         max_position_embeddings: trained length as the checkpoint states it, tokens; None where it does not.
         spec: the rotary embedding it was trained with; None where it has none.
+        rope_type: its own method.
+        parameters: that method's, as far as the checkpoint says them.
         architecture: what vLLM calls its model.
         attention: the backend that most of its layers need.
         furthest: the longest request that it has positions for; None where that is not known before it is loaded.
@@ -33,6 +36,8 @@ class Checkpoint:
 
     max_position_embeddings: int | None
     spec: RotarySpec | None
+    rope_type: str = "default"
+    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     architecture: str = ""
     attention: Kind = "stock"
     furthest: int | None = None
@@ -81,13 +86,21 @@ def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
     rope_parameters = text_config.rope_parameters
     head_dim = getattr(text_config, "head_dim", None) or text_config.hidden_size // text_config.num_attention_heads
     rotary_dim = int(head_dim * rope_parameters.get("partial_rotary_factor", 1.0))
+    longest = text_config.max_position_embeddings
+    rope_type = rope_parameters["rope_type"]
+    # Of a scaled checkpoint, max_position_embeddings is the length that it was scaled to.
+    trained = longest if rope_type == "default" else rope_parameters["original_max_position_embeddings"]
+    known = {field.name for field in dataclasses.fields(method(rope_type))}  # type: ignore[arg-type]
+    given = {"factor": longest / trained} | rope_parameters
     return Checkpoint(
-        max_position_embeddings=text_config.max_position_embeddings,
+        max_position_embeddings=trained,
         spec=RotarySpec(
             rotary_dim=rotary_dim,
             rope_theta=float(rope_parameters["rope_theta"]),
-            original_max_position_embeddings=text_config.max_position_embeddings,
+            original_max_position_embeddings=trained,
         ),
+        rope_type=rope_type,
+        parameters={name: value for name, value in given.items() if name in known},
         architecture=", ".join(architectures),
     )
 

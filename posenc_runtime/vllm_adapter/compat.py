@@ -21,6 +21,12 @@ _ENGINE_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.model_executor.layers.rotary_embedding.base", "RotaryEmbedding.forward_native", ("positions", "query")),
     ("vllm.model_executor.layers.rotary_embedding.base", "RotaryEmbedding.forward_cuda", ("positions", "query")),
     ("vllm.model_executor.layers.rotary_embedding.base", "RotaryEmbedding.forward_cpu", ("positions", "query")),
+    ("vllm.model_executor.layers.rotary_embedding", "Phi3LongRoPEScaledRotaryEmbedding", ()),
+    (
+        "vllm.model_executor.layers.rotary_embedding.phi3_long_rope_scaled_rope",
+        "Phi3LongRoPEScaledRotaryEmbedding._compute_cos_sin_cache",
+        ("max_position_embeddings", "rescale_factors", "mscale"),
+    ),
     ("vllm.forward_context", "get_forward_context", ()),
     ("vllm.forward_context", "is_forward_context_available", ()),
     ("vllm.forward_context", "ForwardContext", ("slot_mapping", "additional_kwargs")),

@@ -39,12 +39,15 @@ def register() -> None:
 
     from vllm.utils.torch_utils import direct_register_custom_op
 
+    from posenc_runtime.vllm_adapter import long_rotary
+
     direct_register_custom_op(op_name="posenc_rope_rows", op_func=_rope_rows, fake_impl=_rope_rows_fake)
     for rotary_class in _rotary_classes():
         substitute = _scaling(rotary_class) if rotary_class.__name__ in _SUPPORTED else _refusing(rotary_class)
         name = rotary_class.name
         rotary_class.register_oot(substitute, name=rotary_class.__name__)
         substitute.name = name  # so that custom_ops=["+rotary_embedding"] goes on addressing it
+    long_rotary.substitute()
 
 
 def stacked_table(deployment: Deployment, spec: RotarySpec, unscaled: Tensor) -> Tensor:
@@ -66,32 +69,17 @@ def stacked_table(deployment: Deployment, spec: RotarySpec, unscaled: Tensor) ->
 
 def _scaling(rotary_class: Any) -> Any:
     def _compute_cos_sin_cache(self: Any) -> Tensor:
-        from vllm.config.vllm import get_current_vllm_config_or_none
-
-        deployment = _current_deployment()
+        deployment = current_deployment()
         if deployment is None:
             stock: Tensor = rotary_class._compute_cos_sin_cache(self)
             return stock
         self.posenc_scaled = True
-        own = RotarySpec(
-            rotary_dim=self.rotary_dim,
-            rope_theta=float(self.base),
-            original_max_position_embeddings=deployment.original_max_position_embeddings,
-        )
-        spec = own if deployment.rope_theta is None else dataclasses.replace(own, rope_theta=deployment.rope_theta)
-        self.posenc_fused = is_fused(get_current_vllm_config_or_none())
-        STATE.rotaries.append(
-            Rotary(
-                deployment=deployment,
-                own=own,
-                scaled=spec,
-                is_neox_style=self.is_neox_style,
-                is_fused=self.posenc_fused,
-            )
-        )
-        if self.posenc_fused:  # no row, so that whoever reads the table anyway fails
+        made = noted(deployment, self.rotary_dim, self.base, self.is_neox_style)
+        self.posenc_fused = made.is_fused
+        if made.is_fused:  # no row, so that whoever reads the table anyway fails
             return torch.empty(0, self.rotary_dim)
-        return stacked_table(deployment, spec, _unscaled_table(self, rotary_class, deployment.scale_set.lengths[0]))
+        unscaled = _unscaled_table(self, rotary_class, deployment.scale_set.lengths[0])
+        return stacked_table(deployment, made.scaled, unscaled)
 
     members: dict[str, Any] = {
         "posenc_scaled": False,
@@ -100,6 +88,27 @@ def _scaling(rotary_class: Any) -> Any:
     }
     members |= {name: _forward(getattr(rotary_class, name)) for name in _FORWARDS if hasattr(rotary_class, name)}
     return type("Posenc" + rotary_class.__name__, (rotary_class,), members)
+
+
+def noted(deployment: Deployment, rotary_dim: int, base: float, is_neox_style: bool) -> Rotary:
+    """Note that a rotary embedding is built for a deployment, with the checkpoint's ``base``."""
+    from vllm.config.vllm import get_current_vllm_config_or_none
+
+    own = RotarySpec(
+        rotary_dim=rotary_dim,
+        rope_theta=float(base),
+        original_max_position_embeddings=deployment.original_max_position_embeddings,
+    )
+    scaled = own if deployment.rope_theta is None else dataclasses.replace(own, rope_theta=deployment.rope_theta)
+    made = Rotary(
+        deployment=deployment,
+        own=own,
+        scaled=scaled,
+        is_neox_style=is_neox_style,
+        is_fused=is_fused(get_current_vllm_config_or_none()),
+    )
+    STATE.rotaries.append(made)
+    return made
 
 
 def _unscaled_table(module: Any, rotary_class: Any, num_rows: int) -> Tensor:
@@ -125,7 +134,7 @@ def _forward(parent: Callable[..., Any]) -> Callable[..., Any]:
 
 def _refusing(rotary_class: Any) -> Any:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        if _current_deployment() is not None:
+        if current_deployment() is not None:
             raise ValueError(
                 f"posenc scales checkpoints whose rotary class is one of {', '.join(_SUPPORTED)}, got "
                 f"{rotary_class.__name__}: serve this checkpoint without additional_config.posenc"
@@ -135,7 +144,7 @@ def _refusing(rotary_class: Any) -> Any:
     return type("Posenc" + rotary_class.__name__, (rotary_class,), {"__init__": __init__})
 
 
-def _current_deployment() -> Deployment | None:
+def current_deployment() -> Deployment | None:
     from vllm.config.vllm import get_current_vllm_config_or_none
 
     from posenc_runtime.vllm_adapter.support import refuse_unsupported

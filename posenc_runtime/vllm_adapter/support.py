@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from posenc_runtime.encodings.scaling import available, method
 from posenc_runtime.vllm_adapter.active import deployment_of
 from posenc_runtime.vllm_adapter.attention.choice import choice_of
 from posenc_runtime.vllm_adapter.attention.fused_rotary import reason_against
@@ -34,6 +35,8 @@ def refuse_unsupported(vllm_config: VllmConfig) -> None:
     deployment, model = deployment_of(vllm_config), vllm_config.model_config
     if deployment is None or deployment.rotates or rotates(model.hf_text_config):
         refuse_checkpoint(model.hf_text_config, model.architectures)
+        if deployment is not None and deployment.rotates:
+            refuse_method(deployment.rope_type, model.hf_text_config.rope_parameters["rope_type"])
     choice = choice_of(vllm_config)
     if choice is not None and choice.fused_rotary == "on" and (reason := reason_against(vllm_config)):
         raise Unsupported(f"attention.fused_rotary must be auto or off, got on, because {reason}")
@@ -103,7 +106,8 @@ def _refuse_rerotation(vllm_config: VllmConfig) -> None:
     if window := vllm_config.model_config.get_sliding_window():
         raise Unsupported(
             "re-rotation needs layers that keep all keys of a request, but this model has a sliding window of "
-            f"{window} tokens: set on_crossing to recompute or pin, and prefix_reuse to exact"
+            f"{window} tokens: set on_crossing to recompute or pin, and prefix_reuse to exact; or, if no request is "
+            "that long, engine.disable_sliding_window to true"
         )
     for architecture in vllm_config.model_config.architectures:
         if condition := condition_of_rotating(architecture):
@@ -150,6 +154,23 @@ def refuse_lora_and_quantised(vllm_config: VllmConfig) -> None:
         )
 
 
+def refuse_method(rope_type: str, own: str) -> None:
+    """Check that a method is made for a checkpoint's own rotation.
+
+    Args:
+        own: the checkpoint's own ``rope_type``.
+
+    Raises:
+        Unsupported: naming both rope types.
+    """
+    needed = method(rope_type).own_rope_type
+    if own != needed:
+        raise Unsupported(
+            f"rope_type {rope_type} is for checkpoints whose own rope_type is {needed}, but this one's is {own}: "
+            f"choose one of {', '.join(name for name in available() if method(name).own_rope_type == own)}"
+        )
+
+
 def rotates(hf_text_config: Any) -> bool:
     """Whether a checkpoint's configuration says that its model has rotary embeddings."""
     return bool(getattr(hf_text_config, "rope_parameters", None))
@@ -173,10 +194,11 @@ def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
             "in rope_parameters"
         )
     rope_type = rope_parameters["rope_type"]
-    if rope_type != "default":
+    served = {method(name).own_rope_type for name in available()}
+    if rope_type not in served:
         raise Unsupported(
-            f"posenc scales checkpoints whose own rope_type is default, got {rope_type}: its frequencies are scaled "
-            "already"
+            f"posenc scales checkpoints whose own rope_type is {' or '.join(sorted(served))}, got {rope_type}: its "
+            "frequencies are scaled already"
         )
     for key in ("mrope_section", "use_fope"):
         if rope_parameters.get(key):

@@ -6,7 +6,6 @@ import dataclasses
 
 from torch import Tensor
 
-from posenc_runtime.encodings.scaling.default import Default
 from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 from posenc_runtime.kv.deployment import Deployment
 
@@ -30,11 +29,7 @@ class Rotary:
     def frequencies(self, scale_index: int) -> Frequencies:
         """What the keys of a scale are rotated with: float32 as the tables take them, held in float64."""
         scale = self.deployment.scales[scale_index]
-        found = (
-            Default().frequencies(self.own, scale)
-            if scale_index == 0
-            else self.deployment.method.frequencies(self.scaled, scale)
-        )
+        found = self.deployment.method.frequencies(self.own if scale_index == 0 else self.scaled, scale)
         return dataclasses.replace(found, inv_freq=found.inv_freq.float().double())
 
 

@@ -78,12 +78,59 @@ def test_check_refuses_in_one_line_and_exits_with_2(
     assert rule in err and len(err.strip().splitlines()) == 1 and not out
 
 
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0 + 0.01 * pair for pair in range(16)],
+    "long_factor": [1.0 + 2.0 * pair for pair in range(16)],
+    "original_max_position_embeddings": 256,
+}
+
+
+@pytest.fixture(scope="module")
+def longrope(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return save_tiny(
+        tmp_path_factory.mktemp("longrope"), "phi3", max_position_embeddings=2048, rope_parameters=LONGROPE,
+        original_max_position_embeddings=256, head_dim=32, hidden_size=128, num_key_value_heads=4,
+    )  # fmt: skip
+
+
+def test_a_longrope_checkpoint_says_its_own_factors_and_trained_length(
+    longrope: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    settings: dict[str, object] = {"model": str(longrope), "scaling": {"rope_type": "longrope", "scales": [1, 8]}}
+    status, out, _ = run(tmp_path, settings, "check")
+    assert status == 0
+    assert "trained on 256 tokens, serves 2048; longrope at scales 1, 8" in out
+    # sqrt(1 + ln 8 / ln 256) at both; the slowest pair goes from a factor of 1.15 to one of 31
+    assert out.count("1.1726") == 2 and "26.96 times" in out
+    status, out, _ = run(tmp_path, settings, "flags")
+    assert status == 0 and '"short_factor": [1.0, 1.01, ' in out and '"factor": 8.0' in out
+
+
+@pytest.mark.parametrize(
+    ("scaling", "rule"),
+    [
+        ({"rope_type": "yarn", "scales": [1, 8]}, "rope_type yarn is for checkpoints whose own rope_type is default"),
+        (
+            {"rope_type": "longrope", "scales": [1, 8], "short_factor": [1.0]},
+            "refused scaling.short_factor must hold 16 numbers, one for each pair, got 1",
+        ),
+    ],
+)
+def test_what_does_not_fit_a_longrope_checkpoint_is_refused(
+    scaling: dict[str, object], rule: str, longrope: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    status, _, err = run(tmp_path, {"model": str(longrope), "scaling": scaling}, "check")
+    assert status == 2 and rule in err
+
+
 def test_check_refuses_a_checkpoint_that_cannot_be_scaled(tmp_path: pathlib.Path) -> None:
     rope_parameters = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
     scaled = save_tiny(tmp_path / "model", rope_parameters=rope_parameters)
     status, _, err = run(tmp_path, {"model": str(scaled), "scaling": SCALING}, "check")
     assert status == 2
-    assert "refused model: posenc scales checkpoints whose own rope_type is default, got linear" in err
+    assert "refused model: posenc scales checkpoints whose own rope_type is default or longrope, got linear" in err
 
 
 def test_flags_prints_a_command_of_plain_vllm(model: pathlib.Path, tmp_path: pathlib.Path) -> None:

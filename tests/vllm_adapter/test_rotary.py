@@ -53,7 +53,7 @@ def test_where_attention_rotates_queries_and_keys_pass_and_no_table_is_made(monk
     from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 
     rotary.register()
-    monkeypatch.setattr(rotary, "_current_deployment", lambda: LINEAR)
+    monkeypatch.setattr(rotary, "current_deployment", lambda: LINEAR)
     monkeypatch.setattr(rotary, "is_fused", lambda _: True)
     monkeypatch.setattr(STATE, "rotaries", [])
     with set_current_vllm_config(VllmConfig()):

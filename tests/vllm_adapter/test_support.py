@@ -11,7 +11,13 @@ from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
-from posenc_runtime.vllm_adapter.support import Unsupported, refuse_cache_groups, refuse_checkpoint, refuse_unsupported
+from posenc_runtime.vllm_adapter.support import (
+    Unsupported,
+    refuse_cache_groups,
+    refuse_checkpoint,
+    refuse_method,
+    refuse_unsupported,
+)
 
 LLAMA = {"rope_type": "default", "rope_theta": 10000.0}
 
@@ -62,9 +68,14 @@ def test_architectures_that_only_the_transformers_backend_runs_are_refused_by_na
 @pytest.mark.parametrize(
     ("rope_parameters", "rule"),
     [
-        ({"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0}, "whose own rope_type is default, got llama3"),
-        ({"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0}, "whose own rope_type is default, got yarn"),
-        ({"rope_type": "longrope", "rope_theta": 1e4}, "whose own rope_type is default, got longrope"),
+        (
+            {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0},
+            "whose own rope_type is default or longrope, got llama3",
+        ),
+        (
+            {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0},
+            "whose own rope_type is default or longrope, got yarn",
+        ),
         (LLAMA | {"mrope_section": [16, 24, 24]}, "rope_parameters with mrope_section"),
         (LLAMA | {"use_fope": True}, "rope_parameters with use_fope"),
         (
@@ -138,6 +149,23 @@ def test_keys_that_our_kernels_lay_out_are_not_turned() -> None:
     recomputed = deployed(engine(), on_crossing="recompute")
     recomputed.additional_config[ATTENTION] = AttentionChoice(backend="bias").to_mapping()
     refuse_unsupported(recomputed)
+
+
+@pytest.mark.parametrize(
+    ("rope_type", "own", "rule"),
+    [
+        ("yarn", "longrope", "yarn is for checkpoints whose own rope_type is default, but .* longrope: .* longrope$"),
+        ("longrope", "default", "own rope_type is longrope, but .* default: choose one of default, dynamic, .*yarn$"),
+    ],
+)
+def test_a_method_that_is_not_for_a_checkpoint_is_refused(rope_type: str, own: str, rule: str) -> None:
+    refuse_method(own, own)
+    with pytest.raises(Unsupported, match=rule):
+        refuse_method(rope_type, own)
+    mismatched = deployed(engine(model_config__hf_text_config=config({"rope_type": own})))
+    mismatched.additional_config["posenc"]["rope_type"] = rope_type
+    with pytest.raises(Unsupported, match=rule):
+        refuse_unsupported(mismatched)
 
 
 def test_attention_is_not_made_to_rotate_where_it_cannot() -> None:

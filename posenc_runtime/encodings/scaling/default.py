@@ -13,6 +13,7 @@ from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Default:
     rope_type: ClassVar[str] = "default"
+    own_rope_type: ClassVar[str] = "default"
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
         exponent = torch.arange(0, spec.rotary_dim, 2, dtype=torch.float64) / spec.rotary_dim

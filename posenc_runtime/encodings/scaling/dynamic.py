@@ -16,6 +16,7 @@ from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dynamic:
     rope_type: ClassVar[str] = "dynamic"
+    own_rope_type: ClassVar[str] = "default"
     factor: float = 1.0
 
     def __post_init__(self) -> None:

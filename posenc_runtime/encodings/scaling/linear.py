@@ -12,6 +12,7 @@ from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Linear:
     rope_type: ClassVar[str] = "linear"
+    own_rope_type: ClassVar[str] = "default"
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
         return Frequencies(Default().frequencies(spec, scale).inv_freq / scale)

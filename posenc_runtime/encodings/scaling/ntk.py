@@ -15,6 +15,7 @@ from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ntk:
     rope_type: ClassVar[str] = "ntk"
+    own_rope_type: ClassVar[str] = "default"
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
         return Default().frequencies(stretched(spec, scale), scale)

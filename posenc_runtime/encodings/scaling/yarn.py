@@ -25,6 +25,7 @@ class Yarn:
     """
 
     rope_type: ClassVar[str] = "yarn"
+    own_rope_type: ClassVar[str] = "default"
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     attention_factor: float | None = None

@@ -121,3 +121,21 @@ def test_dynamic_with_factor_1_equals_ntk(head_dim: int, partial: float, theta: 
     dynamic = from_parameters("dynamic", {}).frequencies(spec, 4.0)
     ntk = from_parameters("ntk", {}).frequencies(spec, 4.0)
     assert torch.equal(dynamic.inv_freq, ntk.inv_freq)
+
+
+@pytest.mark.parametrize(("head_dim", "partial", "theta", "trained"), SHAPES)
+@pytest.mark.parametrize(
+    "parameters",
+    [pytest.param({"factor": 32.0}, id="factor"), pytest.param({"attention_factor": 1.5}, id="attention-factor")],
+)
+@pytest.mark.parametrize(("scale", "seq_len"), [(1.0, 0), (1.5, 1), (32.0, 1)], ids=["short", "little-long", "long"])
+def test_longrope_equals_transformers_longrope_on_either_side_of_the_trained_length(
+    head_dim: int, partial: float, theta: float, trained: int, parameters: dict[str, float], scale: float, seq_len: int
+) -> None:
+    draw = torch.Generator().manual_seed(0)
+    pairs = int(head_dim * partial) // 2
+    short, long = ((1 + spread * torch.rand(pairs, generator=draw)).tolist() for spread in (0.2, 40.0))
+    lists = {"short_factor": short, "long_factor": long}
+    shape = (head_dim, partial, theta, trained)
+    expected = theirs("longrope", shape, trained + seq_len, **lists, **{"factor": 32.0} | parameters)
+    assert_ours_equals("longrope", scale, shape, expected, **lists, **parameters)

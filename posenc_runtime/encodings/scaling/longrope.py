@@ -1,0 +1,73 @@
+"""LongRoPE (Ding et al. 2024, arXiv:2402.13753), as the checkpoints say that were tuned with it (Phi-3, Phi-4).
+
+They hold two lists of factors, one for each pair: the short ones are their own rotation, up to the trained length, and
+the long ones that of every longer request. So one scale above 1 is enough: the longest length by the trained one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+
+from posenc_runtime.encodings.scaling.default import Default
+from posenc_runtime.encodings.spec import Frequencies, RotarySpec
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LongRope:
+    """Each pair is slowed by a number of its own, and the attention factor is that of the longest length at any scale.
+
+    Attributes:
+        short_factor, long_factor: of each pair, ``[rotary_dim // 2]``; what its frequency is divided by at scale 1, and
+            at all others.
+        factor: longest length by trained length, of which the attention factor is made.
+        attention_factor: replaces ``sqrt(1 + ln(factor) / ln(trained length))`` (section 4.1).
+        short_mscale, long_mscale: replace it at scale 1, and at all others.
+    """
+
+    rope_type: ClassVar[str] = "longrope"
+    own_rope_type: ClassVar[str] = "longrope"
+    short_factor: Sequence[float] = ()
+    long_factor: Sequence[float] = ()
+    factor: float | None = None
+    attention_factor: float | None = None
+    short_mscale: float | None = None
+    long_mscale: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("short_factor", "long_factor"):
+            if (smallest := min(getattr(self, name), default=1.0)) <= 0:
+                raise ValueError(f"{name} must hold numbers greater than 0, got {smallest}")
+        if self.factor is not None and self.factor < 1:
+            raise ValueError(f"factor must be at least 1, got {self.factor}")
+        for name in ("attention_factor", "short_mscale", "long_mscale"):
+            if (given := getattr(self, name)) is not None and given <= 0:
+                raise ValueError(f"{name} must be greater than 0, got {given}")
+
+    def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
+        """
+        Raises:
+            ValueError: when there is not one factor for each pair, or nobody says what the attention factor is.
+        """
+        name, mscale = ("short_factor", self.short_mscale) if scale == 1 else ("long_factor", self.long_mscale)
+        factors = getattr(self, name)
+        if len(factors) != spec.rotary_dim // 2:
+            raise ValueError(f"{name} must hold {spec.rotary_dim // 2} numbers, one for each pair, got {len(factors)}")
+        inv_freq = Default().frequencies(spec, scale).inv_freq / torch.tensor(factors, dtype=torch.float64)
+        return Frequencies(inv_freq, self._attention_factor(spec) if mscale is None else mscale)
+
+    def _attention_factor(self, spec: RotarySpec) -> float:
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.factor is None:
+            raise ValueError(
+                "factor must be given where attention_factor is not: the longest length by the trained one"
+            )
+        return math.sqrt(1 + math.log(self.factor) / math.log(spec.original_max_position_embeddings))
+
+
+SCALING = LongRope
