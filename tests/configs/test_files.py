@@ -19,6 +19,7 @@ PROMISED = {
     "qwen3-yarn.yaml": (32768, 131072, "yarn"),
     "llama3-dynamic.yaml": (8192, 32768, "dynamic"),
     "mistral-linear.yaml": (32768, 65536, "linear"),
+    "phi4-longrope.yaml": (4096, 131072, "longrope"),
 }
 # file: served length, of checkpoints without rotary embeddings
 UNROTATED = {"bloom-alibi.yaml": 8192, "counting-cope.yaml": 640}
