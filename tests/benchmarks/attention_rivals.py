@@ -14,6 +14,7 @@ from posenc_runtime.kernels.cpu import attention
 from posenc_runtime.kernels.window import Window
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from tests.benchmarks.attention_step import Step
+from tests.benchmarks.gates import moved_to
 from tests.benchmarks.stock_attention import StockAttention
 from tests.references.alibi import alibi_attention, alibi_slopes
 from tests.references.cope import cope_attention_of_the_repository
@@ -111,7 +112,7 @@ def _cope(step: Step, caches: list[Tensor], gate: float) -> Rival:
     scale, head_dim = step.layer.scale, step.layer.head_dim
     table = torch.randn(head_dim, NPOS, generator=torch.Generator().manual_seed(1))
     cope, counts = attention.TabledCope(table, scale), torch.zeros(2, dtype=torch.int64)
-    query, (keys, values, slots) = step.query(_moved_to(gate)), step.new()
+    query, (keys, values, slots) = step.query(moved_to(gate)), step.new()
     out = torch.empty_like(query)
 
     def attend(layer: int) -> None:
@@ -120,13 +121,3 @@ def _cope(step: Step, caches: list[Tensor], gate: float) -> Rival:
 
     reference = functools.partial(cope_attention_of_the_repository, table=table.double().T)
     return Rival(cope_name(gate), attend, query, out, reference)
-
-
-def _moved_to(gate: float) -> float:
-    """By how much normal scores of variance 1 have to be moved for their sigmoids to have that mean."""
-    scores = torch.special.ndtri((torch.arange(1000, dtype=torch.float64) + 0.5) / 1000)
-    low, high = -50.0, 50.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if (scores + middle).sigmoid().mean() < gate else (low, middle)
-    return middle
