@@ -77,3 +77,22 @@ LOGITS_BETTER_THAN_TABLES = {"bfloat16": 2.5, "float16": 15.0, "float32": 10_000
 
 # A float32 table's angle is a float32 product, rounded by 2^-24 of it; so is the frequency, but alike in both.
 TABLE_ANGLE_RELATIVE = 2.0**-24
+
+# Two numbers that differ in the last bits of float32, each rounded to bfloat16: at most one unit of their last place.
+BFLOAT16_LAST_BIT = 2.0**-7
+
+# Rotated by cosines and sines in bfloat16, products rounded to it, too, against exact angles: error norm over norm.
+# Each of the roundings is 1.7e-3 rms. One wrong row in a few thousand is as much.
+ROTATED_BY_BFLOAT16_TABLE = 2.0**-6
+
+# One output of attention in bfloat16 against float32 inside, as a part of its own norm: weights and outputs are rounded
+# by 1.1e-3 rms each. Seen: 3.7e-3 for 2 to 8,192 keys. One wrong key among some hundreds is more.
+ATTENTION_ROW_BFLOAT16 = 2.0**-6
+
+# The same of CoPE in eager torch, whose logits are rounded to bfloat16 as well: some output in thousands is wrong by
+# that much more. Seen: 3.4e-2. It tells conventions apart, not single keys.
+ATTENTION_ROW_EAGER_BFLOAT16 = 2.0**-3
+
+# Logit errors over those with float32 tables, where rounding queries and keys to bfloat16 makes nearly all of both:
+# that is not the same to the last digit.
+LOGITS_OVER_TABLES = 1.01

@@ -1,0 +1,129 @@
+"""Kernels on an H200, as shares of its bandwidth and in turns with vLLM's: ``python -m tests.benchmarks.gpu``."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import pathlib
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from tests.benchmarks.gpu import device, report, worker
+from tests.benchmarks.gpu.report import Run
+from tests.benchmarks.gpu.rows import Row, State
+from tests.benchmarks.gpu.trial import Trial
+from tests.benchmarks.gpu.trials import SUBJECTS, trials
+
+RESULTS = pathlib.Path("tests/benchmarks/results")
+_ROUNDS, _WARM_UPS = 30, 3
+_REHEARSED_ROUNDS, _REHEARSED_WARM_UPS = 2, 1
+_console = Console(soft_wrap=True)
+
+
+def main(
+    only: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(SUBJECTS)}; may be repeated.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Measured rounds of a trial.")] = None,
+    limit: Annotated[float, typer.Option(min=1, help="Seconds that all of it may take.")] = 450.0,
+    trial_limit: Annotated[float, typer.Option(min=1, help="Seconds that one trial may take.")] = 150.0,
+    rehearse: Annotated[bool, typer.Option("--rehearse", help="Run all of it at tiny shapes on the CPU.")] = False,
+    out: Annotated[
+        pathlib.Path | None,
+        typer.Option(help="Where the result goes: OUT.json and OUT.md. A date and the device when left out."),
+    ] = None,
+) -> None:
+    """Measure every kernel on an H200, and say which targets are reached.
+
+    Without one, list what would be measured, and why it is not. Ends with 1 if anything failed; a target that is missed
+    is a result.
+    """
+    subjects = only or SUBJECTS
+    if unknown := set(subjects) - set(SUBJECTS):
+        raise typer.BadParameter(f"--only must be one of {', '.join(SUBJECTS)}, got {', '.join(sorted(unknown))}")
+    sizes = worker.sizes_of(rehearse)
+    asked = [trial for trial in trials(sizes) if trial.subject in subjects]
+    why = None if rehearse else device.missing()
+    if why is not None:
+        rows = [row.skipped(why) for trial in asked for row in trial.rows]
+        _say(report.not_measured(rows))
+        return
+    facts = {} if rehearse else _facts()
+    run = Run(sizes, rounds or (_REHEARSED_ROUNDS if rehearse else _ROUNDS), rehearse, facts)
+    with _place(out, rehearse) as place:
+        rows = _measure(asked, run, place, _REHEARSED_WARM_UPS if rehearse else _WARM_UPS, limit, trial_limit)
+        if not rehearse:
+            run.facts.update(_clocks("after"))
+        files = report.write(place, run, rows)
+        _say([report.table(rows).as_markdown(), *report.remarks(run, rows)])
+        if place == out or not rehearse:
+            _say([f"wrote {file}" for file in files])
+    if any(row.state == State.failed for row in rows):
+        raise typer.Exit(1)
+
+
+def _measure(
+    asked: Sequence[Trial], run: Run, place: pathlib.Path, warm_ups: int, limit: float, trial_limit: float
+) -> list[Row]:
+    """All rows, written whenever some have come: what is there is kept if the run is ended from outside."""
+    found = {trial.name: trial.rows for trial in asked}
+    began = time.monotonic()
+    clocks: list[str] = []
+
+    def tell(name: str, rows: tuple[Row, ...] | None) -> None:
+        said = [f"{name} ..."]
+        if rows is not None:
+            found[name] = rows
+            if not run.is_rehearsal:
+                clocks.append(device.looked_at().get("SM clock", "unknown"))
+                run.facts["SM clock after trials"] = ", ".join(dict.fromkeys(clocks))
+            report.write(place, run, [row for rows in found.values() for row in rows])
+            said = [f"    {report.in_a_line(row)}" for row in rows]
+        for line in said:
+            _console.print(f"{time.monotonic() - began:5.0f} s  {line}", highlight=False, markup=False)
+
+    worker.run(
+        asked,
+        tell,
+        is_rehearsal=run.is_rehearsal,
+        rounds=run.rounds,
+        warm_ups=warm_ups,
+        limit=limit,
+        trial_limit=trial_limit,
+    )
+    return [row for rows in found.values() for row in rows]
+
+
+@contextlib.contextmanager
+def _place(out: pathlib.Path | None, is_rehearsal: bool) -> Iterator[pathlib.Path]:
+    """Where the result goes; that of a rehearsal nowhere for long, if nobody asks for it."""
+    if out is not None:
+        yield out
+    elif is_rehearsal:
+        with tempfile.TemporaryDirectory(prefix="posenc-rehearsal-") as folder:
+            yield pathlib.Path(folder) / "rehearsal"
+    else:
+        today = datetime.datetime.now(datetime.UTC).date().isoformat()
+        yield RESULTS / f"{today}-{device.short_name()}-kernels"
+
+
+def _facts() -> dict[str, str]:
+    looked_at = device.looked_at()
+    fixed = {name: looked_at[name] for name in device.FIXED if name in looked_at}
+    return {"GPU": device.name()} | fixed | _clocks("before")
+
+
+def _clocks(when: str) -> dict[str, str]:
+    return {f"{name} {when}": value for name, value in device.looked_at().items() if name not in device.FIXED}
+
+
+def _say(paragraphs: Sequence[str]) -> None:
+    for paragraph in paragraphs:
+        _console.print(f"{paragraph}\n", highlight=False, markup=False)
+
+
+if __name__ == "__main__":
+    typer.run(main)
