@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,7 @@ class Rerotation:
         ]
         for caches, layout in self._groups:
             layout.check(caches)
+        self._device = next(iter(kv_caches.values())).device
         self._changes: dict[tuple[int, int], ScaleChange] = {}
 
     def apply(self, rotation: Rotation) -> None:
@@ -71,11 +73,13 @@ class Rerotation:
     def _change(self, from_index: int, to_index: int) -> ScaleChange:
         key = (from_index, to_index)
         if key not in self._changes:
-            self._changes[key] = ScaleChange.between(
+            change = ScaleChange.between(
                 self._rotary.frequencies(from_index),
                 self._rotary.frequencies(to_index),
                 factor_on_keys=self._factor_on_keys,
             )
+            # Once, for a copy from pageable memory waits for all that the device has to do.
+            self._changes[key] = dataclasses.replace(change, phases=change.phases.to(self._device))
         return self._changes[key]
 
     def _layout(self, kv_caches: Mapping[str, Tensor], group: KVCacheGroupSpec) -> KeyLayout:
