@@ -1,0 +1,116 @@
+"""The benchmark of kernels on a GPU, where there is none: every row's code runs, and nothing is said to be measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+import typer
+
+from tests.benchmarks.gpu import __main__ as program
+from tests.benchmarks.gpu import device, worker
+from tests.benchmarks.gpu.compiled import Compiled
+from tests.benchmarks.gpu.rows import Row
+from tests.benchmarks.gpu.sizes import H200, TINY
+from tests.benchmarks.gpu.trials import SUBJECTS, trials
+from tests.benchmarks.intervals import Estimate
+
+KERNEL = Compiled("_rotary_store_kernel", registers=64, spills=0, num_warps=4, shared_bytes=2048)
+SAID_BY_NVIDIA_SMI = "580.159.04, 143771, 345, 3201, 31, 77.15\n"
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_without_a_gpu_every_row_is_listed_with_the_reason_and_nothing_is_written(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(out=tmp_path / "result")
+    printed = capsys.readouterr().out
+    for row in rows_of(trials(H200)):
+        assert f"- {row.name}, {row.quantity}: needs an NVIDIA GPU, and torch finds none\n" in printed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_gpu_than_the_one_that_the_targets_are_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H100 80GB HBM3")
+    assert (
+        device.missing() == "needs an NVIDIA H200, for which the targets are, and torch finds an NVIDIA H100 80GB HBM3"
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    assert device.missing() is None and device.short_name() == "h200"
+
+
+def test_a_rehearsal_answers_every_row_or_says_what_it_lacks(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(rehearse=True, out=tmp_path / "new" / "rehearsal")
+    written = json.loads((tmp_path / "new" / "rehearsal.json").read_text())
+    assert written["rehearsal"] is True
+    assert [row["name"] for row in written["rows"]] == [row.name for row in rows_of(trials(TINY))]
+    assert {row["why"] for row in written["rows"] if row["state"] == "skipped"} == {
+        "vLLM's kernel needs CUDA",
+        "torch counts what is allocated on CUDA only",
+    }
+    assert all(row["value"] for row in written["rows"] if row["state"] != "skipped")
+    markdown = (tmp_path / "new" / "rehearsal.md").read_text()
+    assert "Nothing here is a measurement." in markdown and "python -m tests.benchmarks.gpu" in markdown
+    assert "Skipped:\n\n- rotary_store" in capsys.readouterr().out
+
+
+def test_a_result_names_the_device_and_its_clocks_and_what_failed_ends_the_run_with_one(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "missing", lambda: None)
+    monkeypatch.setattr(device, "name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(device, "looked_at", lambda: device.read(SAID_BY_NVIDIA_SMI))
+
+    def answered(asked: Sequence[Any], tell: worker.Tell, **options: Any) -> None:
+        for trial in asked:
+            tell(trial.name, None)
+            first, *others = trial.rows
+            measured = first.measured(Estimate(0.5, 0.4, 0.6), seconds=(1e-3,), moved=10**9, kernels=(KERNEL,))
+            tell(trial.name, (measured, *(row.failed("on purpose") for row in others)))
+
+    monkeypatch.setattr(worker, "run", answered)
+    run(only=["copy"], out=tmp_path / "copied")
+    with pytest.raises(typer.Exit):
+        run(only=["rotary_store"], out=tmp_path / "rotated")
+    written = json.loads((tmp_path / "rotated.json").read_text())
+    assert written["device"]["GPU"] == "NVIDIA H200" and written["device"]["SM clock after"] == "345 MHz"
+    assert written["rows"][0]["kernels"] == [dataclasses.asdict(KERNEL)] and written["rounds"] == 30
+    markdown = (tmp_path / "rotated.md").read_text()
+    assert " GiB, " in markdown
+    assert "NVIDIA H200, driver 580.159.04, 143771 MiB of GPU memory, SM clock before 345 MHz" in markdown
+    assert "Failed:\n\n- rotary_store, 8,192 tokens, times as fast as vLLM's" in markdown
+    assert "0 of 1 targets reached that were measured." in markdown and f"; {KERNEL}" in markdown
+
+
+def test_an_unknown_subject_is_refused() -> None:
+    with pytest.raises(typer.BadParameter, match=r"--only must be one of copy, rotary_store, .*, got rope"):
+        run(only=["copy", "rope"])
+
+
+def test_every_subject_can_be_asked_for_and_no_two_trials_share_a_name() -> None:
+    for sizes in (H200, TINY):
+        found = trials(sizes)
+        assert {trial.subject for trial in found} == set(SUBJECTS)
+        assert len({trial.name for trial in found}) == len(found)
+
+
+def run(**arguments: Any) -> None:
+    defaults = {"only": None, "rounds": None, "limit": 450.0, "trial_limit": 120.0, "rehearse": False, "out": None}
+    program.main(**(defaults | arguments))
+
+
+def rows_of(asked: Sequence[Any]) -> list[Row]:
+    return [row for trial in asked for row in trial.rows]

@@ -1,0 +1,122 @@
+"""What is timed has been seen to compute what it should, and rivals take turns."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from posenc_runtime.kernels import ops
+from tests.benchmarks.gpu import timing
+from tests.benchmarks.gpu.rows import State, at_least
+from tests.benchmarks.gpu.sizes import TINY
+from tests.benchmarks.gpu.timing import WallClock
+from tests.benchmarks.gpu.trial import Question, Rival, Stage, Timed, Times, faster, share_of_copy, slower
+from tests.benchmarks.gpu.trials import trials
+
+STAGE = Stage(torch.device("cpu"), WallClock(), TINY, rounds=2, warm_ups=0)
+
+
+def test_a_kernel_that_computes_something_else_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unrotated(query: Any, key: Any, value: Any, kv_cache: Any, *others: Any) -> None: ...
+
+    monkeypatch.setattr(ops, "rotary_store", unrotated)
+    row = next(iter(trial_of("rotary_store", "prompt").answer(STAGE)))
+    assert row.state == State.failed and row.why.startswith("rotary_store: Wrong: a rotated number is wrong by")
+    assert row.value is None and row.seconds == ()
+
+
+@pytest.mark.parametrize("subject", ["bias", "cope", "rerotate"])
+def test_what_does_nothing_is_not_timed_either(subject: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("bias_attention", "cope_attention", "rerotate"):
+        monkeypatch.setattr(ops, name, lambda *arguments: None)
+    row = next(iter(next(trial for trial in trials(TINY) if trial.subject == subject).answer(STAGE)))
+    assert row.state == State.failed and "Wrong: " in row.why
+
+
+def test_one_rival_that_fails_leaves_the_others_rows() -> None:
+    def broken(stage: Stage, setting: None) -> Rival:
+        raise RuntimeError("on purpose")
+
+    def sound(stage: Stage, setting: None) -> Rival:
+        return Rival(lambda layer: None, num_calls=2, moved=10)
+
+    trial = Timed(
+        "test",
+        "test",
+        lambda stage: None,
+        {"copy": sound, "ours": sound, "theirs": broken},
+        [share_of_copy("row", "ours"), faster("row", "ours", "theirs", at_least(1))],
+    )
+    share, speed = trial.answer(STAGE)
+    assert share.state == State.measured and len(share.seconds) == len(share.others["copy"]) == 2
+    assert speed.state == State.failed and speed.why == "theirs: RuntimeError: on purpose"
+
+
+def test_rows_follow_from_times_round_by_round() -> None:
+    ours, theirs = (
+        Times(Rival(lambda layer: None, moved=moved), seconds)
+        for moved, seconds in ((300, [1.0, 2.0]), (600, [1.5, 1.0]))
+    )
+
+    def values(question: Question) -> list[float]:
+        return question.values(ours, theirs)
+
+    assert values(share_of_copy("", "ours")) == [300 / 400, 150 / 600]
+    assert values(faster("", "ours", "theirs")) == [1.5, 0.5]
+    assert values(slower("", "ours", "theirs")) == [1 / 1.5, 2.0]
+
+
+def test_rivals_take_turns_and_the_order_alternates() -> None:
+    calls: list[str] = []
+    works = {name: (lambda name=name: calls.append(name)) for name in "ab"}  # type: ignore[misc]
+    seconds = timing.in_turns(works, WallClock(), rounds=2, warm_ups=1)
+    assert "".join(calls) == "baabba"
+    assert [len(samples) for samples in seconds.values()] == [2, 2]
+
+
+def test_a_device_times_a_replay_with_cold_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(timing, "torch", pretended_cuda(calls))
+    clock = timing.DeviceClock(64)
+    replay = clock.prepare(lambda: calls.append("work"), is_captured=True)
+    assert calls == ["work", "wait", "capture", "work", "captured"]
+    calls.clear()
+    assert clock.seconds(replay) == 0.002
+    assert calls == ["flush", "record", "replay", "record", "wait"]
+    assert clock.prepare(calls.clear, is_captured=False) == calls.clear
+
+
+def pretended_cuda(calls: list[str]) -> Any:
+    event = types.SimpleNamespace(
+        record=lambda: calls.append("record"), synchronize=lambda: calls.append("wait"), elapsed_time=lambda other: 2.0
+    )
+
+    @contextlib.contextmanager
+    def capture(graph: Any) -> Iterator[None]:
+        calls.append("capture")
+        yield
+        calls.append("captured")
+
+    return types.SimpleNamespace(
+        ones=lambda *size, **options: types.SimpleNamespace(sum=lambda: calls.append("flush")),
+        float32=None,
+        cuda=types.SimpleNamespace(
+            Event=lambda enable_timing: event,
+            CUDAGraph=lambda: types.SimpleNamespace(replay=lambda: calls.append("replay")),
+            graph=capture,
+            synchronize=lambda: calls.append("wait"),
+        ),
+    )
+
+
+def trial_of(subject: str, part: str) -> Timed:
+    """The first trial of a subject that names a part, or of ``rotary_store`` its prompt or its lone tokens."""
+    found = [trial for trial in trials(TINY) if trial.subject == subject]
+    trial = next(trial for trial in found if part in trial.name or (part == "prompt" and "lone" not in trial.name))
+    assert isinstance(trial, Timed)
+    return trial
