@@ -72,6 +72,7 @@ class _OwnKernels(TritonAttentionImpl):
     """
 
     kind: ClassVar[Kind]
+    _is_prepared = False
 
     def __init__(self, *stock: Any, asked: Asked, choice: AttentionChoice) -> None:
         super().__init__(*stock)
@@ -87,6 +88,11 @@ class _OwnKernels(TritonAttentionImpl):
         Args:
             kv_cache: ``[num_blocks, num_kv_heads, block_size, 2 * head_dim]``.
         """
+        self.keep_beside(kv_cache)
+        self._is_prepared = True
+
+    def keep_beside(self, kv_cache: Tensor) -> None:
+        """Make what this layer keeps beside a cache."""
 
     def forward(
         self,
@@ -102,6 +108,9 @@ class _OwnKernels(TritonAttentionImpl):
     ) -> Tensor:
         if attn_metadata is None:  # while vLLM measures memory
             return output.fill_(0)
+        if not self._is_prepared:
+            # Measuring what its graphs take, vLLM runs a step over a small cache of which no connector hears.
+            self.prepare(kv_cache)
         assert attn_metadata.causal is True, "our kernels attend to earlier keys"
         keys, values = kv_cache[..., : self.head_size], kv_cache[..., self.head_size :]
         self.attend(query, keys, values, batch_of(attn_metadata), output)
@@ -118,7 +127,7 @@ class BiasImpl(_OwnKernels):
     _form: BiasForm
     _window: Window | None = None
 
-    def prepare(self, kv_cache: Tensor) -> None:
+    def keep_beside(self, kv_cache: Tensor) -> None:
         self._form = on_device(self.asked.form(self.num_heads), kv_cache.device)
         if self.choice.window_tolerance and not isinstance(self._form, Flat | Table):
             norms = torch.zeros(kv_cache.shape[:3], device=kv_cache.device)
@@ -141,7 +150,7 @@ class CopeImpl(_OwnKernels):
     kind = "cope"
     _cope: Cope
 
-    def prepare(self, kv_cache: Tensor) -> None:
+    def keep_beside(self, kv_cache: Tensor) -> None:
         assert self.asked.cope is not None
         cope = self.asked.cope()
         self._cope = Cope(cope.pos_emb.to(kv_cache).contiguous(), cope.qe_scale)

@@ -55,9 +55,10 @@ class Step:
         places = torch.arange(LENGTHS[request])
         return self.table[request, places // BLOCK_SIZE].long() * BLOCK_SIZE + places % BLOCK_SIZE
 
-    def run(self, impl: Any) -> Tensor:
+    def run(self, impl: Any, *, prepared: bool = True) -> Tensor:
         layer = types.SimpleNamespace(_k_scale=None, _v_scale=None)
-        impl.prepare(self.cache)
+        if prepared:
+            impl.prepare(self.cache)
         for request in range(2):
             impl.do_kv_cache_update(layer, self.keys[request], self.values[request], self.cache, self.slots(request))
         metadata = types.SimpleNamespace(
@@ -115,6 +116,21 @@ def test_nothing_is_attended_to_while_memory_is_measured() -> None:
     impl = made(cuda.BiasImpl, Asked(alibi_slopes=SLOPES))
     output = torch.ones(3, len(SLOPES), HEAD_DIM)
     assert not impl.forward(None, output, None, None, None, None, output).any()
+
+
+@pytest.mark.parametrize("kind", ["bias", "cope"])
+def test_a_step_may_come_before_the_cache_is_registered_and_the_registered_one_counts(kind: str) -> None:
+    # vLLM measures what its CUDA graphs take with a small cache of their own, which connectors never see.
+    pos_emb = torch.randn(HEAD_DIM, 16, generator=torch.Generator().manual_seed(1))
+    asked = Asked(alibi_slopes=SLOPES) if kind == "bias" else Asked(encoding="cope", cope=lambda: Cope(pos_emb, 1.0))
+    impl = made(cuda.BiasImpl if kind == "bias" else cuda.CopeImpl, asked, window_tolerance=1e-3)
+    measured = Step().run(impl, prepared=False)
+    assert measured.isfinite().all()
+    step = Step()
+    step.cache = torch.zeros(20, BLOCK_SIZE, NUM_KV_HEADS, 2 * HEAD_DIM).transpose(1, 2)
+    assert torch.equal(step.run(impl), measured)
+    if kind == "bias":
+        assert impl._window.key_norms.shape == step.cache.shape[:3]
 
 
 @pytest.mark.parametrize(
