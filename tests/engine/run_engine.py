@@ -11,9 +11,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-# Equal threads on both sides, so that sums round equally; and scheduler and worker in one process, which starts in a
-# third of the time. The tests over HTTP run them apart, as the server does.
-_ONE_PROCESS = {"VLLM_CPU_OMP_THREADS_BIND": "0", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+from tests.engine import device
+
+# Scheduler and worker in one process start in a third of the time. The tests over HTTP run them apart, as the server
+# does.
+_ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,22 +49,48 @@ def run_engine(
     result = folder / "result.json"
     log = folder / "engine.log"
     result.unlink(missing_ok=True)
-    job.write_text(json.dumps({"model": str(model), "arguments": arguments, "batches": batches, "result": str(result)}))
+    asked = {"model": str(model), "arguments": device.ENGINE | arguments, "batches": batches, "result": str(result)}
+    job.write_text(json.dumps(asked))
+    workers = arguments.get("tensor_parallel_size", 1) * arguments.get("pipeline_parallel_size", 1)
     settings = {"VLLM_LOGGING_LEVEL": "INFO", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"} | _ONE_PROCESS
+    settings |= device.environment(workers)
     if plugins is not None:
         settings["VLLM_PLUGINS"] = plugins
     with log.open("w") as stream:
-        status = subprocess.run(
+        subprocess.run(
             [sys.executable, "-m", module, str(job)],
             stdout=stream,
             stderr=subprocess.STDOUT,
             env=os.environ | settings | (environment or {}),
             timeout=900,
             check=False,
-        ).returncode
-    if status or not result.exists():
+        )
+    if not result.exists():  # an engine that has answered may stop as it likes
         raise EngineFailed(log.read_text()[-6000:])
     return [[Answer(**answer) for answer in batch] for batch in json.loads(result.read_text())["answers"]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ran:
+    """How an engine ran, as it says itself.
+
+    Attributes:
+        model_runner: 1 or 2, of vLLM's.
+        cudagraph_mode: vLLM's name for it.
+        graphs: CUDA graphs that it captured.
+        attention: the backends of its layers; not known where workers run apart.
+    """
+
+    model_runner: int
+    async_scheduling: bool
+    cudagraph_mode: str
+    graphs: int
+    attention: list[str]
+
+
+def how_it_ran(folder: pathlib.Path) -> Ran:
+    """How the engine ran that ran in a folder."""
+    return Ran(**json.loads((folder / "result.json").read_text())["ran"])
 
 
 def counted(folder: pathlib.Path, metric: str) -> float:
@@ -104,8 +132,27 @@ def run_job(job: dict[str, Any]) -> None:
     }
     pool = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
     in_use = pool.num_gpu_blocks - 1 - pool.get_num_free_blocks()  # vLLM's null block is never free
-    result = {"answers": answers, "counters": counters, "blocks_in_use": in_use}
+    result = {
+        "answers": answers,
+        "counters": counters,
+        "blocks_in_use": in_use,
+        "ran": _ran(llm.llm_engine.vllm_config),
+    }
     pathlib.Path(job["result"]).write_text(json.dumps(result))
+
+
+def _ran(vllm_config: Any) -> dict[str, Any]:
+    from vllm.compilation.counter import compilation_counter
+
+    compilation = vllm_config.compilation_config
+    layers = compilation.static_forward_context.values()
+    return {
+        "model_runner": 2 if vllm_config.use_v2_model_runner else 1,
+        "async_scheduling": bool(vllm_config.scheduler_config.async_scheduling),
+        "cudagraph_mode": compilation.cudagraph_mode.name,
+        "graphs": compilation_counter.num_cudagraph_captured,
+        "attention": sorted({layer.attn_backend.get_name() for layer in layers if hasattr(layer, "attn_backend")}),
+    }
 
 
 def _answer(output: Any) -> dict[str, Any]:

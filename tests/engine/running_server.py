@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from tests.benchmarks.servers import Command, running
+from tests.engine import device
 
 
 @contextlib.contextmanager
@@ -23,7 +24,7 @@ def running_server(
         ServerFailed: when it refuses to start; the message is the end of its log.
     """
     file = folder / "deployment.yaml"
-    file.write_text(yaml.safe_dump(settings))
+    file.write_text(yaml.safe_dump(settings | {"engine": device.ENGINE | settings.get("engine", {})}))
     posenc = str(pathlib.Path(sys.executable).with_name("posenc"))
     arguments = (posenc, "serve", "--config", str(file), "--set", "server.port={port}", "--verbose")
     with running(Command(arguments, environment or {})) as address:

@@ -57,7 +57,9 @@ def arguments(backend: Backend, window_tolerance: float) -> dict[str, Any]:
         on_crossing="pin",
         allow_beyond_trained=True,
     )
-    return engine_arguments(deployment, ENGINE, AttentionChoice(backend=backend, window_tolerance=window_tolerance))
+    return engine_arguments(
+        deployment, ENGINE, AttentionChoice(backend=backend, window_tolerance=window_tolerance, needs="bias")
+    )
 
 
 def test_alibi_through_our_backend_answers_as_transformers_and_as_stock_vllm(
@@ -88,8 +90,8 @@ def test_with_no_tolerance_every_block_is_read(
 
 def assert_as_transformers(oracle: Oracle, prompt: list[int], answer: Answer) -> None:
     # transformers computes BLOOM's activation by a polynomial, and Falcon's distances in bfloat16, exact up to 256.
-    greedy, expected = oracle.score(prompt, answer.token_ids)
-    assert answer.token_ids == greedy
+    choices, expected = oracle.score(prompt, answer.token_ids)
+    assert answer.token_ids == choices
     assert largest_difference(answer.logprobs, expected) < LOGPROB_OTHER_ACTIVATION
 
 

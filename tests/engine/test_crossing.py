@@ -11,6 +11,7 @@ from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.engine_args import engine_arguments
 from tests.checkpoints import TRAINED
 from tests.engine.conftest import PromptMaker
+from tests.engine.device import needs_workers
 from tests.engine.run_engine import Answer, blocks_in_use, counted, run_engine
 from tests.engine.transformers_oracle import Oracle
 from tests.engine.unrotated_oracle import UnrotatedOracle
@@ -114,24 +115,21 @@ def test_a_crossing_spread_over_steps_gives_the_same_answers(
             assert_answers_as_unrotated(oracle, request, answer)
 
 
+@needs_workers(2)
 @pytest.mark.parametrize(
-    ("parallel", "environment"),
+    "parallel",
     [
-        ({"tensor_parallel_size": 2, "enforce_eager": True}, {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}),
+        {"tensor_parallel_size": 2, "enforce_eager": True},
         # In eager mode stock vLLM's CPU runner fails with two stages: it skips the warm-up that they need.
-        ({"pipeline_parallel_size": 2, "enforce_eager": False}, {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}),
+        {"pipeline_parallel_size": 2, "enforce_eager": False},
     ],
     ids=["tensor", "pipeline"],
 )
 def test_two_workers_answer_as_an_unrotated_cache_would(
-    parallel: dict[str, Any],
-    environment: dict[str, str],
-    tiny: pathlib.Path,
-    prompts: PromptMaker,
-    tmp_path: pathlib.Path,
+    parallel: dict[str, Any], tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     asked = batches(prompts)
-    answers = run_engine(tiny, arguments("yarn", **parallel), asked, environment=environment, folder=tmp_path)
+    answers = run_engine(tiny, arguments("yarn", **parallel), asked, folder=tmp_path)
     oracle = UnrotatedOracle(tiny, "yarn", SCALES)
     for batch, said in zip(asked, answers, strict=True):
         for request, answer in zip(batch, said, strict=True):

@@ -16,17 +16,22 @@ from prometheus_client.parser import text_string_to_metric_families
 from transformers import AutoModelForCausalLM
 
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
+from posenc_runtime.vllm_adapter.attention.needs import needed_by
 from posenc_runtime.vllm_adapter.engine_args import engine_arguments
 from posenc_runtime.zoo.model import register
-from posenc_runtime.zoo.model.positions import available
+from posenc_runtime.zoo.model.positions import available, encoding
 from tests.checkpoints import save_tiny
+from tests.engine.device import environment, most_workers
+from tests.engine.greedy import Said, greedy
 from tests.engine.run_engine import counted, run_engine
 from tests.engine.running_server import running_server
 from tests.tolerance import LOGPROB_FLOAT32
 
 NEW_TOKENS = 64
 LENGTHS = (3, 70, 150, 33, 97, 64, 30, 90)
-SPLIT = ("cope", "kerple_log", "t5", "transformer_xl")  # over two workers: they have numbers for each head, or a kernel
+# Over two workers, where there are two: they have numbers for each head, or a kernel.
+SPLIT = ("cope", "kerple_log", "t5", "transformer_xl")
 # With a kernel that another one over HTTP has, too, or none: an engine in one process says as much, and starts sooner.
 IN_ONE_PROCESS = ("alibi_sqrt", "kerple_power", "none", "sinusoidal", "xpos")
 ENGINE: dict[str, Any] = {
@@ -38,7 +43,6 @@ ENGINE: dict[str, Any] = {
     "kv_cache_memory_bytes": 2**26,
 }
 COMPILED = ("cope", "learned")  # with an operation of ours in each layer, and with positions in the embeddings
-Said = tuple[list[int], list[float]]
 
 
 class Oracle:
@@ -50,9 +54,7 @@ class Oracle:
     @torch.no_grad()
     def score(self, prompt: list[int], token_ids: list[int]) -> Said:
         logits = self._model(torch.tensor([prompt + token_ids])).logits[0]
-        logprobs = logits.log_softmax(-1)[len(prompt) - 1 : -1]
-        chosen = logprobs.gather(1, torch.tensor(token_ids)[:, None])[:, 0]
-        return logprobs.argmax(-1).tolist(), chosen.tolist()
+        return greedy(logits.log_softmax(-1)[len(prompt) - 1 : -1], token_ids)
 
 
 def prompts() -> Iterator[list[int]]:
@@ -69,8 +71,8 @@ def checkpoint(folder: pathlib.Path, kind: str) -> pathlib.Path:
 def assert_as_trained(model: pathlib.Path, said: Iterable[tuple[list[int], Said]]) -> None:
     oracle = Oracle(model)
     for prompt, (token_ids, logprobs) in said:
-        greedy, expected = oracle.score(prompt, token_ids)
-        assert token_ids == greedy
+        choices, expected = oracle.score(prompt, token_ids)
+        assert token_ids == choices
         assert max(abs(a - b) for a, b in zip(logprobs, expected, strict=True)) < LOGPROB_FLOAT32
 
 
@@ -84,7 +86,11 @@ def test_an_encoding_answers_in_one_process_as_it_was_trained(kind: str, tmp_pat
         on_crossing="pin",
         allow_beyond_trained=True,
     )
-    arguments = engine_arguments(deployment, ENGINE | {"enforce_eager": True, "disable_log_stats": False})
+    arguments = engine_arguments(
+        deployment,
+        ENGINE | {"enforce_eager": True, "disable_log_stats": False},
+        AttentionChoice(needs=needed_by(encoding(kind))),
+    )
     together = [(prompt, NEW_TOKENS) for prompt in asked]
     batches = [together, *([request] for request in together), together[-1:]]
     answers = run_engine(model, arguments, batches, folder=tmp_path)
@@ -105,12 +111,10 @@ def test_an_encoding_answers_in_one_process_as_it_was_trained(kind: str, tmp_pat
 async def test_an_encoding_answers_as_it_was_trained(kind: str, tmp_path: pathlib.Path) -> None:
     model = checkpoint(tmp_path, kind)
     engine = ENGINE | {"enforce_eager": kind not in COMPILED}
-    environment = {"VLLM_CPU_OMP_THREADS_BIND": "0"}
-    if kind in SPLIT:
-        engine["tensor_parallel_size"] = 2
-        environment = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
+    workers = most_workers(2) if kind in SPLIT else 1
+    engine["tensor_parallel_size"] = workers
     settings = {"model": str(model), "served_model_name": "tiny", "max_model_len": 256, "engine": engine}
-    with running_server(tmp_path, settings, environment) as address:
+    with running_server(tmp_path, settings, environment(workers)) as address:
         async with openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=300) as client:
 
             async def answer(prompt: list[int]) -> Said:

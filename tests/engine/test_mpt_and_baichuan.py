@@ -10,9 +10,12 @@ import torch
 from torch import Tensor
 
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.engine_args import engine_arguments
 from tests.checkpoints import TRAINED, save_weights
 from tests.engine.conftest import PromptMaker
+from tests.engine.device import most_workers
+from tests.engine.greedy import greedy
 from tests.engine.run_engine import Answer, counted, run_engine
 from tests.engine.transformers_oracle import Oracle
 from tests.mpt_and_baichuan import HEADS, TINY_BAICHUAN, TINY_MPT, as_llama, baichuan_weights, mpt_weights
@@ -41,7 +44,9 @@ UNSCALED = Deployment(
 )
 
 
-def test_mpt_over_two_workers_answers_as_published(prompts: PromptMaker, tmp_path: pathlib.Path) -> None:
+def test_mpt_over_as_many_workers_as_there_are_answers_as_published(
+    prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
     attention = {"alibi_bias_max": 12, "clip_qkv": 2.0, "softmax_scale": 0.25}
     config = TINY_MPT | {
         "attn_config": TINY_MPT["attn_config"] | attention,
@@ -52,7 +57,9 @@ def test_mpt_over_two_workers_answers_as_published(prompts: PromptMaker, tmp_pat
     }
     weights = mpt_weights(config)
     model = save_weights(tmp_path / "mpt", config, weights)
-    assert_answers(model, lambda tokens: mpt_logits(weights, tokens, config), prompts, tmp_path, workers=2)
+    assert_answers(
+        model, lambda tokens: mpt_logits(weights, tokens, config), prompts, tmp_path, workers=most_workers(2)
+    )
 
 
 def test_baichuan_2_with_alibi_answers_as_published(prompts: PromptMaker, tmp_path: pathlib.Path) -> None:
@@ -102,19 +109,17 @@ def assert_answers(
     batch = [(prompts(length), NEW_TOKENS) for length in LENGTHS]
     answers = run_engine(
         model,
-        engine_arguments(UNSCALED, ENGINE | {"tensor_parallel_size": workers}),
+        engine_arguments(UNSCALED, ENGINE | {"tensor_parallel_size": workers}, AttentionChoice(needs="bias")),
         [batch[-1:], batch],
-        environment={"VLLM_CPU_OMP_THREADS_BIND": "0|1"} if workers > 1 else None,
         folder=folder,
     )
     assert counted(folder, "posenc_window_kv_blocks_read") > 0
     asked = [*batch[-1:], *batch]
     for (prompt, _), answer in zip(asked, [answer for each in answers for answer in each], strict=True):
         logprobs = logits(torch.tensor(prompt + answer.token_ids)).log_softmax(-1)[len(prompt) - 1 : -1]
-        chosen = logprobs.gather(1, torch.tensor(answer.token_ids)[:, None])[:, 0]
-        assert_said(answer, logprobs.argmax(-1).tolist(), chosen.tolist())
+        assert_said(answer, *greedy(logprobs, answer.token_ids))
 
 
-def assert_said(answer: Answer, greedy: list[int], logprobs: list[float]) -> None:
-    assert answer.token_ids == greedy
+def assert_said(answer: Answer, choices: list[int], logprobs: list[float]) -> None:
+    assert answer.token_ids == choices
     assert max(abs(a - b) for a, b in zip(answer.logprobs, logprobs, strict=True)) < LOGPROB_FLOAT32

@@ -51,7 +51,8 @@ def test_without_the_salt_a_prompt_would_be_served_across_scales_and_the_ledger_
     (tmp_path / "sitecustomize.py").write_text(
         "import posenc_runtime.kv.regime as regime\nregime.salted = lambda cache_salt, regime_name: cache_salt\n"
     )
-    environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(pathlib.Path(__file__).parents[2])])}
+    folders = [str(tmp_path), str(pathlib.Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {"PYTHONPATH": os.pathsep.join(folders)}
     prompt = prompts(200)
     with pytest.raises(EngineFailed, match=r"MixedRotations: request .* reads keys of scale number 1, but block"):
         run_engine(

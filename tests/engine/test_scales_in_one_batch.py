@@ -11,6 +11,7 @@ from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.engine_args import engine_arguments
 from tests.checkpoints import TRAINED, save_tiny
 from tests.engine.conftest import PromptMaker
+from tests.engine.device import needs_workers
 from tests.engine.run_engine import Answer, run_engine
 from tests.engine.transformers_oracle import Oracle
 from tests.tolerance import LOGPROB_FLOAT32, LOGPROB_WRONG_SCALE
@@ -78,17 +79,13 @@ def test_each_request_of_a_mixed_batch_answers_as_transformers_at_its_own_scale(
         assert repeated.num_cached_tokens == (length - 1) // 32 * 32
 
 
+@needs_workers(2)
 def test_two_tensor_parallel_workers_answer_as_transformers(
     tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     batch = [(prompts(length), NEW_TOKENS) for length, _ in REQUESTS]
-    (answers,) = run_engine(
-        tiny,
-        arguments("yarn", enforce_eager=True, tensor_parallel_size=2),
-        [batch],
-        environment={"VLLM_CPU_OMP_THREADS_BIND": "0|1"},
-        folder=tmp_path,
-    )
+    engine = arguments("yarn", enforce_eager=True, tensor_parallel_size=2)
+    (answers,) = run_engine(tiny, engine, [batch], folder=tmp_path)
     for (_, scale), (prompt, _), answer in zip(REQUESTS, batch, answers, strict=True):
         assert_answers_as_transformers(tiny, "yarn", prompt, scale, answer)
 

@@ -42,8 +42,14 @@ def test_tokens_and_logprobs_of_unscaled_requests_are_those_of_stock_vllm_to_the
         on_crossing=on_crossing,
     )
     ours = engine_arguments(deployment, engine)
+    # The same limits and the same scheduler: batches are cut alike, and kernels choose alike how they take sums.
+    stock = engine | {
+        "max_model_len": deployment.max_model_len,
+        "hf_overrides": {"max_position_embeddings": deployment.max_model_len},
+        "async_scheduling": ours.get("async_scheduling"),
+    }
     batch = [(prompts(length), 24) for length in (1, 7, 63, 64, 65, 150, 232)]
-    (theirs,) = run_engine(tiny, engine, [batch], plugins="", folder=tmp_path)
+    (theirs,) = run_engine(tiny, stock, [batch], plugins="", folder=tmp_path)
     (answers,) = run_engine(tiny, ours, [batch], folder=tmp_path)
     assert [answer.posenc and answer.posenc["scale"] for answer in answers] == [1.0] * len(batch)
     assert [answer.posenc for answer in theirs] == [None] * len(batch)

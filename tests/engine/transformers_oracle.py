@@ -8,6 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.checkpoints import TRAINED
+from tests.engine.greedy import Said, greedy
 
 
 def rope_parameters(rope_type: str, scale: int, *, rope_theta: float, rotary_dim: int) -> dict[str, object]:
@@ -49,9 +50,7 @@ class Oracle:
         ).eval()
 
     @torch.no_grad()
-    def score(self, prompt: list[int], token_ids: list[int]) -> tuple[list[int], list[float]]:
+    def score(self, prompt: list[int], token_ids: list[int]) -> Said:
         """The greedy choice at every step of an answer, and the logprob of the token that was chosen."""
         logits = self._model(torch.tensor([prompt + token_ids])).logits[0].float()
-        logprobs = logits.log_softmax(-1)[len(prompt) - 1 : -1]
-        chosen = logprobs.gather(1, torch.tensor(token_ids)[:, None])[:, 0]
-        return logprobs.argmax(-1).tolist(), chosen.tolist()
+        return greedy(logits.log_softmax(-1)[len(prompt) - 1 : -1], token_ids)

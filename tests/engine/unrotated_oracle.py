@@ -17,6 +17,7 @@ from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from tests.checkpoints import TRAINED
+from tests.engine.greedy import Said, greedy
 from tests.engine.transformers_oracle import rope_parameters
 
 
@@ -40,7 +41,7 @@ class UnrotatedOracle:
     @torch.no_grad()
     def score(
         self, prompt: list[int], token_ids: list[int], first_scale: int, reused: tuple[int, int] = (0, 1)
-    ) -> tuple[list[int], list[float]]:
+    ) -> Said:
         """The greedy choice at every step of an answer, and the logprob of the token that was chosen.
 
         Args:
@@ -55,9 +56,7 @@ class UnrotatedOracle:
         # Tokens of one scale attend to one rotation of the cache, so they can be taken in one go.
         for scale, of_scale in itertools.groupby(range(len(ids)), key=scales.__getitem__):
             said.append(self._forward([ids[position] for position in of_scale], scale, cache))
-        logprobs = torch.cat(said)[len(prompt) - 1 :]
-        chosen = logprobs.gather(1, torch.tensor(token_ids)[:, None])[:, 0]
-        return logprobs.argmax(-1).tolist(), chosen.tolist()
+        return greedy(torch.cat(said)[len(prompt) - 1 :], token_ids)
 
     def _forward(self, ids: list[int], scale: int, cache: _Cache) -> Tensor:
         config = self._config

@@ -1,0 +1,38 @@
+"""The device that engine tests run on, and all that differs on it: CUDA where there is a GPU, the CPU elsewhere.
+
+On CUDA, float32 means vLLM's Triton attention: FlashAttention and FlashInfer take 16 bits only. Triton would round the
+factors of float32 products to TF32's 10 bits, which no tolerance of ours allows, and is told not to; torch, and with it
+cuBLAS, does not unless asked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+ON_CUDA = torch.cuda.is_available()  # the CPU build of vLLM comes with a torch that knows no GPU
+
+# Engine arguments that tests do not set themselves. Two engines, or pytest's own tensors, have room beside one.
+ENGINE: dict[str, Any] = {"gpu_memory_utilization": 0.3} if ON_CUDA else {}
+
+
+def environment(workers: int = 1) -> dict[str, str]:
+    """What an engine's process is told. On the CPU, each worker gets one core: sums are taken in the same order."""
+    if ON_CUDA:
+        return {"TRITON_F32_DEFAULT": "ieee"}
+    return {"VLLM_CPU_OMP_THREADS_BIND": "|".join(map(str, range(workers)))}
+
+
+def most_workers(wanted: int) -> int:
+    """How many of the workers that a test wants can run side by side."""
+    return min(wanted, torch.cuda.device_count()) if ON_CUDA else wanted
+
+
+def needs_workers(number: int) -> pytest.MarkDecorator:
+    """Skip a test where so many workers cannot run side by side."""
+    return pytest.mark.skipif(
+        most_workers(number) < number,
+        reason=f"needs {number} GPUs, one for each worker, and torch finds {torch.cuda.device_count()}",
+    )
