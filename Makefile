@@ -48,7 +48,7 @@ test-engine: environment ## tests that start a vLLM engine: ARGS=...
 	$(call timed,engine tests,$(BIN)/python -m pytest -m engine -rs --timeout 900 $(ARGS))
 
 test-gpu: environment ## kernels on an NVIDIA GPU, then the engine tests there: ARGS=...
-	$(call timed,kernels on the GPU,$(BIN)/python -m pytest -m gpu -rs $(ARGS))
+	$(call timed,kernels on the GPU,$(BIN)/python -m pytest -m "gpu and not engine" -rs $(ARGS))
 	$(call timed,engine tests,$(BIN)/python -m pytest -m engine -rs --timeout 900 $(ARGS))
 
 check: environment ## lint, formatting, types and import rules

@@ -15,7 +15,11 @@ TRAINED = 256  # tokens
 _CHAT = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 
 
-def save_tiny(folder: pathlib.Path, model_type: str = "llama", **config: Any) -> pathlib.Path:
+# For save_tiny: heads as wide as those of real models. Sums of four times as many products stay as large.
+WIDE: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "std": 0.075}
+
+
+def save_tiny(folder: pathlib.Path, model_type: str = "llama", *, std: float = 0.15, **config: Any) -> pathlib.Path:
     """Save a checkpoint of two layers and 32,000 weights or so, trained (it says) on 256 tokens."""
     settings = {
         "vocab_size": 320,
@@ -32,17 +36,21 @@ def save_tiny(folder: pathlib.Path, model_type: str = "llama", **config: Any) ->
         "eos_token_id": None,
         "pad_token_id": None,
     }
-    return save(folder, AutoConfig.for_model(model_type, **(settings | config)))
+    return save(folder, AutoConfig.for_model(model_type, **(settings | config)), std)
 
 
-def save(folder: pathlib.Path, config: PreTrainedConfig) -> pathlib.Path:
-    """Save a checkpoint of any architecture with random weights, and a tokenizer of 256 tokens."""
+def save(folder: pathlib.Path, config: PreTrainedConfig, std: float = 0.15) -> pathlib.Path:
+    """Save a checkpoint of any architecture with random weights, and a tokenizer of 256 tokens.
+
+    Args:
+        std: of the weights. Large enough that attention depends on position, or tests would not see a wrong rotation;
+            and no larger, or the smallest rounding would show.
+    """
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     for parameter in model.parameters():
         if parameter.ndim > 1:
-            # Large enough that attention depends on position: the tests must see a wrong rotation.
-            torch.nn.init.normal_(parameter, std=0.15)
+            torch.nn.init.normal_(parameter, std=std)
     model.save_pretrained(folder)
     _tokenizer().save_pretrained(folder)
     return folder

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.engine_args import engine_arguments
 from tests.checkpoints import TRAINED
 from tests.engine.conftest import PromptMaker
@@ -45,8 +46,10 @@ ENGINE = {
 }
 
 
-def arguments(rope_type: str, scaling: dict[str, Any] | None = None, **engine: Any) -> dict[str, Any]:
-    return engine_arguments(deployment(rope_type, **(scaling or {})), ENGINE | engine)
+def arguments(
+    rope_type: str, scaling: dict[str, Any] | None = None, attention: AttentionChoice | None = None, **engine: Any
+) -> dict[str, Any]:
+    return engine_arguments(deployment(rope_type, **(scaling or {})), ENGINE | engine, attention)
 
 
 def batches(prompts: PromptMaker) -> list[list[Request]]:
@@ -83,6 +86,14 @@ def assert_answers_as_unrotated(oracle: UnrotatedOracle, request: Request, answe
     assert answer.posenc["crossings"] == expected_crossings(oracle, prompt, max_tokens)
 
 
+def assert_all_answer_as_unrotated(
+    oracle: UnrotatedOracle, asked: list[list[Request]], answers: list[list[Answer]]
+) -> None:
+    for batch, said in zip(asked, answers, strict=True):
+        for request, answer in zip(batch, said, strict=True):
+            assert_answers_as_unrotated(oracle, request, answer)
+
+
 @pytest.mark.parametrize(
     ("rope_type", "mode"),
     [(rope_type, "eager") for rope_type in ("yarn", "dynamic", "linear", "ntk")]
@@ -94,10 +105,7 @@ def test_requests_that_cross_answer_as_an_unrotated_cache_would(
 ) -> None:
     asked = batches(prompts)
     answers = run_engine(tiny, arguments(rope_type, enforce_eager=mode == "eager"), asked, folder=tmp_path)
-    oracle = UnrotatedOracle(tiny, rope_type, SCALES)
-    for batch, said in zip(asked, answers, strict=True):
-        for request, answer in zip(batch, said, strict=True):
-            assert_answers_as_unrotated(oracle, request, answer)
+    assert_all_answer_as_unrotated(UnrotatedOracle(tiny, rope_type, SCALES), asked, answers)
     # A rerun finds what was prefilled at the first scale, although its request has crossed since.
     assert [answer.num_cached_tokens for answer in answers[1]] == [
         (len(prompt) - 1) // 32 * 32 for prompt, _ in asked[1]
@@ -109,10 +117,7 @@ def test_a_crossing_spread_over_steps_gives_the_same_answers(
 ) -> None:
     asked = batches(prompts)
     answers = run_engine(tiny, arguments("yarn", {"rerotate_budget_tokens": 64}), asked, folder=tmp_path)
-    oracle = UnrotatedOracle(tiny, "yarn", SCALES)
-    for batch, said in zip(asked, answers, strict=True):
-        for request, answer in zip(batch, said, strict=True):
-            assert_answers_as_unrotated(oracle, request, answer)
+    assert_all_answer_as_unrotated(UnrotatedOracle(tiny, "yarn", SCALES), asked, answers)
 
 
 @needs_workers(2)
@@ -130,10 +135,7 @@ def test_two_workers_answer_as_an_unrotated_cache_would(
 ) -> None:
     asked = batches(prompts)
     answers = run_engine(tiny, arguments("yarn", **parallel), asked, folder=tmp_path)
-    oracle = UnrotatedOracle(tiny, "yarn", SCALES)
-    for batch, said in zip(asked, answers, strict=True):
-        for request, answer in zip(batch, said, strict=True):
-            assert_answers_as_unrotated(oracle, request, answer)
+    assert_all_answer_as_unrotated(UnrotatedOracle(tiny, "yarn", SCALES), asked, answers)
 
 
 def crowd(seed: int) -> list[Request]:
@@ -156,10 +158,8 @@ def test_preempted_requests_replay_their_crossings(
     pool = {"max_num_seqs": 16, "num_gpu_blocks_override": 26, "disable_log_stats": False}
     crowds = [crowd(seed) for seed in seeds]
     answers = run_engine(tiny, arguments("yarn", settings, **pool), crowds, folder=tmp_path)
-    oracle = UnrotatedOracle(tiny, "yarn", SCALES)
-    for requests, said in zip(crowds, answers, strict=True):
-        for request, answer in zip(requests, said, strict=True):
-            assert_answers_as_unrotated(oracle, request, answer)
+    assert_all_answer_as_unrotated(UnrotatedOracle(tiny, "yarn", SCALES), crowds, answers)
+    for said in answers:
         assert sum(bool(answer.posenc and answer.posenc["crossings"]) for answer in said) >= 20
     assert counted(tmp_path, "vllm:num_preemptions") >= 20 * len(seeds)
     assert blocks_in_use(tmp_path) == 0
@@ -170,8 +170,14 @@ def test_recomputed_requests_answer_as_transformers_run_freshly_at_each_scale(
 ) -> None:
     asked = batches(prompts)
     answers = run_engine(tiny, arguments("yarn", {"on_crossing": "recompute"}), asked, folder=tmp_path)
-    path = UnrotatedOracle(tiny, "yarn", SCALES).scale_at
-    static = {scale: Oracle(tiny, "yarn", scale) for scale in SCALES}
+    assert_all_answer_as_recomputed(tiny, asked, answers)
+
+
+def assert_all_answer_as_recomputed(
+    model: pathlib.Path, asked: list[list[Request]], answers: list[list[Answer]]
+) -> None:
+    path = UnrotatedOracle(model, "yarn", SCALES).scale_at
+    static = {scale: Oracle(model, "yarn", scale) for scale in SCALES}
     for batch, said in zip(asked, answers, strict=True):
         for (prompt, max_tokens), answer in zip(batch, said, strict=True):
             first = first_scale(prompt, max_tokens)

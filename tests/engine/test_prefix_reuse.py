@@ -53,7 +53,16 @@ def test_a_prefix_of_another_scale_is_read_as_an_unrotated_cache_would_be(
     settings = {"prefix_reuse": "rerotate", "rerotate_budget_tokens": budget}
     engine = arguments("yarn", settings, block_size=BLOCK_SIZE, disable_log_stats=False)
     answers = run_engine(tiny, engine, [batch for batch, _ in asked], folder=tmp_path)
-    oracle = UnrotatedOracle(tiny, "yarn", SCALES)
+    assert_all_answer_as_reused(tiny, asked, answers)
+    num_reused = sum(REUSED * len(batch) for batch, reused_scale in asked if reused_scale)
+    assert counted(tmp_path, "posenc_prefix_reused_tokens") == num_reused
+    assert blocks_in_use(tmp_path) == 0
+
+
+def assert_all_answer_as_reused(
+    model: pathlib.Path, asked: list[tuple[list[Request], int | None]], answers: list[list[Answer]]
+) -> None:
+    oracle = UnrotatedOracle(model, "yarn", SCALES)
     for (batch, reused_scale), said in zip(asked, answers, strict=True):
         assert [reported(answer) for answer in said] == expected(batch, reused_scale)
         for (prompt, max_tokens), answer in zip(batch, said, strict=True):
@@ -61,9 +70,6 @@ def test_a_prefix_of_another_scale_is_read_as_an_unrotated_cache_would_be(
             greedy, logprobs = oracle.score(prompt, answer.token_ids, first_scale(prompt, max_tokens), reused)
             assert answer.token_ids == greedy
             assert max(abs(a - b) for a, b in zip(answer.logprobs, logprobs, strict=True)) < LOGPROB_AFTER_CROSSING
-    num_reused = sum(REUSED * len(batch) for batch, reused_scale in asked if reused_scale)
-    assert counted(tmp_path, "posenc_prefix_reused_tokens") == num_reused
-    assert blocks_in_use(tmp_path) == 0
 
 
 def test_with_exact_reuse_no_request_reads_what_was_computed_at_another_scale(

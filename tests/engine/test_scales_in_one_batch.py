@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.engine_args import engine_arguments
 from tests.checkpoints import TRAINED, save_tiny
 from tests.engine.conftest import PromptMaker
@@ -32,7 +33,7 @@ def deployment(rope_type: str, **parameters: Any) -> Deployment:
     )
 
 
-def arguments(rope_type: str, **engine: Any) -> dict[str, Any]:
+def arguments(rope_type: str, attention: AttentionChoice | None = None, **engine: Any) -> dict[str, Any]:
     small = {
         "dtype": "float32",
         "block_size": 32,
@@ -41,7 +42,7 @@ def arguments(rope_type: str, **engine: Any) -> dict[str, Any]:
         "enable_prefix_caching": True,
         "kv_cache_memory_bytes": 2**28,
     }
-    return engine_arguments(deployment(rope_type), small | engine)
+    return engine_arguments(deployment(rope_type), small | engine, attention)
 
 
 def assert_answers_as_transformers(

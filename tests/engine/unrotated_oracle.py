@@ -1,4 +1,4 @@
-"""A Llama in plain torch that caches keys un-rotated and rotates all of them at every step (YaRN, section 3.3).
+"""A Llama or Qwen3 in plain torch that rotates all of its cached keys anew at every step (YaRN, section 3.3).
 
 It shares no code with the product: frequencies come from transformers, attention and cache are written out here.
 """
@@ -68,6 +68,11 @@ class UnrotatedOracle:
                 (normed @ self._weights[f"{prefix}self_attn.{name}_proj.weight"].T).view(len(ids), -1, config.head_dim)
                 for name in "qkv"
             )
+            if f"{prefix}self_attn.q_norm.weight" in self._weights:  # Qwen3's, over each head
+                query, key = (
+                    self._norm(query, f"{prefix}self_attn.q_norm"),
+                    self._norm(key, f"{prefix}self_attn.k_norm"),
+                )
             keys, values = cache.extend(layer, key, value)
             attended = self._attend(query, keys, values, scale)
             hidden = hidden + attended @ self._weights[prefix + "self_attn.o_proj.weight"].T
