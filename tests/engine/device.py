@@ -36,3 +36,8 @@ def needs_workers(number: int) -> pytest.MarkDecorator:
         most_workers(number) < number,
         reason=f"needs {number} GPUs, one for each worker, and torch finds {torch.cuda.device_count()}",
     )
+
+
+def on_the_cpu(why: str) -> pytest.MarkDecorator:
+    """Skip a test on CUDA, with the reason."""
+    return pytest.mark.skipif(ON_CUDA, reason=f"on the CPU only: {why}")

@@ -78,7 +78,7 @@ class Ran:
         model_runner: 1 or 2, of vLLM's.
         cudagraph_mode: vLLM's name for it.
         graphs: CUDA graphs that it captured.
-        attention: the backends of its layers; not known where workers run apart.
+        attention: what attends in its layers; not known where workers run apart.
     """
 
     model_runner: int
@@ -151,8 +151,13 @@ def _ran(vllm_config: Any) -> dict[str, Any]:
         "async_scheduling": bool(vllm_config.scheduler_config.async_scheduling),
         "cudagraph_mode": compilation.cudagraph_mode.name,
         "graphs": compilation_counter.num_cudagraph_captured,
-        "attention": sorted({layer.attn_backend.get_name() for layer in layers if hasattr(layer, "attn_backend")}),
+        "attention": sorted({_attention(layer) for layer in layers if hasattr(layer, "impl")}),
     }
+
+
+def _attention(layer: Any) -> str:
+    """What attends: a backend of vLLM by its name, ours by its kind."""
+    return str(getattr(layer.impl, "kind", None) or layer.attn_backend.get_name())
 
 
 def _answer(output: Any) -> dict[str, Any]:

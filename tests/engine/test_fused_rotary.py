@@ -11,11 +11,13 @@ from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, FusedK
 from posenc_runtime.vllm_adapter.engine_args import engine_arguments
 from tests.engine import test_crossing
 from tests.engine.conftest import PromptMaker
+from tests.engine.device import on_the_cpu
 from tests.engine.run_engine import run_engine
-from tests.engine.test_crossing import SCALES, assert_answers_as_unrotated, batches, deployment
+from tests.engine.test_crossing import SCALES, assert_all_answer_as_unrotated, batches, deployment
 from tests.engine.unrotated_oracle import UnrotatedOracle
 
 
+@on_the_cpu("its attention stands in for a GPU's, which tests/gpu/test_engine.py runs")
 @pytest.mark.parametrize("fused_keys", ["pure", "stock"])
 def test_requests_that_cross_answer_as_an_unrotated_cache_would(
     fused_keys: FusedKeys,
@@ -30,7 +32,4 @@ def test_requests_that_cross_answer_as_an_unrotated_cache_would(
         deployment("yarn"), test_crossing.ENGINE, AttentionChoice(fused_rotary="on", fused_keys=fused_keys)
     )
     answers = run_engine(tiny, arguments, asked, module="tests.engine.rotating_on_cpu", folder=tmp_path)
-    oracle = UnrotatedOracle(tiny, "yarn", SCALES)
-    for batch, said in zip(asked, answers, strict=True):
-        for request, answer in zip(batch, said, strict=True):
-            assert_answers_as_unrotated(oracle, request, answer)
+    assert_all_answer_as_unrotated(UnrotatedOracle(tiny, "yarn", SCALES), asked, answers)

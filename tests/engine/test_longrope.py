@@ -15,12 +15,14 @@ from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.engine_args import engine_arguments
 from tests.checkpoints import TRAINED, save_tiny
 from tests.engine.conftest import PromptMaker
-from tests.engine.run_engine import run_engine
-from tests.engine.test_crossing import ENGINE
+from tests.engine.greedy import greedy
+from tests.engine.run_engine import Answer, run_engine
+from tests.engine.test_crossing import ENGINE, Request
 from tests.engine.unrotated_oracle import UnrotatedOracle
 from tests.tolerance import LOGPROB_AFTER_CROSSING, LOGPROB_FLOAT32, LOGPROB_WRONG_SCALE
 
 LONGEST, HEADROOM = 8, 8
+LENGTHS = (40, 300, 200, 900, 1500)
 FACTORS: dict[str, Any] = {
     "short_factor": [1.0 + 0.02 * pair for pair in range(16)],
     "long_factor": [1.0 + 2.0 * pair for pair in range(16)],
@@ -41,28 +43,35 @@ def deployment(*scales: float, **settings: Any) -> Deployment:
     )
 
 
-@pytest.fixture(scope="module")
-def phi(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def save_phi(folder: pathlib.Path) -> pathlib.Path:
     heads = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 32}
     trained = {"original_max_position_embeddings": TRAINED, "sliding_window": None}
-    return save_tiny(tmp_path_factory.mktemp("phi"), "phi3", **CONFIG, **heads, **trained)
+    return save_tiny(folder, "phi3", **CONFIG, **heads, **trained)
+
+
+@pytest.fixture(scope="module")
+def phi(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return save_phi(tmp_path_factory.mktemp("phi"))
 
 
 def test_short_and_long_requests_of_a_phi_answer_as_transformers_which_sees_one_at_a_time(
     phi: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
-    batch = [(prompts(length), 24) for length in (40, 300, 200, 900, 1500)]
+    batch = [(prompts(length), 24) for length in LENGTHS]
     pinned = engine_arguments(deployment(1.0, LONGEST, on_crossing="pin"), ENGINE)
     (answers,) = run_engine(phi, pinned, [batch], folder=tmp_path)
+    assert_answers_as_transformers(phi, batch, answers)
+
+
+def assert_answers_as_transformers(phi: pathlib.Path, batch: list[Request], answers: list[Answer]) -> None:
     model = AutoModelForCausalLM.from_pretrained(phi, dtype=torch.float32, attn_implementation="eager").eval()
     for (prompt, _), answer in zip(batch, answers, strict=True):
         is_long = len(prompt) > TRAINED
         assert answer.posenc is not None and answer.posenc["scale"] == (LONGEST if is_long else 1)
         with torch.no_grad():  # transformers takes the long factors where a sequence is longer than the trained length
             logits = model(torch.tensor([prompt + answer.token_ids])).logits[0].float()
-        logprobs = logits.log_softmax(-1)[len(prompt) - 1 : -1]
-        assert answer.token_ids == logprobs.argmax(-1).tolist()
-        chosen = logprobs.gather(1, torch.tensor(answer.token_ids)[:, None])[:, 0].tolist()
+        choices, chosen = greedy(logits.log_softmax(-1)[len(prompt) - 1 : -1], answer.token_ids)
+        assert answer.token_ids == choices
         assert max(abs(a - b) for a, b in zip(answer.logprobs, chosen, strict=True)) < LOGPROB_FLOAT32
 
 
@@ -70,7 +79,8 @@ def test_short_requests_beside_long_ones_are_those_of_stock_vllm_that_serves_sho
     phi: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     batch = [(prompts(length), 24) for length in (1, 63, 64, 150, 232)]
-    (theirs,) = run_engine(phi, ENGINE | {"max_model_len": TRAINED}, [batch], plugins="", folder=tmp_path)
+    stock = ENGINE | {"max_model_len": TRAINED, "async_scheduling": False}  # scheduled as ours is
+    (theirs,) = run_engine(phi, stock, [batch], plugins="", folder=tmp_path)
     (answers,) = run_engine(phi, engine_arguments(deployment(1.0, LONGEST), ENGINE), [batch], folder=tmp_path)
     assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in theirs]
     assert [answer.logprobs for answer in answers] == [answer.logprobs for answer in theirs]
@@ -98,8 +108,8 @@ def test_a_request_that_grows_past_the_trained_length_goes_on_as_an_unrotated_ca
     oracle = LongRopeOracle(model)
     for (prompt, max_tokens), answer in zip(batch, answers, strict=True):
         first = 1 if len(prompt) + HEADROOM <= TRAINED else LONGEST
-        greedy, logprobs = oracle.score(prompt, answer.token_ids, first)
-        assert answer.token_ids == greedy
+        choices, logprobs = oracle.score(prompt, answer.token_ids, first)
+        assert answer.token_ids == choices
         assert max(abs(a - b) for a, b in zip(answer.logprobs, logprobs, strict=True)) < LOGPROB_AFTER_CROSSING
         crosses = first == 1 and len(prompt) + max_tokens > TRAINED + 1
         assert answer.posenc is not None

@@ -34,7 +34,7 @@ class Mode:
         """Sums that the compiler chooses the order of by a stopwatch would differ from one engine to the next."""
         return {"VLLM_USE_V2_MODEL_RUNNER": str(self.runner - 1), "TORCHINDUCTOR_DETERMINISTIC": "1"}
 
-    def assert_ran(self, folder: pathlib.Path, *, attention: str, async_scheduling: bool) -> None:
+    def assert_ran(self, folder: pathlib.Path, attention: str, *, async_scheduling: bool) -> None:
         """The engine of a folder ran in this mode, and not in one that vLLM took instead."""
         ran = how_it_ran(folder)
         assert (ran.model_runner, ran.cudagraph_mode) == (self.runner, self.graphs)
@@ -52,5 +52,10 @@ MODES = {
 }
 DEFAULTS = {name: MODES[name] for name in ("v2-default", "v1-default")}
 
-# How layers that need nothing of ours are attended to.
-ATTENTION = {"stock": AttentionChoice()}
+# Who rotates: the rotary embedding by rows of its table, or attention.
+ATTENTION = {"table": AttentionChoice(fused_rotary="off"), "fused": AttentionChoice(fused_rotary="on")}
+
+
+def over(backend: str, attention: AttentionChoice) -> str:
+    """What attends where a backend of vLLM is chosen."""
+    return f"{backend.lower()}_rotary" if attention.fused_rotary == "on" else backend

@@ -17,7 +17,7 @@ from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Kind
 from posenc_runtime.vllm_adapter.engine_args import engine_arguments
 from posenc_runtime.zoo.model import register
 from tests.checkpoints import TRAINED, WIDE, save, save_tiny
-from tests.engine import test_crossing, test_prefix_reuse, test_scales_in_one_batch
+from tests.engine import test_crossing, test_longrope, test_prefix_reuse, test_scales_in_one_batch
 from tests.engine.conftest import PromptMaker
 from tests.engine.run_engine import blocks_in_use, run_engine
 from tests.engine.test_crossing import (
@@ -29,7 +29,7 @@ from tests.engine.test_encodings import Oracle
 from tests.engine.test_prefix_reuse import assert_all_answer_as_reused
 from tests.engine.test_scales_in_one_batch import NEW_TOKENS, REQUESTS, assert_answers_as_transformers
 from tests.engine.unrotated_oracle import UnrotatedOracle
-from tests.gpu.modes import ATTENTION, DEFAULTS, MODES, Mode
+from tests.gpu.modes import ATTENTION, DEFAULTS, MODES, Mode, over
 from tests.tolerance import LOGPROB_FLOAT32, LOGPROB_OTHER_ACTIVATION
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
@@ -55,7 +55,7 @@ def test_scheduled_ahead_each_request_of_a_mixed_batch_answers_as_transformers_a
     batch = [(prompts(length), NEW_TOKENS) for length, _ in REQUESTS]
     engine = test_scales_in_one_batch.arguments("yarn", attention, **mode.engine)
     first, again = run_engine(wide, engine, [batch, batch], environment=mode.environment, folder=tmp_path)
-    mode.assert_ran(tmp_path, attention="TRITON_ATTN", async_scheduling=True)
+    mode.assert_ran(tmp_path, over("TRITON_ATTN", attention), async_scheduling=True)
     for (length, scale), (prompt, _), answer, repeated in zip(REQUESTS, batch, first, again, strict=True):
         for said in (answer, repeated):
             assert said.posenc is not None and said.posenc["scale"] == scale
@@ -71,7 +71,7 @@ def test_requests_that_cross_answer_as_an_unrotated_cache_would(
     asked = test_crossing.batches(prompts)
     engine = test_crossing.arguments("yarn", {"rerotate_budget_tokens": 256}, attention, **mode.engine)
     answers = run_engine(wide, engine, asked, environment=mode.environment, folder=tmp_path)
-    mode.assert_ran(tmp_path, attention="TRITON_ATTN", async_scheduling=False)
+    mode.assert_ran(tmp_path, over("TRITON_ATTN", attention), async_scheduling=False)
     assert_all_answer_as_unrotated(UnrotatedOracle(wide, "yarn", SCALES), asked, answers)
     assert blocks_in_use(tmp_path) == 0
 
@@ -84,7 +84,7 @@ def test_recomputed_requests_answer_as_transformers_run_freshly_at_each_scale(
     asked = test_crossing.batches(prompts)
     engine = test_crossing.arguments("yarn", {"on_crossing": "recompute"}, attention, **mode.engine)
     answers = run_engine(wide, engine, asked, environment=mode.environment, folder=tmp_path)
-    mode.assert_ran(tmp_path, attention="TRITON_ATTN", async_scheduling=False)
+    mode.assert_ran(tmp_path, over("TRITON_ATTN", attention), async_scheduling=False)
     assert_all_answer_as_recomputed(wide, asked, answers)
 
 
@@ -96,9 +96,23 @@ def test_a_prefix_of_another_scale_is_read_as_an_unrotated_cache_would_be(
     asked = test_prefix_reuse.batches(prompts)
     engine = test_crossing.arguments("yarn", {"prefix_reuse": "rerotate"}, attention, **mode.engine)
     answers = run_engine(wide, engine, [batch for batch, _ in asked], environment=mode.environment, folder=tmp_path)
-    mode.assert_ran(tmp_path, attention="TRITON_ATTN", async_scheduling=False)
+    mode.assert_ran(tmp_path, over("TRITON_ATTN", attention), async_scheduling=False)
     assert_all_answer_as_reused(wide, asked, answers)
     assert blocks_in_use(tmp_path) == 0
+
+
+@each_attention
+@pytest.mark.parametrize("mode", DEFAULTS.values(), ids=DEFAULTS)
+def test_short_and_long_requests_of_a_phi_answer_as_transformers_which_sees_one_at_a_time(
+    mode: Mode, attention: AttentionChoice, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    phi = test_longrope.save_phi(tmp_path / "phi")
+    deployment = test_longrope.deployment(1.0, test_longrope.LONGEST, on_crossing="pin")
+    engine = engine_arguments(deployment, test_crossing.ENGINE | mode.engine, attention)
+    batch = [(prompts(length), NEW_TOKENS) for length in test_longrope.LENGTHS]
+    (answers,) = run_engine(phi, engine, [batch], environment=mode.environment, folder=tmp_path)
+    mode.assert_ran(tmp_path, over("TRITON_ATTN", attention), async_scheduling=True)
+    test_longrope.assert_answers_as_transformers(phi, batch, answers)
 
 
 def bloom(folder: pathlib.Path) -> pathlib.Path:
@@ -137,7 +151,7 @@ def test_our_attention_answers_as_transformers_from_graphs_whose_memory_was_meas
     )
     batch = [(prompts(length), NEW_TOKENS) for length in (3, 40, 700, 129, 333)]
     together, (alone,) = run_engine(model, engine, [batch, batch[2:3]], environment=mode.environment, folder=tmp_path)
-    mode.assert_ran(tmp_path, attention="CUSTOM", async_scheduling=True)
+    mode.assert_ran(tmp_path, needs, async_scheduling=True)
     oracle = Oracle(model)
     for (prompt, _), answer in zip([*batch, batch[2]], [*together, alone], strict=True):
         choices, expected = oracle.score(prompt, answer.token_ids)

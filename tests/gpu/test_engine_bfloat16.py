@@ -20,7 +20,7 @@ from tests.engine.conftest import PromptMaker
 from tests.engine.run_engine import Answer, blocks_in_use, run_engine
 from tests.engine.test_crossing import SCALES, expected_crossings, first_scale
 from tests.engine.unrotated_oracle import UnrotatedOracle
-from tests.gpu.modes import ATTENTION, MODES, Mode
+from tests.gpu.modes import ATTENTION, MODES, Mode, over
 from tests.tolerance import LOGPROB_RMS_BFLOAT16, LOGPROB_WRONG_SCALE
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
@@ -68,25 +68,19 @@ UNSCALED: dict[str, tuple[str, str, OnCrossing]] = {
 }
 
 
-@each_attention
 @pytest.mark.parametrize(("model_type", "mode", "on_crossing"), UNSCALED.values(), ids=UNSCALED)
-def test_unscaled_requests_are_those_of_stock_vllm_to_the_bit(
-    model_type: str,
-    mode: str,
-    on_crossing: OnCrossing,
-    attention: AttentionChoice,
-    prompts: PromptMaker,
-    tmp_path: pathlib.Path,
+def test_rotated_by_the_table_unscaled_requests_are_those_of_stock_vllm_to_the_bit(
+    model_type: str, mode: str, on_crossing: OnCrossing, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     model, runs = save_tiny(tmp_path / model_type, model_type, **WIDE), MODES[mode]
     batch = [(prompts(length), 24) for length in (1, 7, 63, 64, 65, 150, 232)]
-    ours = engine(runs, attention, on_crossing=on_crossing, headroom_tokens=24)
+    ours = engine(runs, ATTENTION["table"], on_crossing=on_crossing, headroom_tokens=24)
     said = []
     for arguments, plugins in ((ours, "posenc"), (stock(ours), "")):
         said += run_engine(
             model, arguments, [batch, batch], plugins=plugins, environment=runs.environment, folder=tmp_path
         )
-        runs.assert_ran(tmp_path, attention="FLASH_ATTN", async_scheduling=on_crossing == "pin")
+        runs.assert_ran(tmp_path, "FLASH_ATTN", async_scheduling=on_crossing == "pin")
     answers, again, theirs, theirs_again = said
     assert [answer.posenc and answer.posenc["scale"] for answer in answers] == [1.0] * len(batch)
     assert [answer.posenc for answer in theirs] == [None] * len(batch)
@@ -97,10 +91,10 @@ def test_unscaled_requests_are_those_of_stock_vllm_to_the_bit(
 def test_where_nothing_is_to_be_scaled_a_checkpoint_with_long_rope_is_served_as_by_stock_vllm(
     prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
-    # Phi-3's. Posenc puts a class in place of vLLM's for it, which only refuses deployments that scale.
+    # Phi-3's. Posenc puts a class in place of vLLM's for it.
     own = {"max_position_embeddings": 8 * TRAINED, "rope_parameters": LONG_ROPE}
     model, mode = save_tiny(tmp_path / "phi3", "phi3", **WIDE | own), MODES["v2-default"]
-    arguments = stock(engine(mode, AttentionChoice()))
+    arguments = stock(engine(mode, ATTENTION["table"]))
     batch = [(prompts(length), 24) for length in (7, 150, 900)]
     with_posenc, without = (
         run_engine(model, arguments, [batch], plugins=plugins, environment=mode.environment, folder=tmp_path)[0]
@@ -144,7 +138,7 @@ def test_requests_of_every_scale_answer_as_float32_does(
     asked = test_crossing.batches(prompts)
     ours = engine(runs, attention, on_crossing=on_crossing)
     answers = run_engine(model, ours, asked, environment=runs.environment, folder=tmp_path)
-    runs.assert_ran(tmp_path, attention="FLASH_ATTN", async_scheduling=on_crossing == "pin")
+    runs.assert_ran(tmp_path, over("FLASH_ATTN", attention), async_scheduling=on_crossing == "pin")
     oracle = UnrotatedOracle(model, "yarn", SCALES)
     for batch, said in zip(asked, answers, strict=True):
         for (prompt, max_tokens), answer in zip(batch, said, strict=True):
