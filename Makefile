@@ -67,8 +67,9 @@ bench: environment ## measure speed, what crossings cost, attention: ARGS=... CR
 	@$(BIN)/python -m tests.benchmarks.crossings $(CROSSING_ARGS)
 	@$(BIN)/python -m tests.benchmarks.attention $(ATTENTION_ARGS)
 
-bench-gpu: environment ## measure the kernels on an NVIDIA H200: ARGS=... (--rehearse on the CPU)
+bench-gpu: environment ## measure kernels and the engine on an NVIDIA H200: ARGS=... ENGINE_ARGS=... (--rehearse on the CPU)
 	@$(BIN)/python -m tests.benchmarks.gpu $(ARGS)
+	@$(BIN)/python -m tests.benchmarks.gpu_engine $(ENGINE_ARGS)
 
 accuracy: environment ## measure answers beyond the trained length: ARGS=...
 	@$(BIN)/python -m tests.benchmarks.accuracy $(ARGS)

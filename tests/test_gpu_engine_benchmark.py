@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
+from typing import Any, Self
 
 import httpx
 import pytest
 import torch
 import typer
 
-from tests.benchmarks.engine_process import EngineFailed
+from tests.benchmarks.engine_process import Batch, EngineFailed
 from tests.benchmarks.gpu.rows import Row, at_most
 from tests.benchmarks.gpu_engine import __main__ as program
 from tests.benchmarks.gpu_engine import report, sides
@@ -74,6 +75,46 @@ def test_both_engines_differ_in_nothing_but_how_positions_are_rotated() -> None:
     assert ours.keys() - stock.keys() == {"additional_config", "kv_transfer_config", "worker_extension_cls"}
     assert ours["max_model_len"] == stock["max_model_len"] == SCALES[-1] * H200.throughput_trained
     assert stock["hf_overrides"]["rope_parameters"]["factor"] == SCALES[-1]
+
+
+class FakeProcess:
+    """An engine that answers at once; ours twice as fast as the other."""
+
+    def __init__(self, model: pathlib.Path, arguments: dict[str, Any], *, plugins: str, **_: Any) -> None:
+        self._is_ours = plugins == "posenc"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def run(self, prompts: list[list[int]], max_tokens: int) -> Batch:
+        return Batch(
+            seconds=1.0 if self._is_ours else 2.0,
+            prompt_tokens=sum(map(len, prompts)),
+            cached_tokens=0,
+            generated_tokens=len(prompts) * max_tokens,
+            scales=[1.0] if self._is_ours else [],
+        )
+
+    def cpu_seconds(self) -> float:
+        return 0.0
+
+    def wait_until_idle(self) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize("part", [sides.PINNED, sides.MAY_CROSS], ids=["pinned", "may-cross"])
+def test_throughput_is_ours_over_that_of_stock_vllm(
+    part: Part, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sides, "EngineProcess", FakeProcess)
+    rows, samples = part.measure(Stage(TINY, tmp_path, tmp_path))
+    assert [(row.name, row.quantity) for row in rows] == [(row.name, row.quantity) for row in part.rows(TINY)]
+    assert [row.value for row in rows] == [Estimate(2, 2, 2)] * len(TINY.cases)
+    assert {row.is_reached for row in rows} == {True if part is sides.PINNED else None}
+    assert len(samples["cases"]) == len(TINY.cases)
 
 
 def test_two_engines_of_the_shape_of_llama_3_8b_fit_side_by_side() -> None:

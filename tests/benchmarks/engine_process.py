@@ -95,8 +95,9 @@ class EngineProcess:
         if self._process is None:
             return
         family = self._family()
-        assert self._process.stdin is not None
+        assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
+        self._process.stdout.close()
         try:
             self._process.wait(timeout=30)
         except subprocess.TimeoutExpired:

@@ -7,12 +7,22 @@ cuBLAS, does not unless asked.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 import torch
 
 ON_CUDA = torch.cuda.is_available()  # the CPU build of vLLM comes with a torch that knows no GPU
+
+if ON_CUDA:
+    # What asks vLLM for its platform imports its CUDA libraries, which warn about things that are not ours. It is done
+    # once here, so that our tests can be strict.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from vllm.platforms import current_platform
+
+        current_platform.is_cuda()
 
 # Engine arguments that tests do not set themselves. Two engines, or pytest's own tensors, have room beside one.
 ENGINE: dict[str, Any] = {"gpu_memory_utilization": 0.3} if ON_CUDA else {}

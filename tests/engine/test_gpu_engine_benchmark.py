@@ -1,4 +1,7 @@
-"""The engine's benchmark for a GPU, rehearsed on the CPU: every part runs, and nothing is said to be measured."""
+"""The engine's benchmark for a GPU, rehearsed on the CPU: what it asks of engines runs, and is not called measured.
+
+Throughput asks of two engines what ``make bench`` asks of them; that it is asked is tested without them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from tests.benchmarks.gpu_engine import __main__ as program
 from tests.benchmarks.gpu_engine.sizes import TINY
 
 
-@pytest.mark.parametrize("part", program.USUAL)
+@pytest.mark.parametrize("part", ["stepped", "served"])
 def test_a_rehearsal_answers_every_row(part: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(program.RESULTS.iterdir())
     program.main(only=[part], rehearse=True, out=tmp_path / "rehearsal")
