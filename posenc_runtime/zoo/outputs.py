@@ -46,6 +46,10 @@ def save_state(folder: Path, progress: Progress, model: PreTrainedModel, optimiz
     os.replace(partial, folder / STATE_FILE)
 
 
+def has_state(folder: Path) -> bool:
+    return (folder / STATE_FILE).exists()
+
+
 def load_state(folder: Path) -> tuple[Progress, dict[str, Any], dict[str, Any]]:
     state = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
     return Progress(**state["progress"]), state["model"], state["optimizer"]

@@ -1,8 +1,7 @@
-"""Every hyperparameter of the demo model, its curriculum of lengths and its learning-rate schedule."""
+"""Every hyperparameter of the demo model, and its curriculum of lengths."""
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import dataclass, field
 
@@ -62,12 +61,6 @@ class Recipe:
         """The batch length of a step, the same in every run with this seed."""
         stage = self.stage(step)
         return random.Random(f"{self.seed}:length:{step}").choices(stage.lengths, stage.weights)[0]
-
-    def lr_scale(self, step: int) -> float:
-        """Linear warm-up, then a cosine down to the final share."""
-        warm = min(1.0, (step + 1) / self.warmup_steps)
-        cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, step / self.steps)))
-        return warm * (self.final_lr_share + (1 - self.final_lr_share) * cosine)
 
     def model_config(self, end_of_text: int) -> LlamaConfig:
         return LlamaConfig(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +11,15 @@ import numpy as np
 import torch
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from posenc_runtime.zoo import corpus, evaluate, outputs, tokenizer
-from posenc_runtime.zoo.muon import Optimizer
 from posenc_runtime.zoo.pace import Pace
 from posenc_runtime.zoo.recall import Ids, SequenceMaker
 from posenc_runtime.zoo.recipe import Recipe
+from posenc_runtime.zoo.run import Run
 from posenc_runtime.zoo.scaling import Scaling, factor_for
 
 # other samples than those of the final evaluation, because the kept weights are chosen by them
@@ -29,7 +27,6 @@ SELECTION_SEED = 5_000_000
 # scores this close are equal within their sampling error, and later weights write better text
 SCORE_NOISE = 0.02
 SELECTION_LENGTHS = (256, 512, 1024, 2048)
-CURVE_EVERY = 20
 SAVE_EVERY = 50
 
 
@@ -43,26 +40,23 @@ def corpus_tokens(tok: PreTrainedTokenizerFast) -> tuple[Ids, dict[str, Any]]:
     return ids, facts
 
 
-class Trainer:
-    """One run: model, optimizer, data and progress."""
+class Trainer(Run):
+    """The run of the demo model, and its data."""
+
+    recipe: Recipe
+    model: LlamaForCausalLM
 
     def __init__(self, recipe: Recipe, folder: Path, resume: bool) -> None:
-        self.recipe = recipe
-        self.folder = folder
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        resume = resume and (folder / outputs.STATE_FILE).exists()
-        self.tok = tokenizer.load(folder) if resume else tokenizer.build(folder, recipe.vocab_size)
+        resumed = resume and outputs.has_state(folder)
+        self.tok = tokenizer.load(folder) if resumed else tokenizer.build(folder, recipe.vocab_size)
         ids, self.corpus_facts = corpus_tokens(self.tok)
         self.data = SequenceMaker(self.tok, ids, recipe.seed)
         torch.manual_seed(recipe.seed)
         fresh: Any = LlamaForCausalLM(recipe.model_config(self.data.end))
-        self.model: LlamaForCausalLM = fresh.to(self.device)
-        self.optimizer = Optimizer(self.model, recipe.matrix_lr, recipe.other_lr, recipe.weight_decay)
-        self.progress = outputs.Progress()
-        if resume:
-            self.progress, weights, state = outputs.load_state(folder)
-            self.model.load_state_dict(weights)
-            self.optimizer.load_state_dict(state)
+        super().__init__(recipe, fresh.to(self.device), folder, resume)
+        self.pace = Pace(torch.get_num_threads())
+        self.tokens_per_second = 0.0  # of the last step
         if not self.progress.schedules or self.progress.schedules[-1]["steps"] != recipe.steps:
             self.progress.schedules.append({"from_step": self.progress.step, "steps": recipe.steps})
 
@@ -78,6 +72,8 @@ class Trainer:
 
     def step(self) -> dict[str, float]:
         """One update; returns the row of the loss curve."""
+        self.pace.prepare()
+        before = time.monotonic()
         recipe, progress = self.recipe, self.progress
         length = recipe.length(progress.step)
         size = recipe.tokens_per_step // length
@@ -87,14 +83,8 @@ class Trainer:
             torch.from_numpy(ids).to(self.device), torch.from_numpy(recalled).to(self.device)
         )
         loss = recall_loss + stage.text_loss_weight * text_loss
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.gradient_clip)
-        scale = recipe.lr_scale(progress.step)
-        self.optimizer.step(scale)
-        self.optimizer.zero_grad()
-        progress.step += 1
-        progress.tokens += length * size
-        return {
+        scale = self.update(loss, length * size)
+        row = {
             "step": progress.step,
             "tokens": progress.tokens,
             "seconds": round(progress.seconds, 1),
@@ -105,6 +95,9 @@ class Trainer:
             "recall_accuracy": round(accuracy.item(), 4),
             "lr_scale": round(scale, 4),
         }
+        self.tokens_per_second = recipe.tokens_per_step / (time.monotonic() - before)
+        self.pace.measured(self.tokens_per_second)
+        return row
 
     def evaluate(self) -> None:
         """Accuracy within the window and beyond it with YaRN; exports the weights unless earlier ones were better."""
@@ -129,36 +122,19 @@ class Trainer:
     def run(self, console: Console, minutes: float | None, until: int | None) -> None:
         """To the end of the schedule, to a step, or until the minutes are over; `--resume` continues from there."""
         end = min(self.recipe.steps, until or self.recipe.steps)
-        started = time.monotonic() - self.progress.seconds
-        deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-        times = (TimeElapsedColumn(), TimeRemainingColumn())
-        pace = Pace(torch.get_num_threads())
-        with Progress(*columns, *times, console=console) as bar:
-            task = bar.add_task("starting", total=self.recipe.steps, completed=self.progress.step)
-            while self.progress.step < end and time.monotonic() < deadline:
-                pace.prepare()
-                before = time.monotonic()
-                row = self.step()
-                self.progress.seconds = time.monotonic() - started
-                speed = self.recipe.tokens_per_step / (time.monotonic() - before)
-                pace.measured(speed)
-                text = (
-                    f"loss {row['loss']:.3f} recall {row['recall_accuracy']:.2f} {speed:,.0f} tokens/s {self.latest()}"
-                )
-                bar.update(task, completed=self.progress.step, description=text)
-                self.keep(row, console)
+        self.advance(console, end, minutes)
         if not self.evaluated():
             self.evaluate()
         self.record()
 
+    def summary(self, row: dict[str, float]) -> str:
+        learned = f"loss {row['loss']:.3f} recall {row['recall_accuracy']:.2f}"
+        return f"{learned} {self.tokens_per_second:,.0f} tokens/s {self.latest()}"
+
     def keep(self, row: dict[str, float], console: Console) -> None:
         """What is due after a step: a row of the curve, an evaluation, a state to resume from."""
+        self.note(row, console)
         step = self.progress.step
-        if step % CURVE_EVERY == 0:
-            self.progress.curve.append(row)
-            if not console.is_terminal:
-                console.print(" ".join(f"{key} {value:g}" for key, value in row.items()), soft_wrap=True)
         if step % self.recipe.evaluate_every == 0:
             self.evaluate()
             console.print(f"step {step} pass key accuracy {self.latest()}")

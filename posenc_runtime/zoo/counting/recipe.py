@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import yaml
 from posenc_runtime.zoo.counting.task import LONGEST
 from posenc_runtime.zoo.counting.vocabulary import END, WORDS
 from posenc_runtime.zoo.model.config import PosencConfig
+from posenc_runtime.zoo.outputs import plain
 
 FILE = Path(__file__).with_name("recipe.yaml")
 WEIGHTS = Path(__file__).with_name("weights")
@@ -67,20 +67,14 @@ class Recipe:
         """Those that the run of one encoding depends on, as plain data."""
         of_all = asdict(self)
         of_all["encodings"] = {encoding: self.encodings[encoding]}
-        plain: dict[str, Any] = json.loads(json.dumps(of_all))
-        return plain
+        settings: dict[str, Any] = plain(of_all)
+        return settings
 
     def fingerprint(self, encoding: str) -> str:
         return hashlib.sha256(json.dumps(self.settings(encoding), sort_keys=True).encode()).hexdigest()
 
     def stage(self, step: int) -> Stage:
         return [stage for stage in self.curriculum if step >= stage.start * self.steps][-1]
-
-    def lr_scale(self, step: int) -> float:
-        """Linear warm-up, then a cosine down to the final share."""
-        warm = min(1.0, (step + 1) / self.warmup_steps)
-        cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, step / self.steps)))
-        return warm * (self.final_lr_share + (1 - self.final_lr_share) * cosine)
 
     def model_config(self, encoding: str) -> PosencConfig:
         return PosencConfig(

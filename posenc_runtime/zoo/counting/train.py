@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +11,6 @@ import transformers
 import typer
 import yaml
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor
 from torch.nn import functional
 
@@ -23,13 +20,12 @@ from posenc_runtime.zoo.counting.batches import NO_TARGET, Batch, make_batch
 from posenc_runtime.zoo.counting.blocks import attend_in_blocks
 from posenc_runtime.zoo.counting.recipe import Recipe
 from posenc_runtime.zoo.model.decoder import PosencForCausalLM
-from posenc_runtime.zoo.muon import Optimizer
+from posenc_runtime.zoo.run import Run
 
 # Others than those of the final evaluation. Nothing is chosen by them: the last weights are the ones that are kept.
 WATCH_SEED = 5_000_000
 WATCHED_PROGRAMS = 100
 WATCH_EVERY = 900
-CURVE_EVERY = 20
 SAVE_EVERY = 450
 CURVE_COLUMNS = (
     "step", "tokens", "seconds", "statements", "loss", "answer_loss", "mention_loss", "name_loss",
@@ -51,21 +47,18 @@ def mean_loss(logits: Tensor, targets: Tensor) -> tuple[Tensor, float]:
     return loss, float((found.argmax(-1) != wanted).sum()) / count
 
 
-class Trainer:
-    """One run: model, optimizer and progress."""
+class Trainer(Run):
+    """The run of one encoding."""
+
+    recipe: Recipe
+    model: PosencForCausalLM
 
     def __init__(self, recipe: Recipe, encoding: str, folder: Path, resume: bool = False) -> None:
-        self.recipe, self.encoding, self.folder = recipe, encoding, folder
+        self.encoding = encoding
         torch.manual_seed(recipe.seed)
         made: Any = PosencForCausalLM(recipe.model_config(encoding))
-        self.model: PosencForCausalLM = made.train()
-        attend_in_blocks(self.model)
-        self.optimizer = Optimizer(self.model, recipe.matrix_lr, recipe.other_lr, recipe.weight_decay)
-        self.progress = outputs.Progress()
-        if resume and (folder / outputs.STATE_FILE).exists():
-            self.progress, weights, state = outputs.load_state(folder)
-            self.model.load_state_dict(weights)
-            self.optimizer.load_state_dict(state)
+        attend_in_blocks(made.train())
+        super().__init__(recipe, made, folder, resume)
 
     def step(self) -> dict[str, float]:
         """One update; returns the row of the loss curve."""
@@ -78,13 +71,7 @@ class Trainer:
         last = (batch.answers != NO_TARGET) & (batch.answers != vocabulary.END)
         answer_error = float((logits.argmax(-1) != batch.answers)[last].float().mean())
         loss = answer_loss + recipe.mention_loss_weight * mention_loss + recipe.name_loss_weight * name_loss
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.gradient_clip)
-        scale = recipe.lr_scale(progress.step)
-        self.optimizer.step(scale)
-        self.optimizer.zero_grad()
-        progress.step += 1
-        progress.tokens += batch.num_tokens
+        scale = self.update(loss, batch.num_tokens)
         return {
             "step": progress.step,
             "tokens": progress.tokens,
@@ -132,28 +119,17 @@ class Trainer:
 
     def run(self, console: Console, minutes: float | None = None) -> None:
         """To the end of the recipe, or until the minutes are over; ``--resume`` continues from there."""
-        started = time.monotonic() - self.progress.seconds
-        deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-        times = (TimeElapsedColumn(), TimeRemainingColumn())
-        with Progress(*columns, *times, console=console) as bar:
-            task = bar.add_task("starting", total=self.recipe.steps, completed=self.progress.step)
-            while self.progress.step < self.recipe.steps and time.monotonic() < deadline:
-                row = self.step()
-                self.progress.seconds = time.monotonic() - started
-                speed = self.progress.tokens / self.progress.seconds
-                text = f"loss {row['loss']:.3f} wrong {row['answer_error']:.2f} {speed:,.0f} tokens/s"
-                bar.update(task, completed=self.progress.step, description=text)
-                self.keep(row, console)
+        self.advance(console, self.recipe.steps, minutes)
         self.record()
+
+    def summary(self, row: dict[str, float]) -> str:
+        speed = self.progress.tokens / self.progress.seconds
+        return f"loss {row['loss']:.3f} wrong {row['answer_error']:.2f} {speed:,.0f} tokens/s"
 
     def keep(self, row: dict[str, float], console: Console) -> None:
         """What is due after a step: a row of the curve, a look at the test error, a state to resume from."""
+        self.note(row, console)
         step = self.progress.step
-        if step % CURVE_EVERY == 0:
-            self.progress.curve.append(row)
-            if not console.is_terminal:
-                console.print(" ".join(f"{key} {value:g}" for key, value in row.items()), soft_wrap=True)
         if step % WATCH_EVERY == 0 or step == self.recipe.steps:
             errors = self.watch()
             said = ", ".join(f"{errors[str(n)]:.2f} at {n}" for n in evaluate.NUM_VARIABLES)
