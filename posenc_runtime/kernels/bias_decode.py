@@ -14,7 +14,7 @@ from posenc_runtime.kernels.bias_forms import load_form
 from posenc_runtime.kernels.bias_tile import attend_with_bias
 from posenc_runtime.kernels.chunks import Partials, chunk_size, merge, store_partial
 from posenc_runtime.kernels.paged import PagedBatch
-from posenc_runtime.kernels.paged_tiles import load_rows
+from posenc_runtime.kernels.paged_tiles import load_queries
 from posenc_runtime.kernels.window_plan import Plan
 
 PROGRAMS = 528  # that walk a plan's list: four for each multiprocessor of an H100; their number changes no result
@@ -86,8 +86,7 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
             m_row = o_row < GROUP
             o_head = i_kv_head * GROUP + tl.minimum(o_row, GROUP - 1)
             b_slope, b_shape = load_form(p_slope, p_shape, o_head, FORM)
-            p_row = p_query + query.to(tl.int64) * stride_query_token + o_head.to(tl.int64) * stride_query_head
-            b_query = load_rows(p_row, m_row, HEAD_DIM, BD)
+            b_query = load_queries(p_query, query, o_head, m_row, stride_query_token, stride_query_head, HEAD_DIM, BD)
             b_acc = tl.zeros([BM, BD], tl.float32)
             b_max = tl.full([BM], -float("inf"), tl.float32)
             b_sum = tl.zeros([BM], tl.float32)

@@ -13,6 +13,7 @@ from posenc_runtime.kernels.bias_forms import load_form
 from posenc_runtime.kernels.bias_tile import attend_with_bias
 from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.paged_tiles import (
+    load_queries,
     load_rows,
     offsets_of_keys,
     request_of_tile,
@@ -81,8 +82,7 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
     last_position = past + tl.minimum(first_query + BQ, num_queries) - 1
     o_token = (begin + o_query).to(tl.int64)
     b_slope, b_shape = load_form(p_slope, p_shape, o_head, FORM)
-    p_row = p_query + o_token * stride_query_token + o_head.to(tl.int64) * stride_query_head
-    b_query = load_rows(p_row, m_row, HEAD_DIM, BD)  # [BM, BD]
+    b_query = load_queries(p_query, o_token, o_head, m_row, stride_query_token, stride_query_head, HEAD_DIM, BD)
     p_table_row = p_block_table + i_request.to(tl.int64) * stride_table
     p_keys += i_kv_head.to(tl.int64) * stride_key_head
     p_values += i_kv_head.to(tl.int64) * stride_value_head

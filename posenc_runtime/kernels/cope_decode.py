@@ -21,7 +21,7 @@ from posenc_runtime.kernels.chunks import Partials, chunk_size, merge, store_par
 from posenc_runtime.kernels.cope import Cope
 from posenc_runtime.kernels.cope_tile import count_keys, gate, position_logits, store_position_logits
 from posenc_runtime.kernels.paged import PagedBatch
-from posenc_runtime.kernels.paged_tiles import attend, dot, load_rows, offsets_of_keys
+from posenc_runtime.kernels.paged_tiles import attend, dot, load_queries, load_rows, offsets_of_keys
 
 
 @triton.jit(do_not_specialize=["num_kv_heads", "room", "scale", "qe_scale"])
@@ -69,9 +69,8 @@ def _score_kernel(  # type: ignore[no-untyped-def]
         return
     o_row = tl.arange(0, BM)
     m_row = o_row < GROUP
-    p_row = p_query + query.to(tl.int64) * stride_query_token
-    p_row += (i_kv_head * GROUP + o_row).to(tl.int64) * stride_query_head
-    b_query = load_rows(p_row, m_row, HEAD_DIM, BD)
+    o_head = i_kv_head * GROUP + o_row
+    b_query = load_queries(p_query, query, o_head, m_row, stride_query_token, stride_query_head, HEAD_DIM, BD)
     o_row = (i_pair * GROUP + o_row).to(tl.int64)
     if i_chunk == 0:
         store_position_logits(p_position_logits + o_row * NPOS, m_row, b_query, p_pos_emb, qe_scale, NPOS, HEAD_DIM, BD)

@@ -19,6 +19,7 @@ from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.paged_tiles import (
     attend,
     dot,
+    load_queries,
     load_rows,
     offsets_of_keys,
     request_of_tile,
@@ -85,8 +86,7 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
             b_position = past + o_query
             last_position = past + tl.minimum(first_query + BQ, num_queries) - 1
             o_token = (query + o_query).to(tl.int64)
-            p_row = p_query + o_token * stride_query_token + o_head.to(tl.int64) * stride_query_head
-            b_query = load_rows(p_row, m_row, HEAD_DIM, BD)  # [BM, BD]
+            b_query = load_queries(p_query, o_token, o_head, m_row, stride_query_token, stride_query_head, HEAD_DIM, BD)
             # Threads look up what others of this program have stored, and store anew only when all have looked.
             tl.debug_barrier()
             store_position_logits(p_logits, m_row, b_query, p_pos_emb, qe_scale, NPOS, HEAD_DIM, BD)

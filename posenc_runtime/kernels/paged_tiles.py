@@ -59,6 +59,20 @@ def load_rows(p_row, m_row, HEAD_DIM: tl.constexpr, BD: tl.constexpr):  # type: 
 
 
 @triton.jit
+def load_queries(  # type: ignore[no-untyped-def]
+    p_query, token, o_head, m_row, stride_query_token, stride_query_head, HEAD_DIM: tl.constexpr, BD: tl.constexpr
+):
+    """Rows of queries ``[BM, BD]``, zero in rows that do not count.
+
+    Args:
+        token: where a lone query stands in its batch, or that of each row ``[BM]``.
+        o_head: of each row ``[BM]``.
+    """
+    o_row = token.to(tl.int64) * stride_query_token + o_head.to(tl.int64) * stride_query_head
+    return load_rows(p_query + o_row, m_row, HEAD_DIM, BD)
+
+
+@triton.jit
 def store_rows(p_row, b_rows, m_row, HEAD_DIM: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]
     o_dim = tl.arange(0, BD)
     b_rows = b_rows.to(p_row.dtype.element_ty)

@@ -15,7 +15,7 @@ from posenc_runtime.kernels import chunks
 from posenc_runtime.kernels.bias_forms import load_form, reach
 from posenc_runtime.kernels.chunks import chunk_size
 from posenc_runtime.kernels.paged import PagedBatch
-from posenc_runtime.kernels.paged_tiles import load_rows, offsets_of_keys
+from posenc_runtime.kernels.paged_tiles import load_queries, offsets_of_keys
 from posenc_runtime.kernels.window import ROUNDING, Window
 
 _BLOCKS = 1024  # whose norms are read at a time
@@ -132,8 +132,7 @@ def _plan_kernel(  # type: ignore[no-untyped-def]
         m_row = o_row < GROUP
         o_head = i_kv_head * GROUP + tl.minimum(o_row, GROUP - 1)
         b_slope, b_shape = load_form(p_slope, p_shape, o_head, FORM)
-        p_row = p_query + query.to(tl.int64) * stride_query_token + o_head.to(tl.int64) * stride_query_head
-        b_query = load_rows(p_row, m_row, HEAD_DIM, BD)
+        b_query = load_queries(p_query, query, o_head, m_row, stride_query_token, stride_query_head, HEAD_DIM, BD)
         o_own = offsets_of_keys(
             tl.load(p_table_row + last // BLOCK_SIZE), last, stride_key_block, stride_key_token, BLOCK_SIZE
         )
