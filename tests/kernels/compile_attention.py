@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 
 import torch
 from torch import Tensor
@@ -85,21 +84,21 @@ LAUNCHED: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
 }
 
 
-def opcodes() -> dict[str, Future[dict[str, int]]]:
+def machine_codes() -> dict[str, bytes]:
     """Of each kernel of each launch."""
     return {
-        f"{name} {kernel}": counts
+        f"{name} {kernel}": code
         for name, (launched, names) in LAUNCHED.items()
-        for kernel, counts in compiled(launched, names).items()
+        for kernel, code in compiled(launched, names).items()
     }
 
 
-def compiled(launched: Callable[[], None], names: tuple[str, ...]) -> dict[str, Future[dict[str, int]]]:
-    """The opcodes of each kernel named, as it was launched."""
+def compiled(launched: Callable[[], None], names: tuple[str, ...]) -> dict[str, bytes]:
+    """The machine code of each kernel named, as it was launched."""
     launches = {name: Launch(getattr(module, attribute)) for name, (module, attribute) in KERNELS.items()}
     for name, (module, attribute) in KERNELS.items():
         setattr(module, attribute, launches[name])
     launched()
     for name, (module, attribute) in KERNELS.items():
         setattr(module, attribute, launches[name].kernel)
-    return {name: launches[name].opcodes() for name in names}
+    return {name: launches[name].machine_code() for name in names}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import Future
 
 import torch
 
@@ -11,7 +10,7 @@ from posenc_runtime.kernels import rerotate, rope_rows, rotary_store
 from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
 from posenc_runtime.kernels.rotary_scales import RotaryScales
 from tests.kernels import compile_attention
-from tests.kernels.launch_sm90 import Launch
+from tests.kernels.launch_sm90 import Launch, opcodes
 
 
 def rerotation(
@@ -21,7 +20,7 @@ def rerotation(
     num_heads: int = 8,
     block_size: int = 16,
     dtype: torch.dtype = torch.bfloat16,
-) -> Future[dict[str, int]]:
+) -> bytes:
     launch = Launch(_REROTATE)
     rerotate._rerotate_kernel = launch
     layout = KeyLayout(block_size, head_dim, rotary_dim, is_neox_style)
@@ -29,15 +28,15 @@ def rerotation(
     block = torch.zeros(1, dtype=torch.int64)
     phases = torch.ones(rotary_dim // 2, dtype=torch.int64)
     rerotate.rerotate([cache], BlockMoves(block, block, block), ScaleChange(phases), layout)
-    return launch.opcodes()
+    return launch.machine_code()
 
 
-def row_lookup() -> Future[dict[str, int]]:
+def row_lookup() -> bytes:
     launch = Launch(rope_rows._rope_rows_kernel)
     rope_rows._rope_rows_kernel = launch
     some = torch.zeros(256, dtype=torch.int64)
     rope_rows.rope_rows(some, some, some, 16)
-    return launch.opcodes()
+    return launch.machine_code()
 
 
 def rotation(
@@ -48,7 +47,7 @@ def rotation(
     is_neox_style: bool,
     in_place: bool = True,
     cache_dtype: torch.dtype = torch.bfloat16,
-) -> Future[dict[str, int]]:
+) -> bytes:
     """Of a prompt's tokens, whose queries, keys and values are parts of one projection."""
     launch = Launch(_ROTARY_STORE)
     rotary_store._rotary_store_kernel = launch
@@ -61,7 +60,7 @@ def rotation(
     scales = RotaryScales(phases, one, block_scale, block_size, is_neox_style)
     out = None if in_place else torch.empty(query.shape, dtype=query.dtype)
     rotary_store.rotary_store(query, key, value, cache, of_tokens, of_tokens, scales, one, one, out)
-    return launch.opcodes()
+    return launch.machine_code()
 
 
 _REROTATE, _ROTARY_STORE = rerotate._rerotate_kernel, rotary_store._rotary_store_kernel
@@ -85,13 +84,9 @@ STORED = {
 }
 
 if __name__ == "__main__":
-    compiled = {
-        "moved": {name: opcodes() for name, opcodes in COMPILED.items()},
-        "stored": {name: opcodes() for name, opcodes in STORED.items()},
-        "attention": compile_attention.opcodes(),
+    machine_codes = {
+        "moved": {name: code() for name, code in COMPILED.items()},
+        "stored": {name: code() for name, code in STORED.items()},
+        "attention": compile_attention.machine_codes(),
     }
-    print(
-        json.dumps(
-            {part: {name: counts.result() for name, counts in kernels.items()} for part, kernels in compiled.items()}
-        )
-    )
+    print(json.dumps({part: opcodes(of_part) for part, of_part in machine_codes.items()}))

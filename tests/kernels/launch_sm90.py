@@ -1,14 +1,16 @@
-"""Stand-ins for Triton kernels, which compile for an H100 what would have been launched."""
+"""Stand-ins for Triton kernels, which compile for an H100 what would have been launched, and what it is made of."""
 
 from __future__ import annotations
 
+import bisect
 import collections
+import itertools
 import pathlib
 import re
+import struct
 import subprocess
 import tempfile
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,10 +21,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 _BIN = pathlib.Path(triton.backends.nvidia.__file__).with_name("bin")
-_INSTRUCTION = r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][\w.]+)"  # address, predicate, opcode
-
-
-_DISASSEMBLERS = ThreadPoolExecutor(1)
+_INSTRUCTION = r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][\w.]+)"  # address, predicate, opcode
+_EXECUTABLE = 4  # of a section's flags in ELF
 _SHARED_MEMORY = 227 * 1024  # bytes, of an H100's multiprocessor for one program
 _TYPES = {
     torch.bfloat16: "bf16",
@@ -49,12 +49,12 @@ class Launch:
         self.arguments = dict(zip(self.kernel.arg_names, positional, strict=False)) | named
         self.num_warps = num_warps
 
-    def opcodes(self) -> Future[dict[str, int]]:
-        """How often each opcode stands in the machine code, with its modifiers. Listed while others are compiled."""
+    def machine_code(self) -> bytes:
+        """Instructions alone."""
         source = self._specialised()
         compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": self.num_warps})
         assert compiled.metadata.shared <= _SHARED_MEMORY, f"{self.kernel} asks for {compiled.metadata.shared} bytes"
-        return _DISASSEMBLERS.submit(_listed, compiled.asm["cubin"])
+        return _instructions(compiled.asm["cubin"])
 
     def _specialised(self) -> ASTSource:
         """As Triton specialises at a launch: on a one, and on what sixteen divides."""
@@ -74,11 +74,27 @@ class Launch:
         return ASTSource(self.kernel, types, constants, hints)
 
 
-def _listed(machine_code: bytes) -> dict[str, int]:
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
-        cubin.write(machine_code)
-        cubin.flush()
-        listing = subprocess.run(
-            [_BIN / "cuobjdump", "--dump-sass", cubin.name], capture_output=True, text=True, check=True
-        ).stdout
-    return collections.Counter(re.findall(_INSTRUCTION, listing, re.MULTILINE))
+def opcodes(machine_codes: Mapping[str, bytes]) -> dict[str, dict[str, int]]:
+    """How often each opcode stands in each machine code, with its modifiers.
+
+    They are listed as one, because the disassembler takes longer to start than to list any of them.
+    """
+    counts: dict[str, dict[str, int]] = {name: collections.Counter() for name in machine_codes}
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"".join(machine_codes.values()))
+        file.flush()
+        command = [_BIN / "nvdisasm", "--binary", "SM90a", file.name]
+        listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    names, ends = list(machine_codes), list(itertools.accumulate(map(len, machine_codes.values())))
+    for address, opcode in re.findall(_INSTRUCTION, listing, re.MULTILINE):
+        counts[names[bisect.bisect(ends, int(address, 16))]][opcode] += 1
+    return counts
+
+
+def _instructions(cubin: bytes) -> bytes:
+    """The executable section of an ELF file; a kernel has one."""
+    (headers,) = struct.unpack_from("<Q", cubin, 40)
+    size, number = struct.unpack_from("<HH", cubin, 58)
+    sections = (struct.unpack_from("<IIQQQQ", cubin, headers + index * size) for index in range(number))
+    [code] = [cubin[begin : begin + length] for _, _, flags, _, begin, length in sections if flags & _EXECUTABLE]
+    return code
