@@ -7,11 +7,13 @@ import pathlib
 import subprocess
 import sys
 
+_RUN = "import runpy, sys; [runpy.run_path(script, run_name='__main__') for script in sys.argv[1:]]"
 
-def output_of(script: str, *arguments: str, **environment: str) -> str:
-    """What a script of this folder prints."""
+
+def output_of(*scripts: str, **environment: str) -> str:
+    """What scripts of this folder print. They run one after another: some take less time than the import of torch."""
     finished = subprocess.run(
-        [sys.executable, str(pathlib.Path(__file__).with_name(script)), *arguments],
+        [sys.executable, "-c", _RUN, *(str(pathlib.Path(__file__).with_name(script)) for script in scripts)],
         env=os.environ | {"PYTHONPATH": str(pathlib.Path(__file__).parents[2])} | environment,
         capture_output=True,
         text=True,

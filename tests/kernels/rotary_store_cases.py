@@ -245,3 +245,5 @@ CASES = {
     "float8-with-nans": Case(dtype=torch.bfloat16, cache_dtype=_FLOAT8, with_nans=True),
     "float8-stock-bytes": Case(cache_dtype=_FLOAT8, factor_on_keys=True, storage="spaced"),
 }
+# whose programs go on to further tiles of a token, as they do where there are many tokens
+IN_ONE_PROGRAM = ("eight-to-one-by-128", "seventeen-kv-heads", "gptj-partial-out-of-place")

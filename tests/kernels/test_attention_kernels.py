@@ -12,19 +12,21 @@ from tests.kernels.processes import output_of
 Faults = dict[str, list[str]]
 
 
-def interpreted(script: str) -> Faults:
-    found: Faults = json.loads(output_of(script, TRITON_INTERPRET="1"))
-    return found
-
-
 @pytest.fixture(scope="module")
-def bias_faults() -> Faults:
-    return interpreted("interpret_bias.py")
+def faults() -> dict[str, Faults]:
+    kinds = ("bias", "cope", "key_norms")
+    output = output_of(*(f"interpret_{kind}.py" for kind in kinds), TRITON_INTERPRET="1")
+    return dict(zip(kinds, map(json.loads, output.splitlines()), strict=True))
 
 
-@pytest.fixture(scope="module")
-def cope_faults() -> Faults:
-    return interpreted("interpret_cope.py")
+@pytest.fixture
+def bias_faults(faults: dict[str, Faults]) -> Faults:
+    return faults["bias"]
+
+
+@pytest.fixture
+def cope_faults(faults: dict[str, Faults]) -> Faults:
+    return faults["cope"]
 
 
 @pytest.mark.parametrize("name", BIAS_CASES)
@@ -41,5 +43,5 @@ def test_contextual_positions_are_no_worse_than_torch(name: str, cope_faults: Fa
     assert cope_faults[name] == []
 
 
-def test_norms_are_recorded_as_the_running_maximum_of_their_block() -> None:
-    assert {name: found for name, found in interpreted("interpret_key_norms.py").items() if found} == {}
+def test_norms_are_recorded_as_the_running_maximum_of_their_block(faults: dict[str, Faults]) -> None:
+    assert {name: found for name, found in faults["key_norms"].items() if found} == {}

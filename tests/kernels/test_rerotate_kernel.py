@@ -10,21 +10,23 @@ from tests.kernels.processes import output_of
 from tests.kernels.rerotate_cases import CASES
 from tests.tolerance import COS_SIN_OF_TURNS
 
+Faults = dict[str, list[str]]
+Errors = tuple[float, float]
+
 
 @pytest.fixture(scope="module")
-def faults() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = json.loads(output_of("interpret_rerotate.py", TRITON_INTERPRET="1"))
-    return found
+def found() -> tuple[Faults, Errors]:
+    faults, errors = output_of("interpret_rerotate.py", "interpret_turns.py", TRITON_INTERPRET="1").splitlines()
+    cos_error, sin_error = map(float, errors.split())
+    return json.loads(faults), (cos_error, sin_error)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_kernel_turns_keys_to_the_new_scale_and_changes_nothing_else(
-    name: str, faults: dict[str, list[str]]
+    name: str, found: tuple[Faults, Errors]
 ) -> None:
-    assert faults[name] == []
+    assert found[0][name] == []
 
 
-def test_cosines_and_sines_are_right_over_the_whole_range_of_angles() -> None:
-    cos_error, sin_error = map(float, output_of("interpret_turns.py", TRITON_INTERPRET="1").split())
-    assert cos_error <= COS_SIN_OF_TURNS
-    assert sin_error <= COS_SIN_OF_TURNS
+def test_cosines_and_sines_are_right_over_the_whole_range_of_angles(found: tuple[Faults, Errors]) -> None:
+    assert all(error <= COS_SIN_OF_TURNS for error in found[1])
