@@ -12,7 +12,7 @@ def cos_sin_cache(frequencies: Frequencies, num_positions: int) -> Tensor:
     """Cosines in the first half of each row, sines in the second (vLLM's layout).
 
     ``inv_freq`` is rounded to float32 first, as every engine and every checkpoint's training did; the product
-    with the position is then taken in float64, because a float32 product is wrong by 4e-3 rad at position 131,072.
+    with the position is then taken in float64, because float32 rounds one between 65,536 and 131,072 by up to 2^-8 rad.
 
     Returns:
         float32, ``[num_positions, rotary_dim]``.

@@ -117,7 +117,7 @@ class ScaleChange:
 
     An angle is a 64-bit fraction of a turn, and whole turns wrap away: ``position * phases`` is the exact product,
     modulo one turn. Each frequency is rounded to 2^-65 turns, so a key at position p turns by an angle that is wrong by
-    at most ``p * 2^-64`` turns, 3e-13 rad at position 1,048,576; what is left is the rounding of float32 sines.
+    at most ``p * 2^-64`` turns, 4e-13 rad at position 1,048,576; what is left is the rounding of float32 sines.
 
     Attributes:
         phases: int64 ``[rotary_dim // 2]``, 2^-64 turns / token: the target's frequency less the source's, wrapping.
