@@ -1,0 +1,91 @@
+"""A worker's table of block scales: what a step's plan writes there, and what nothing was said of."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+import torch
+
+from posenc_runtime.encodings.spec import RotarySpec
+from posenc_runtime.kv.coordinator import StepPlan
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.worker_half import WorkerHalf
+from posenc_runtime.vllm_adapter.worker_state import STATE, Rotary
+
+# Its parts of the stacked table have 10, 20 and 35 rows.
+LINEAR = Deployment(
+    rope_type="linear",
+    scales=(1.0, 2.0, 4.0),
+    original_max_position_embeddings=10,
+    max_model_len=35,
+    on_crossing="pin",
+)
+SPEC = RotarySpec(rotary_dim=4, rope_theta=100.0, original_max_position_embeddings=10)
+ROTARY = Rotary(deployment=LINEAR, own=SPEC, scaled=SPEC, is_neox_style=True)
+
+
+@pytest.fixture(autouse=True)
+def a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("block_row_offset", None), ("block_size", {}), ("rotaries", [ROTARY])):
+        monkeypatch.setattr(STATE, name, value)
+
+
+def worker(num_blocks: int = 6) -> WorkerHalf:
+    group = types.SimpleNamespace(layer_names=["layer"], kv_cache_spec=types.SimpleNamespace(block_size=4))
+    kv_cache_config: Any = types.SimpleNamespace(num_blocks=num_blocks, kv_cache_groups=[group])
+    compilation = types.SimpleNamespace(static_forward_context={})
+    vllm_config: Any = types.SimpleNamespace(compilation_config=compilation, additional_config={})
+    half = WorkerHalf(LINEAR, vllm_config, kv_cache_config)
+    half.register_kv_caches({"layer": torch.zeros(num_blocks, 1, 4, 8)})
+    return half
+
+
+def offsets() -> list[int]:
+    assert STATE.block_row_offset is not None
+    found: list[int] = STATE.block_row_offset.tolist()
+    return found
+
+
+def test_a_block_that_nothing_was_said_of_is_unscaled() -> None:
+    worker()
+    assert offsets() == [0, 0, 0, 0, 0, 0]
+
+
+def test_a_plan_gives_each_block_the_first_row_of_its_scale() -> None:
+    worker().apply(StepPlan(block_scales={2: [4, 1], 1: [3], 0: [5]}))
+    assert offsets() == [0, 30, 0, 10, 30, 0]
+
+
+def test_a_block_keeps_its_scale_until_a_plan_gives_it_another() -> None:
+    half = worker()
+    half.apply(StepPlan(block_scales={1: [2, 3]}))
+    half.apply(StepPlan())
+    half.apply(StepPlan(block_scales={0: [2]}))
+    assert offsets() == [0, 0, 0, 10, 0, 0]
+
+
+def test_the_table_stays_where_it_is_for_graphs_that_hold_its_address() -> None:
+    half = worker()
+    table = STATE.block_row_offset
+    half.apply(StepPlan(block_scales={2: [1]}))
+    assert STATE.block_row_offset is table
+
+
+def test_steps_that_gave_blocks_a_scale_are_timed_and_others_are_not() -> None:
+    half = worker()
+    half.apply(StepPlan())
+    assert "apply_seconds" not in half.take_report()
+    half.apply(StepPlan(block_scales={1: [2]}))
+    assert len(half.take_report()["apply_seconds"]) == 1
+    assert "apply_seconds" not in half.take_report()
+
+
+@pytest.mark.parametrize("built", [[], [ROTARY, Rotary(deployment=None, own=SPEC, scaled=SPEC, is_neox_style=True)]])  # type: ignore[arg-type]
+def test_a_model_whose_rotary_embedding_was_not_built_for_the_deployment_is_refused(
+    built: list[Rotary], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(STATE, "rotaries", built)
+    with pytest.raises(ValueError, match="scaling needs a model whose rotary embedding posenc replaced"):
+        worker()
