@@ -86,7 +86,10 @@ def test_a_layer_with_contextual_positions_attends_with_its_table() -> None:
     pos_emb = torch.randn(HEAD_DIM, 16, generator=torch.Generator().manual_seed(1))
     step, impl = Step(), made(cpu.CopeImpl, Asked(encoding="cope", cope=lambda: Cope(pos_emb, 1.0)))
     expected = step.expected(cope_attention_of_the_listing, pos_emb.double().T)
+    RECORD.take()
     torch.testing.assert_close(step.run(impl).double(), expected, rtol=0, atol=ATTENTION_FLOAT32)
+    # Gates are a half on the average: well before the hundredth key all rows stand at the sixteenth position.
+    assert all(RECORD.take()["cope_walked"].values())
 
 
 def test_a_window_is_as_wide_as_the_deployments_tolerance_says() -> None:
