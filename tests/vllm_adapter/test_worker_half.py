@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from typing import Any
 
@@ -32,10 +33,10 @@ def a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(STATE, name, value)
 
 
-def worker(num_blocks: int = 6) -> WorkerHalf:
+def worker(num_blocks: int = 6, **layers: Any) -> WorkerHalf:
     group = types.SimpleNamespace(layer_names=["layer"], kv_cache_spec=types.SimpleNamespace(block_size=4))
     kv_cache_config: Any = types.SimpleNamespace(num_blocks=num_blocks, kv_cache_groups=[group])
-    compilation = types.SimpleNamespace(static_forward_context={})
+    compilation = types.SimpleNamespace(static_forward_context=layers)
     vllm_config: Any = types.SimpleNamespace(compilation_config=compilation, additional_config={})
     half = WorkerHalf(LINEAR, vllm_config, kv_cache_config)
     half.register_kv_caches({"layer": torch.zeros(num_blocks, 1, 4, 8)})
@@ -46,6 +47,19 @@ def offsets() -> list[int]:
     assert STATE.block_row_offset is not None
     found: list[int] = STATE.block_row_offset.tolist()
     return found
+
+
+def test_where_attention_rotates_a_plan_gives_each_block_the_number_of_its_scale(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, is_fused=True)])
+    given: list[Any] = []
+    layer = types.SimpleNamespace(impl=types.SimpleNamespace(rotate_by=given.append))
+    worker(layer=layer).apply(StepPlan(block_scales={2: [4, 1], 1: [3]}))
+    (scales,) = given
+    assert scales.block_scale.tolist() == [0, 2, 0, 1, 2, 0]
+    assert scales.block_size == 4 and not scales.factor_on_keys
+    assert STATE.block_row_offset is None
 
 
 def test_a_block_that_nothing_was_said_of_is_unscaled() -> None:
