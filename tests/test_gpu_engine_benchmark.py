@@ -11,6 +11,7 @@ import pytest
 import torch
 import typer
 
+from posenc_runtime.vllm_adapter import engine_args
 from tests.benchmarks.engine_process import Batch, EngineFailed
 from tests.benchmarks.gpu.rows import Row, at_most
 from tests.benchmarks.gpu_engine import __main__ as program
@@ -103,6 +104,25 @@ class FakeProcess:
 
     def wait_until_idle(self) -> float:
         return 0.0
+
+
+def test_attention_that_rotates_is_measured_over_tables_and_is_asked_for_on_a_gpu_alone(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def process(model: pathlib.Path, arguments: dict[str, Any], *, plugins: str, **_: Any) -> FakeProcess:
+        assert plugins == "posenc"
+        made.append(arguments["additional_config"]["posenc_attention"]["fused_rotary"])
+        return FakeProcess(model, arguments, plugins=plugins)
+
+    monkeypatch.setattr(sides, "EngineProcess", process)
+    monkeypatch.setattr(engine_args, "_is_cuda", lambda: True)
+    for is_rehearsal in (False, True):
+        rows, _ = sides.FUSED.measure(Stage(TINY, tmp_path, tmp_path, is_rehearsal=is_rehearsal))
+        assert [row.value for row in rows] == [Estimate(1, 1, 1)] * len(TINY.cases)
+        assert all(row.is_reached for row in rows)
+    assert made == ["on", "off", "auto", "off"]
 
 
 @pytest.mark.parametrize("part", [sides.PINNED, sides.MAY_CROSS], ids=["pinned", "may-cross"])

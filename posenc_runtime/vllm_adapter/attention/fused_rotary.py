@@ -12,7 +12,8 @@ from posenc_runtime.vllm_adapter.model_source import condition_of_rotating
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-# Compute capabilities of NVIDIA GPUs where `make bench-gpu` found it at least as fast, end to end: where auto is on.
+# Compute capabilities of NVIDIA GPUs where auto is on: where it was found to be at least as fast, end to end, by
+# `make bench-gpu ENGINE_ARGS="--only fused"`.
 MEASURED_FASTER: frozenset[tuple[int, int]] = frozenset()
 
 _BACKENDS = ("FLASH_ATTN", "TRITON_ATTN")

@@ -22,6 +22,7 @@ class Stage:
         folder: for logs, with the model in it.
         cores: that an engine may compute on; none where a GPU does.
         in_one_process: engines start sooner so, and are slower.
+        is_rehearsal: on the CPU, to see that it runs.
     """
 
     sizes: Sizes
@@ -29,6 +30,7 @@ class Stage:
     model: pathlib.Path
     cores: Sequence[int] = ()
     in_one_process: bool = False
+    is_rehearsal: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,16 +1,18 @@
-"""Throughput of our engine over stock vLLM's with static YaRN at our largest scale: both are alive, and take turns."""
+"""Throughput of two engines that are alive and take turns: ours over stock vLLM's, and over ours in another way."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
+import dataclasses
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.engine_args import engine_arguments
 from tests.benchmarks.engine_process import EngineFailed, EngineProcess
-from tests.benchmarks.gpu.rows import Row, at_least
+from tests.benchmarks.gpu.rows import Row, Target, at_least
 from tests.benchmarks.gpu_engine.part import Found, Part, Stage
 from tests.benchmarks.gpu_engine.sizes import SCALES, Sizes
 from tests.benchmarks.intervals import median_and_quartiles
@@ -18,16 +20,70 @@ from tests.benchmarks.throughput import Invalid, Measured
 from tests.benchmarks.throughput import measure as measure_case
 
 
-def rows(sizes: Sizes, on_crossing: OnCrossing) -> list[Row]:
-    """Requests that may cross are not scheduled ahead, as stock vLLM's are: what that costs is for information."""
-    target = at_least(0.99) if on_crossing == "pin" else None
-    return [
-        Row(f"{case.name}, {'pinned' if on_crossing == 'pin' else 'may cross'}", "tokens/s, ours over stock", target)
-        for case in sizes.cases
-    ]
+@dataclasses.dataclass(frozen=True)
+class Match:
+    """Two engines.
+
+    Attributes:
+        name: of the part, and of its logs.
+        how: what all rows have in common.
+        quantity: one engine over the other.
+        engines: engine arguments and plugins of each, by whether this is a rehearsal.
+        target: of the ratio.
+    """
+
+    name: str
+    how: str
+    quantity: str
+    engines: Callable[[Sizes, bool], tuple[tuple[dict[str, Any], str], tuple[dict[str, Any], str]]]
+    target: Target | None
+
+    @property
+    def part(self) -> Part:
+        return Part(self.name, self.rows, self.measure)
+
+    def rows(self, sizes: Sizes) -> list[Row]:
+        return [Row(f"{case.name}, {self.how}", self.quantity, self.target) for case in sizes.cases]
+
+    def measure(self, stage: Stage) -> Found:
+        sizes = stage.sizes
+        asked = self.engines(sizes, stage.is_rehearsal)
+        are_ours = asked[0][1] != "", asked[1][1] != ""
+        engines = [
+            EngineProcess(
+                stage.model,
+                arguments,
+                worker_cores=stage.cores,
+                plugins=plugins,
+                log=stage.folder / f"{self.name}-{number}.log",
+                in_one_process=stage.in_one_process,
+            )
+            for number, (arguments, plugins) in enumerate(asked)
+        ]
+        with contextlib.ExitStack() as stack:
+            with ThreadPoolExecutor() as pool:  # they start side by side
+                first, second = pool.map(stack.enter_context, engines)
+            try:
+                measured = [
+                    measure_case(
+                        *(case, first, second),
+                        are_ours=are_ours,
+                        pairs=sizes.pairs,
+                        warm_ups=1,
+                        seed=0,
+                        advance=lambda: None,
+                    )
+                    for case in sizes.cases
+                ]
+            except Invalid as error:
+                raise EngineFailed(str(error)) from error
+        filled = [
+            row.measured(one.ratio, remark=_speeds(one)) for row, one in zip(self.rows(sizes), measured, strict=True)
+        ]
+        return filled, {"cases": [one.to_json() for one in measured]}
 
 
-def our_arguments(sizes: Sizes, on_crossing: OnCrossing) -> dict[str, Any]:
+def our_arguments(sizes: Sizes, on_crossing: OnCrossing, attention: AttentionChoice | None = None) -> dict[str, Any]:
     deployment = Deployment(
         rope_type="yarn",
         scales=SCALES,
@@ -35,7 +91,7 @@ def our_arguments(sizes: Sizes, on_crossing: OnCrossing) -> dict[str, Any]:
         max_model_len=int(SCALES[-1] * sizes.throughput_trained),
         on_crossing=on_crossing,
     )
-    return engine_arguments(deployment, sizes.throughput_arguments)
+    return engine_arguments(deployment, sizes.throughput_arguments, attention)
 
 
 def stock_arguments(sizes: Sizes) -> dict[str, Any]:
@@ -55,45 +111,25 @@ def stock_arguments(sizes: Sizes) -> dict[str, Any]:
     }
 
 
-def measure(stage: Stage, on_crossing: OnCrossing) -> Found:
-    sizes = stage.sizes
-    sides = (("ours", our_arguments(sizes, on_crossing), "posenc"), ("stock", stock_arguments(sizes), ""))
-    engines = [
-        EngineProcess(
-            stage.model,
-            arguments,
-            worker_cores=stage.cores,
-            plugins=plugins,
-            log=stage.folder / f"{name}-{on_crossing}.log",
-            in_one_process=stage.in_one_process,
-        )
-        for name, arguments, plugins in sides
-    ]
-    with contextlib.ExitStack() as stack:
-        with ThreadPoolExecutor() as pool:  # they start side by side
-            ours, stock = pool.map(stack.enter_context, engines)
-        try:
-            measured = [
-                measure_case(case, ours, stock, pairs=sizes.pairs, warm_ups=1, seed=0, advance=lambda: None)
-                for case in sizes.cases
-            ]
-        except Invalid as error:
-            raise EngineFailed(str(error)) from error
-    filled = [
-        row.measured(one.ratio, remark=_speeds(one))
-        for row, one in zip(rows(sizes, on_crossing), measured, strict=True)
-    ]
-    return filled, {"cases": [one.to_json() for one in measured]}
-
-
 def _speeds(one: Measured) -> str:
     ours, stock = median_and_quartiles(one.ours).value, median_and_quartiles(one.stock).value
     return f"{ours:,.0f} and {stock:,.0f} tokens/s"
 
 
-PINNED = Part("throughput", functools.partial(rows, on_crossing="pin"), functools.partial(measure, on_crossing="pin"))
-MAY_CROSS = Part(
-    "throughput-crossing",
-    functools.partial(rows, on_crossing="rerotate"),
-    functools.partial(measure, on_crossing="rerotate"),
-)
+def _over_stock(on_crossing: OnCrossing) -> Callable[[Sizes, bool], Any]:
+    return lambda sizes, _: ((our_arguments(sizes, on_crossing), "posenc"), (stock_arguments(sizes), ""))
+
+
+def _over_tables(sizes: Sizes, is_rehearsal: bool) -> Any:
+    """Where there is no GPU to rotate on, auto is off."""
+    fused = AttentionChoice(fused_rotary="auto" if is_rehearsal else "on")
+    choices = fused, AttentionChoice(fused_rotary="off")
+    return tuple((our_arguments(sizes, "pin", choice), "posenc") for choice in choices)
+
+
+_OVER_STOCK = "tokens/s, ours over stock"
+PINNED = Match("throughput", "pinned", _OVER_STOCK, _over_stock("pin"), at_least(0.99)).part
+# Requests that may cross are not scheduled ahead, as stock vLLM's are: what that costs is for information.
+MAY_CROSS = Match("throughput-crossing", "may cross", _OVER_STOCK, _over_stock("rerotate"), None).part
+# Where all rows are reached, attention.fused_rotary: auto may be on (fused_rotary.MEASURED_FASTER).
+FUSED = Match("fused", "pinned", "tokens/s, attention that rotates over tables", _over_tables, at_least(1.0)).part
