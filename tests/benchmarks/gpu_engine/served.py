@@ -88,10 +88,11 @@ async def _round(http: httpx.AsyncClient, sizes: Sizes, long: list[int], how: Ho
     ]
     reading = [asyncio.create_task(other.read()) for other in others]
     try:
-        await asyncio.wait_for(asyncio.gather(*(other.begun.wait() for other in others)), _SECONDS)
+        await _one_more(others)
         watched = Stream(http, long, sizes.before + sizes.after, {"posenc_on_crossing": how})
         await watched.read()
-        ended = [task for task in reading if task.done()]
+        await _one_more(others)
+        ended = [other for other in others if other.ended]
     finally:
         for task in reading:
             task.cancel()
@@ -100,9 +101,17 @@ async def _round(http: httpx.AsyncClient, sizes: Sizes, long: list[int], how: Ho
         raise EngineFailed(f"{how}: the long request's crossings were {watched.crossings}")
     since, until = watched.times[0], watched.times[-1]
     found = [gap for other in others for gap in other.gaps(since, until)]
-    if ended or not found:
+    if ended:
         raise EngineFailed(f"others ended before the long request did: {results}")
     return found
+
+
+async def _one_more(streams: list[Stream]) -> None:
+    """Wait until each has said one more thing, or has ended."""
+    going_on = [stream for stream in streams if not stream.ended]
+    for stream in going_on:
+        stream.news.clear()
+    await asyncio.wait_for(asyncio.gather(*(stream.news.wait() for stream in going_on)), _SECONDS)
 
 
 @dataclasses.dataclass
@@ -111,6 +120,7 @@ class Stream:
 
     Attributes:
         times: when each piece of the answer came.
+        news: set by each of them, and by the end.
     """
 
     http: httpx.AsyncClient
@@ -118,11 +128,19 @@ class Stream:
     max_tokens: int
     xargs: dict[str, str] | None = None
     times: list[float] = dataclasses.field(default_factory=list)
-    begun: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+    news: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+    ended: bool = False
     crossings: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     async def read(self) -> None:
         """Send the request, and read its answer to the end."""
+        try:
+            await self._read()
+        finally:
+            self.ended = True
+            self.news.set()
+
+    async def _read(self) -> None:
         body: dict[str, Any] = {
             "model": "model",
             "prompt": self.prompt,
@@ -141,14 +159,14 @@ class Stream:
             async for said in _events(answer):
                 if said.get("choices"):
                     self.times.append(time.perf_counter())
-                    self.begun.set()
+                    self.news.set()
                 if params := said.get("kv_transfer_params"):
                     self.crossings = params["posenc"]["crossings"]
 
     def gaps(self, since: float, until: float) -> list[float]:
-        """Seconds between pieces that both came in this stretch of time."""
-        within = (at for at in self.times if since <= at <= until)
-        return [after - before for before, after in itertools.pairwise(within)]
+        """Seconds between pieces, of all pairs between which some of this stretch of time lies."""
+        pairs = itertools.pairwise(self.times)
+        return [after - before for before, after in pairs if before <= until and after >= since]
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[dict[str, Any]]:
