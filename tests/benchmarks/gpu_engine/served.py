@@ -51,7 +51,7 @@ def measure(stage: Stage) -> Found:
     try:
         with running(command) as address:
             noticed = asyncio.run(_rounds(address, sizes))
-    except (ServerFailed, httpx.HTTPError) as error:
+    except (ServerFailed, httpx.HTTPError, TimeoutError) as error:
         raise EngineFailed("\n".join([str(error), *getattr(error, "__notes__", ())])) from error
     crossing, pinned = ([_p99(one) for one in noticed[how]] for how in ("rerotate", "pin"))
     usual = {how: 1000 * statistics.median(itertools.chain(*found)) for how, found in noticed.items()}
