@@ -39,7 +39,12 @@ def measure(stage: Stage) -> Found:
     settings = {
         "model": str(stage.model),
         "served_model_name": "model",
-        "scaling": {"rope_type": "yarn", "scales": list(SCALES), "headroom_tokens": sizes.before},
+        "scaling": {
+            "rope_type": "yarn",
+            "scales": list(SCALES),
+            "headroom_tokens": sizes.before,
+            "rerotate_budget_tokens": sizes.budget,
+        },
         "engine": sizes.crossing_arguments,
     }
     file = stage.folder / "served.yaml"

@@ -18,6 +18,7 @@ class Sizes:
     Attributes:
         model: a Llama's configuration.
         trained: tokens at which a request crosses; prefixes that are reused are nearly as long.
+        budget: cached tokens that are re-rotated before a step.
         before: tokens that a request says before it crosses, and
         after: after it.
         others: requests that decode meanwhile, each of so many tokens at first:
@@ -33,6 +34,7 @@ class Sizes:
     model: dict[str, Any]
     dtype: str
     trained: int
+    budget: int
     before: int
     after: int
     others: int
@@ -132,6 +134,8 @@ H200 = Sizes(
     },
     dtype="bfloat16",
     trained=32768,
+    # All of it at once: 4.3 GB of keys and values, which this GPU copies in milliseconds.
+    budget=32768,
     before=24,
     after=200,
     others=8,
@@ -159,6 +163,7 @@ TINY = Sizes(
     },
     dtype="float32",
     trained=2048,
+    budget=2048,
     before=24,
     after=100,
     others=2,

@@ -31,6 +31,7 @@ def deployment(sizes: Sizes) -> Deployment:
         original_max_position_embeddings=sizes.trained,
         max_model_len=sizes.longest,
         headroom_tokens=sizes.before,
+        rerotate_budget_tokens=sizes.budget,
         prefix_reuse="rerotate",
     )
 
@@ -51,7 +52,7 @@ def measure(stage: Stage) -> Found:
     usual = statistics.median(crossed.usual)
     waits = [1000 * sum(window) for window in crossed.crossing]
     worst, wait, reuse = rows(sizes)
-    budget = f"{Deployment.rerotate_budget_tokens:,} tokens are re-rotated before a step"
+    budget = f"{sizes.budget:,} tokens are re-rotated before a step"
     measured = [
         worst.measured(
             median_and_quartiles(crossed.worst_steps),
@@ -75,7 +76,7 @@ def measure(stage: Stage) -> Found:
 
 def _cross(engine: EngineProcess, sizes: Sizes) -> Crossed:
     assert sizes.before == BEFORE, "the steps of a crossing are told by the tokens before it"
-    crossed = Crossed(Crossing(sizes.trained, Deployment.rerotate_budget_tokens, keeps_prefix=True))
+    crossed = Crossed(Crossing(sizes.trained, sizes.budget, keeps_prefix=True))
     long = tokens(sizes, sizes.trained - BEFORE, "long")
     for repetition in range(sizes.repetitions + 1):
         others = [tokens(sizes, sizes.others_tokens, f"{repetition}:{number}") for number in range(sizes.others)]
