@@ -1,4 +1,4 @@
-"""Every position encoding, served: what was trained in transformers is what answers, over HTTP for most."""
+"""Every position encoding, served: what was trained in transformers is what answers, over HTTP for some."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ NEW_TOKENS = 64
 LENGTHS = (3, 70, 150, 33, 97, 64, 30, 90)
 # Over two workers, where there are two: they have numbers for each head, or a kernel.
 SPLIT = ("cope", "kerple_log", "t5", "transformer_xl")
-# With a kernel that another one over HTTP has, too, or none: an engine in one process says as much, and starts sooner.
-IN_ONE_PROCESS = ("alibi_sqrt", "kerple_power", "none", "sinusoidal", "xpos")
+# One for each way to get positions in: a kernel of its own, a bias in a kernel, embeddings. Of the others an engine in
+# one process says as much, and starts sooner.
+OVER_HTTP = ("cope", "t5", "learned")
 ENGINE: dict[str, Any] = {
     "dtype": "float32",
     "block_size": 32,
@@ -68,6 +69,10 @@ def checkpoint(folder: pathlib.Path, kind: str) -> pathlib.Path:
     return save_tiny(folder / kind, "posenc", position_encoding_type=kind, **parameters)
 
 
+def workers_of(kind: str) -> int:
+    return most_workers(2) if kind in SPLIT else 1
+
+
 def assert_as_trained(model: pathlib.Path, said: Iterable[tuple[list[int], Said]]) -> None:
     oracle = Oracle(model)
     for prompt, (token_ids, logprobs) in said:
@@ -76,7 +81,7 @@ def assert_as_trained(model: pathlib.Path, said: Iterable[tuple[list[int], Said]
         assert max(abs(a - b) for a, b in zip(logprobs, expected, strict=True)) < LOGPROB_FLOAT32
 
 
-@pytest.mark.parametrize("kind", IN_ONE_PROCESS)
+@pytest.mark.parametrize("kind", [kind for kind in available() if kind not in OVER_HTTP])
 def test_an_encoding_answers_in_one_process_as_it_was_trained(kind: str, tmp_path: pathlib.Path) -> None:
     model, asked = checkpoint(tmp_path, kind), list(prompts())
     deployment = Deployment(
@@ -88,7 +93,7 @@ def test_an_encoding_answers_in_one_process_as_it_was_trained(kind: str, tmp_pat
     )
     arguments = engine_arguments(
         deployment,
-        ENGINE | {"enforce_eager": True, "disable_log_stats": False},
+        ENGINE | {"enforce_eager": True, "disable_log_stats": False, "tensor_parallel_size": workers_of(kind)},
         AttentionChoice(needs=needed_by(encoding(kind))),
     )
     together = [(prompt, NEW_TOKENS) for prompt in asked]
@@ -107,12 +112,11 @@ def test_an_encoding_answers_in_one_process_as_it_was_trained(kind: str, tmp_pat
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", [kind for kind in available() if kind not in IN_ONE_PROCESS])
+@pytest.mark.parametrize("kind", OVER_HTTP)
 async def test_an_encoding_answers_as_it_was_trained(kind: str, tmp_path: pathlib.Path) -> None:
     model = checkpoint(tmp_path, kind)
     engine = ENGINE | {"enforce_eager": kind not in COMPILED}
-    workers = most_workers(2) if kind in SPLIT else 1
-    engine["tensor_parallel_size"] = workers
+    engine["tensor_parallel_size"] = workers = workers_of(kind)
     settings = {"model": str(model), "served_model_name": "tiny", "max_model_len": 256, "engine": engine}
     with running_server(tmp_path, settings, environment(workers)) as address:
         async with openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=300) as client:
