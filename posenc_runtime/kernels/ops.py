@@ -11,13 +11,12 @@ from posenc_runtime.kernels import (
     attention_reference,
     reference,
     rerotate_torch,
-    rotary_store_checks,
     rotary_store_torch,
 )
 from posenc_runtime.kernels.cope import Cope
 from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
-from posenc_runtime.kernels.rotary_scales import RotaryScales
+from posenc_runtime.kernels.rotary_step import RotaryStep
 from posenc_runtime.kernels.window import Window
 from posenc_runtime.kernels.window import record_key_norms as record_key_norms_in_torch
 
@@ -44,29 +43,17 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
         rerotate_torch.rerotate(kv_caches, moves, change, layout)
 
 
-def rotary_store(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    kv_cache: Tensor,
-    positions: Tensor,
-    slot_mapping: Tensor,
-    scales: RotaryScales,
-    k_scale: Tensor | None = None,
-    v_scale: Tensor | None = None,
-    out: Tensor | None = None,
-) -> None:
-    """See ``rotary_store_torch.rotary_store``, and ``rotary_store_checks.check`` for what is raised."""
-    arguments = query, key, value, kv_cache, positions, slot_mapping, scales, k_scale, v_scale, out
-    rotary_store_checks.check(*arguments)
-    if not positions.shape[0]:
+def rotary_store(step: RotaryStep) -> None:
+    """See ``rotary_store_torch.rotary_store``, and ``RotaryStep.check`` for what is raised."""
+    step.check()
+    if not len(step.positions):
         return
-    if query.is_cuda:
+    if step.query.is_cuda:
         from posenc_runtime.kernels.rotary_store import rotary_store as kernel
 
-        kernel(*arguments)
+        kernel(step)
     else:
-        rotary_store_torch.rotary_store(*arguments)
+        rotary_store_torch.rotary_store(step)
 
 
 def bias_attention(

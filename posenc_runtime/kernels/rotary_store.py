@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from posenc_runtime.kernels.rotary_scales import RotaryScales
+from posenc_runtime.kernels.rotary_step import RotaryStep
 from posenc_runtime.kernels.rotary_tile import copy_rows, rotate_rows
 from posenc_runtime.kernels.turns import cos_sin
 
@@ -104,23 +103,13 @@ def _rotary_store_kernel(  # type: ignore[no-untyped-def]
         copy_rows(p_source, p_row + HEAD_DIM, m_head, per_v_scale, 0, HEAD_DIM, BD)
 
 
-def rotary_store(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    kv_cache: Tensor,
-    positions: Tensor,
-    slot_mapping: Tensor,
-    scales: RotaryScales,
-    k_scale: Tensor | None = None,
-    v_scale: Tensor | None = None,
-    out: Tensor | None = None,
-) -> None:
+def rotary_store(step: RotaryStep) -> None:
     """See ``rotary_store_torch.rotary_store``. All tensors on one CUDA device.
 
     A program takes one token, and rotates tile after tile of its heads by the same cosines and sines. Where there are
     few tokens it shares them with others. Sums are float32.
     """
+    query, key, value, kv_cache, scales = step.query, step.key, step.value, step.kv_cache, step.scales
     num_tokens, num_heads, head_dim = query.shape
     num_kv_heads, half = key.shape[1], scales.rotary_dim // 2
     power = triton.next_power_of_2
@@ -129,7 +118,7 @@ def rotary_store(
     num_warps = min(_WARPS, max(1, power(num_kv_heads) * width // (32 * _PAIRS)))
     heads = max(1, 32 * num_warps * _PAIRS // width)
     tiles = triton.cdiv(num_heads, heads) + triton.cdiv(num_kv_heads, heads)
-    target = query if out is None else out
+    target = query if step.out is None else step.out
     is_scaled = kv_cache.element_size() == 1
     _rotary_store_kernel[(num_tokens, min(tiles, triton.cdiv(_PROGRAMS, num_tokens)))](
         p_query=query,
@@ -137,14 +126,14 @@ def rotary_store(
         p_key=key,
         p_value=value,
         p_cache=kv_cache,
-        p_positions=positions,
-        p_slot_mapping=slot_mapping,
+        p_positions=step.positions,
+        p_slot_mapping=step.slot_mapping,
         p_phases=scales.phases,
         p_attention_factor=scales.attention_factor,
         p_block_scale=scales.block_scale,
-        p_k_scale=k_scale if is_scaled else None,
-        p_v_scale=v_scale if is_scaled else None,
-        num_slots=slot_mapping.shape[0],
+        p_k_scale=step.k_scale if is_scaled else None,
+        p_v_scale=step.v_scale if is_scaled else None,
+        num_slots=step.slot_mapping.shape[0],
         stride_query_token=query.stride(0),
         stride_query_head=query.stride(1),
         stride_out_token=target.stride(0),
@@ -164,7 +153,7 @@ def rotary_store(
         SCALE_BLOCK_SIZE=scales.block_size,
         IS_NEOX=scales.is_neox_style,
         FACTOR_ON_KEYS=scales.factor_on_keys,
-        IN_PLACE=out is None,
+        IN_PLACE=step.out is None,
         BH=heads,
         BP=pairs,
         BR=power(max(1, head_dim - 2 * half)),

@@ -8,22 +8,12 @@ import torch
 from torch import Tensor
 
 from posenc_runtime.kernels.rotary_scales import RotaryScales
+from posenc_runtime.kernels.rotary_step import RotaryStep
 
 FLOAT8_LARGEST = 448.0  # of e4m3
 
 
-def rotary_store(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    kv_cache: Tensor,
-    positions: Tensor,
-    slot_mapping: Tensor,
-    scales: RotaryScales,
-    k_scale: Tensor | None = None,
-    v_scale: Tensor | None = None,
-    out: Tensor | None = None,
-) -> None:
+def rotary_store(step: RotaryStep) -> None:
     """Rotate queries and keys by the scale of each token's block, and write keys and values into their slots.
 
     A token is rotated by ``positions * phases``, an integer that wraps around as the angle does: exact at any position
@@ -33,23 +23,10 @@ def rotary_store(
     rotated, at scale 0, as table-based engines rotate padding, too: no query is left unwritten, and none of them
     depends on a block that is not its own. ``key`` and ``value`` are only read. Of tokens with the same slot, any one
     is cached.
-
-    Args:
-        query: bfloat16, float16 or float32 ``[num_tokens, num_heads, head_dim]``. Like the next two it may be a view of
-            a packed QKV projection: any strides but the last, which is 1.
-        key, value: of the same data type, ``[num_tokens, num_kv_heads, head_dim]``.
-        kv_cache: ``[num_blocks, num_kv_heads, block_size, 2 * head_dim]``, keys beside values; any strides but the
-            last. Of a data type that queries may have, or float8_e4m3fn: then keys and values are divided by their
-            scale and clamped to 448, and a NaN stays one.
-        positions: int64 ``[num_tokens]``.
-        slot_mapping: int64 ``[at least 0]``; more than ``num_tokens`` are ignored.
-        scales: by what tokens are rotated.
-        k_scale, v_scale: float32, one element each; read where the cache is float8.
-        out: where queries go, like ``query``; None rotates them in place.
     """
-    num_tokens = positions.shape[0]
+    query, kv_cache, scales, positions = step.query, step.kv_cache, step.scales, step.positions
     slots = torch.full_like(positions, -1)
-    slots[: slot_mapping.shape[0]] = slot_mapping[:num_tokens]
+    slots[: step.slot_mapping.shape[0]] = step.slot_mapping[: len(positions)]
     is_cached = slots >= 0
     block_scale = scales.block_scale[slots.clamp(min=0) // scales.block_size].long()
     scale = torch.where(is_cached, block_scale, 0)
@@ -59,12 +36,16 @@ def rotary_store(
 
     on_query, on_keys = (factor, factor) if scales.factor_on_keys else (factor * factor, torch.ones_like(factor))
     rotated = _rotated(query, on_query * angle.cos(), on_query * angle.sin(), scales)
-    (query if out is None else out).copy_(rotated)
-    keys = _rotated(key, on_keys * angle.cos(), on_keys * angle.sin(), scales)
+    (query if step.out is None else step.out).copy_(rotated)
+    keys = _rotated(step.key, on_keys * angle.cos(), on_keys * angle.sin(), scales)
 
     blocks = slots[is_cached] // kv_cache.shape[2], slots[is_cached] % kv_cache.shape[2]
     stored = torch.cat(
-        (_stored(keys[is_cached], k_scale, kv_cache.dtype), _stored(value[is_cached], v_scale, kv_cache.dtype)), dim=-1
+        (
+            _stored(keys[is_cached], step.k_scale, kv_cache.dtype),
+            _stored(step.value[is_cached], step.v_scale, kv_cache.dtype),
+        ),
+        dim=-1,
     )
     bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[kv_cache.element_size()]  # torch cannot scatter float8
     kv_cache.view(bits).transpose(1, 2)[blocks] = stored.view(bits)

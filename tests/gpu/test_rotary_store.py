@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
 from posenc_runtime.kernels import ops
-from posenc_runtime.kernels.rotary_scales import RotaryScales
 from tests.gpu.moved import DEVICE, fields_on_gpu
 from tests.kernels.rotary_store_cases import CASES, Case, Tensors
 
@@ -35,19 +36,20 @@ class OnGpu:
         self.projected = self.tensors.projected.to(DEVICE)
         self.memory = self.tensors.memory.to(DEVICE)
         self.out = self.tensors.out.to(DEVICE)
-        self.arguments = [
-            *self.tensors.split(self.projected),
-            self.tensors.cache_in(self.memory),
-            *(self.moved(given) for given in self.tensors.arguments()[4:9]),
-            None if case.in_place else self.out,
-        ]
-
-    @staticmethod
-    def moved(given: object) -> object:
-        return fields_on_gpu(given) if isinstance(given, RotaryScales) else given.to(DEVICE)  # type: ignore[attr-defined]
+        given = fields_on_gpu(self.tensors.step())
+        query, key, value = self.tensors.split(self.projected)
+        self.step = dataclasses.replace(
+            given,
+            query=query,
+            key=key,
+            value=value,
+            kv_cache=self.tensors.cache_in(self.memory),
+            scales=fields_on_gpu(given.scales),
+            out=None if case.in_place else self.out,
+        )
 
     def run(self) -> None:
-        ops.rotary_store(*self.arguments)  # type: ignore[arg-type]
+        ops.rotary_store(self.step)
 
     def faults(self) -> list[str]:
         for here, there in (("projected", self.projected), ("memory", self.memory), ("out", self.out)):
@@ -72,8 +74,7 @@ def test_a_replayed_graph_rotates_by_what_its_tables_say_then(name: str) -> None
         step.run()
     step.memory.copy_(step.tensors.memory_before)
     step.out.zero_()
-    positions = step.arguments[4]
-    assert isinstance(positions, torch.Tensor)
+    positions = step.step.positions
     positions += 3  # in the graph's own memory, as vLLM writes a step's positions
     graph.replay()
     moved = tuple(position + 3 for position in case.positions)

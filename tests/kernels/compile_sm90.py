@@ -9,6 +9,7 @@ import torch
 from posenc_runtime.kernels import rerotate, rope_rows, rotary_store
 from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
 from posenc_runtime.kernels.rotary_scales import RotaryScales
+from posenc_runtime.kernels.rotary_step import RotaryStep
 from tests.kernels import compile_attention
 from tests.kernels.launch_sm90 import Launch, opcodes
 
@@ -59,7 +60,7 @@ def rotation(
     phases, block_scale = torch.ones(1, rotary_dim // 2, dtype=torch.int64), torch.zeros(1, dtype=torch.int32)
     scales = RotaryScales(phases, one, block_scale, block_size, is_neox_style)
     out = None if in_place else torch.empty(query.shape, dtype=query.dtype)
-    rotary_store.rotary_store(query, key, value, cache, of_tokens, of_tokens, scales, one, one, out)
+    rotary_store.rotary_store(RotaryStep(query, key, value, cache, of_tokens, of_tokens, scales, one, one, out))
     return launch.machine_code()
 
 

@@ -19,7 +19,7 @@ def main() -> None:
 
 def faults(case: Case) -> list[str]:
     tensors = case.tensors()
-    rotary_store.rotary_store(*tensors.arguments())
+    rotary_store.rotary_store(tensors.step())
     return tensors.faults()
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from posenc_runtime.encodings.spec import Frequencies
 from posenc_runtime.kernels.rotary_scales import RotaryScales
+from posenc_runtime.kernels.rotary_step import RotaryStep
 
 HEAD_DIM, BLOCK_SIZE = 128, 16
 
@@ -44,7 +45,8 @@ def errors(
     cache = torch.zeros(num_blocks, 1, BLOCK_SIZE, 2 * HEAD_DIM, dtype=dtype, device=device)
     block_scale = torch.zeros(num_blocks, dtype=torch.int32, device=device)
     scales = RotaryScales.of([Frequencies(inv_freq)], block_scale, BLOCK_SIZE, True)
-    rotary_store(query, key, key, cache, position, torch.arange(num_tokens, device=device), scales)
+    slots = torch.arange(num_tokens, device=device)
+    rotary_store(RotaryStep(query, key, key, cache, position, slots, scales))
     by_kernel = _logits(query[:, 0], cache[:, 0, :, :HEAD_DIM].flatten(0, 1))
     by_store, by_table = ((found - exact).square().mean().sqrt().item() for found in (by_kernel, by_tables))
     return by_store, by_table

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from posenc_runtime.encodings.spec import Frequencies
 from posenc_runtime.kernels.rotary_scales import RotaryScales
+from posenc_runtime.kernels.rotary_step import RotaryStep
 from tests.tolerance import KEY_TURNED_BY_KERNEL, ROUNDED_TO_NEAREST, ROUNDED_TO_NEAREST_AT_ZERO
 
 TWO_PI = Fraction("6.283185307179586476925286766559005768394")
@@ -91,10 +92,9 @@ class Tensors:
         self.cache = self.cache_in(self.memory)
         self.projected_before, self.memory_before = self.projected.clone(), self.memory.clone()
 
-    def arguments(self) -> tuple[Tensor | RotaryScales | None, ...]:
-        """In the order of ``rotary_store``."""
+    def step(self) -> RotaryStep:
         case = self.case
-        return (
+        return RotaryStep(
             self.query,
             self.key,
             self.value,

@@ -12,31 +12,17 @@ from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.rotary_scales import RotaryScales
 from tests.kernels.rotary_store_cases import CASES, Case
 
-NAMES = (
-    "query",
-    "key",
-    "value",
-    "kv_cache",
-    "positions",
-    "slot_mapping",
-    "scales",
-    "k_scale",
-    "v_scale",
-    "out",
-)
-
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_reference_rotates_by_the_scale_of_each_block_and_writes_nothing_else(name: str) -> None:
     tensors = CASES[name].tensors()
-    ops.rotary_store(*tensors.arguments())
+    ops.rotary_store(tensors.step())
     assert tensors.faults() == []
 
 
 def test_a_step_without_tokens_leaves_the_cache_alone() -> None:
     tensors = Case(positions=(), slots=()).tensors()
-    arguments = dict(zip(NAMES, tensors.arguments(), strict=True))
-    ops.rotary_store(**(arguments | {"positions": torch.zeros(0, dtype=torch.int64)}))
+    ops.rotary_store(dataclasses.replace(tensors.step(), positions=torch.zeros(0, dtype=torch.int64)))
     assert tensors.faults() == []
 
 
@@ -80,9 +66,9 @@ SAYS = {
 def test_what_would_be_computed_wrongly_is_refused_with_the_rule_and_the_value(name: str) -> None:
     field, change = BAD[name]
     case = CASES["float8-stock-bytes"] if "scale" in field else CASES["neox"]
-    arguments = dict(zip(NAMES, case.tensors().arguments(), strict=True))
+    step = case.tensors().step()
     with pytest.raises(ValueError, match=SAYS[name]):
-        ops.rotary_store(**(arguments | {field: change(arguments[field])}))
+        ops.rotary_store(dataclasses.replace(step, **{field: change(getattr(step, field))}))
 
 
 @pytest.mark.parametrize(

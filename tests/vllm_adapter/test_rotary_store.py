@@ -7,6 +7,7 @@ import torch
 from posenc_runtime.encodings.spec import Frequencies
 from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.rotary_scales import RotaryScales
+from posenc_runtime.kernels.rotary_step import RotaryStep
 from tests.tolerance import KEY_TURNED_BY_KERNEL, TABLE_ANGLE_RELATIVE
 
 NUM_TOKENS, HEAD_DIM, BLOCK_SIZE = 40, 64, 16
@@ -31,7 +32,7 @@ def test_with_the_factor_on_keys_the_cache_holds_what_vllms_yarn_would_put_there
         block_scale = torch.zeros(3, dtype=torch.int32)
         scales = RotaryScales.of([frequencies], block_scale, BLOCK_SIZE, is_neox_style, factor_on_keys=True)
         cache = torch.zeros(3, 2, BLOCK_SIZE, 2 * HEAD_DIM)
-        ops.rotary_store(query, key, value, cache, positions, torch.arange(NUM_TOKENS), scales)
+        ops.rotary_store(RotaryStep(query, key, value, cache, positions, torch.arange(NUM_TOKENS), scales))
 
         keys = cache.transpose(1, 2).flatten(0, 1)[:NUM_TOKENS, :, :HEAD_DIM]
         relative = KEY_TURNED_BY_KERNEL + TABLE_ANGLE_RELATIVE * positions.max().item()

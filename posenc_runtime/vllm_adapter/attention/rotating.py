@@ -11,6 +11,7 @@ from vllm.model_executor.layers.quantization.utils.quant_utils import GroupShape
 
 from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.rotary_scales import RotaryScales
+from posenc_runtime.kernels.rotary_step import RotaryStep
 from posenc_runtime.vllm_adapter.support import Unsupported
 
 
@@ -110,7 +111,7 @@ class RotatesInAttention:
         if self._scales is None:
             # Measuring what its graphs take, vLLM runs a step over a small cache of which no connector hears.
             return rotated.copy_(query[:num_tokens])
-        ops.rotary_store(
+        step = RotaryStep(
             query[:num_tokens],
             key[:num_tokens],
             value[:num_tokens],
@@ -122,4 +123,5 @@ class RotatesInAttention:
             layer._v_scale,
             rotated,
         )
+        ops.rotary_store(step)
         return rotated

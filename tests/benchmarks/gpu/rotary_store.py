@@ -15,6 +15,7 @@ from torch import Tensor
 from posenc_runtime.encodings.scaling.yarn import Yarn
 from posenc_runtime.kernels import ops, rotary_store_torch
 from posenc_runtime.kernels.rotary_scales import RotaryScales
+from posenc_runtime.kernels.rotary_step import RotaryStep
 from tests.benchmarks.gpu.checks import rotated_alike, rotated_nearly, same_bits
 from tests.benchmarks.gpu.copying import copying
 from tests.benchmarks.gpu.peers import StockRotation, Store
@@ -85,7 +86,7 @@ class Step:
         """Queries, and the whole cache, of the first layer."""
         projection, cache = self.copies()
         query, key, value = self.heads(projection)
-        rotary_store_torch.rotary_store(query, key, value, cache, self.positions, self.slots, self.scales)
+        rotary_store_torch.rotary_store(RotaryStep(query, key, value, cache, self.positions, self.slots, self.scales))
         return query, cache
 
     def copies(self) -> tuple[Tensor, Tensor]:
@@ -96,7 +97,7 @@ class Step:
 
 def ours(stage: Stage, step: Step) -> Rival:
     def rotate(projection: Tensor, cache: Tensor) -> None:
-        ops.rotary_store(*step.heads(projection), cache, step.positions, step.slots, step.scales)
+        ops.rotary_store(RotaryStep(*step.heads(projection), cache, step.positions, step.slots, step.scales))
 
     return _rival(stage, step, rotate, rotated_alike, step.model.rotary_store_bytes(step.num_tokens))
 
