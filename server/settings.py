@@ -81,7 +81,7 @@ class AttentionSettings(BaseModel):
     @classmethod
     def _as_written(cls, value: Any) -> Any:
         """YAML 1.1 reads on and off as truth values."""
-        return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+        return ("on" if value else "off") if isinstance(value, bool) else value
 
 
 class HttpSettings(BaseModel):
