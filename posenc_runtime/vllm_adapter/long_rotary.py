@@ -14,7 +14,7 @@ from vllm.model_executor.layers import rotary_embedding
 from vllm.model_executor.layers.rotary_embedding.phi3_long_rope_scaled_rope import Phi3LongRoPEScaledRotaryEmbedding
 
 from posenc_runtime.encodings.scaling.longrope import LongRope
-from posenc_runtime.vllm_adapter.rotary import current_deployment, noted, stacked_table
+from posenc_runtime.vllm_adapter.rotary import by_scale, current_deployment, noted, stacked_table
 
 
 class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
@@ -33,26 +33,19 @@ class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
         self.posenc_scaled = True
         made = noted(deployment, self.rotary_dim, self.base, is_neox_style=True)
         self.posenc_fused = made.is_fused
-        own = deployment.method.frequencies(made.own, 1.0)
-        dtype = self.long_short_cos_sin_cache.dtype
-        short = self._compute_cos_sin_cache(
-            deployment.scale_set.lengths[0], list(deployment.method.short_factor), own.attention_factor
-        )
-        table = stacked_table(deployment, made.scaled, short.to(dtype))
-        if made.is_fused:  # no row, so that whoever reads the table anyway fails
-            table = torch.empty(0, self.rotary_dim, dtype=dtype)
-        self.long_short_cos_sin_cache = table
         self.use_long_rope = False  # the parent would add the trained length to every position
+        dtype = self.long_short_cos_sin_cache.dtype
+        if made.is_fused:  # no row, so that whoever reads the table anyway fails
+            self.long_short_cos_sin_cache = torch.empty(0, self.rotary_dim, dtype=dtype)
+            return
+        short = self._compute_cos_sin_cache(
+            deployment.scale_set.lengths[0],
+            list(deployment.method.short_factor),
+            deployment.method.frequencies(made.own, 1.0).attention_factor,
+        )
+        self.long_short_cos_sin_cache = stacked_table(deployment, made.scaled, short.to(dtype))
 
-    def forward(
-        self, positions: Tensor, query: Tensor, key: Tensor | None = None, offsets: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        if self.posenc_fused:
-            return query, key
-        if self.posenc_scaled:
-            positions = torch.ops.vllm.posenc_rope_rows(positions)
-        rotated: tuple[Tensor, Tensor | None] = super().forward(positions, query, key, offsets)
-        return rotated
+    forward = by_scale(Phi3LongRoPEScaledRotaryEmbedding.forward)
 
 
 def substitute() -> None:

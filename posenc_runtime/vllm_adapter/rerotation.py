@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 class Rerotation:
     """Knows the caches of every KV cache group, how their keys lie, and how to get from one scale to another.
 
-    Args:
-        factor_on_keys: whether cached keys carry the attention factor of their scale.
-
     Raises:
         ValueError: when the keys of a backend cannot be reached, are not stored as they must be, or layers rotate
             differently.
@@ -36,15 +33,13 @@ class Rerotation:
         kv_cache_config: KVCacheConfig,
         kv_caches: Mapping[str, Tensor],
         rotaries: Sequence[Rotary],
-        *,
-        factor_on_keys: bool,
     ) -> None:
         if any(rotary != rotaries[0] for rotary in rotaries):
             raise ValueError(
                 "scaling.on_crossing rerotate needs one rotary embedding for all layers, but this model built "
                 f"{len(rotaries)} that differ: set on_crossing to recompute or pin"
             )
-        self._rotary, self._factor_on_keys = rotaries[0], factor_on_keys
+        self._rotary = rotaries[0]
         self._layers = vllm_config.compilation_config.static_forward_context
         self._groups = [
             (_distinct(kv_caches, group), self._layout(kv_caches, group)) for group in kv_cache_config.kv_cache_groups
@@ -76,7 +71,7 @@ class Rerotation:
             change = ScaleChange.between(
                 self._rotary.frequencies(from_index),
                 self._rotary.frequencies(to_index),
-                factor_on_keys=self._factor_on_keys,
+                factor_on_keys=self._rotary.factor_on_keys,
             )
             # Once, for a copy from pageable memory waits for all that the device has to do.
             self._changes[key] = dataclasses.replace(change, phases=change.phases.to(self._device))

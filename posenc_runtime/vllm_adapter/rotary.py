@@ -22,6 +22,7 @@ from posenc_runtime.encodings.table import cos_sin_cache
 from posenc_runtime.kernels import ops
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.active import deployment_of
+from posenc_runtime.vllm_adapter.attention.choice import choice_of
 from posenc_runtime.vllm_adapter.attention.fused_rotary import is_fused
 from posenc_runtime.vllm_adapter.worker_state import STATE, Rotary
 
@@ -86,7 +87,7 @@ def _scaling(rotary_class: Any) -> Any:
         "posenc_fused": False,
         "_compute_cos_sin_cache": _compute_cos_sin_cache,
     }
-    members |= {name: _forward(getattr(rotary_class, name)) for name in _FORWARDS if hasattr(rotary_class, name)}
+    members |= {name: by_scale(getattr(rotary_class, name)) for name in _FORWARDS if hasattr(rotary_class, name)}
     return type("Posenc" + rotary_class.__name__, (rotary_class,), members)
 
 
@@ -94,6 +95,8 @@ def noted(deployment: Deployment, rotary_dim: int, base: float, is_neox_style: b
     """Note that a rotary embedding is built for a deployment, with the checkpoint's ``base``."""
     from vllm.config.vllm import get_current_vllm_config_or_none
 
+    vllm_config = get_current_vllm_config_or_none()
+    choice, fused = choice_of(vllm_config), is_fused(vllm_config)
     own = RotarySpec(
         rotary_dim=rotary_dim,
         rope_theta=float(base),
@@ -105,7 +108,8 @@ def noted(deployment: Deployment, rotary_dim: int, base: float, is_neox_style: b
         own=own,
         scaled=scaled,
         is_neox_style=is_neox_style,
-        is_fused=is_fused(get_current_vllm_config_or_none()),
+        is_fused=fused,
+        factor_on_keys=not fused or (choice is not None and choice.fused_keys == "stock"),
     )
     STATE.rotaries.append(made)
     return made
@@ -121,13 +125,15 @@ def _unscaled_table(module: Any, rotary_class: Any, num_rows: int) -> Tensor:
     return table
 
 
-def _forward(parent: Callable[..., Any]) -> Callable[..., Any]:
-    def forward(self: Any, positions: Tensor, query: Tensor, key: Tensor | None = None) -> Any:
+def by_scale(parent: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of vLLM that rotates, with each token's row in the stacked table; nothing where attention rotates."""
+
+    def forward(self: Any, positions: Tensor, query: Tensor, key: Tensor | None = None, *others: Any) -> Any:
         if self.posenc_fused:
             return query, key
         if self.posenc_scaled:
             positions = torch.ops.vllm.posenc_rope_rows(positions)
-        return parent(self, positions, query, key)
+        return parent(self, positions, query, key, *others)
 
     return forward
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from posenc_runtime.kv.coordinator import StepPlan
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.attention.choice import choice_of
 from posenc_runtime.vllm_adapter.attention.record import RECORD
 from posenc_runtime.vllm_adapter.attention.rotate import rotate_in_attention
 from posenc_runtime.vllm_adapter.rerotation import Rerotation
@@ -57,20 +56,14 @@ class WorkerHalf:
         for layer in self._vllm_config.compilation_config.static_forward_context.values():
             if prepare := getattr(getattr(layer, "impl", None), "prepare", None):
                 prepare(layer.kv_cache)
-        is_fused = bool(rotaries) and rotaries[0].is_fused
-        factor_on_keys = True
-        if is_fused:
-            choice = choice_of(self._vllm_config)
-            factor_on_keys = choice is not None and choice.fused_keys == "stock"
-            rotate_in_attention(self._vllm_config, STATE.block_size, rotaries, self._table, factor_on_keys)
+        if rotaries and rotaries[0].is_fused:
+            rotate_in_attention(self._vllm_config, STATE.block_size, rotaries, self._table)
             self._entries: Sequence[int] = range(len(self._deployment.scales))
         else:
             STATE.block_row_offset = self._table
             self._entries = self._deployment.scale_set.row_offsets
         if self._deployment.rerotates:
-            self._rerotation = Rerotation(
-                self._vllm_config, self._kv_cache_config, kv_caches, rotaries, factor_on_keys=factor_on_keys
-            )
+            self._rerotation = Rerotation(self._vllm_config, self._kv_cache_config, kv_caches, rotaries)
 
     def apply(self, plan: StepPlan) -> None:
         """Carry out a step's plan. Runs on the runner's current stream, so the forward sees it."""

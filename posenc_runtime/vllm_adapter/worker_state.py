@@ -18,6 +18,7 @@ class Rotary:
         own: the checkpoint's.
         scaled: what the scales above 1 start from: the checkpoint's, or with the deployment's ``rope_theta``.
         is_fused: whether attention rotates in its stead.
+        factor_on_keys: whether cached keys carry the attention factor of their scale.
     """
 
     deployment: Deployment
@@ -25,6 +26,7 @@ class Rotary:
     scaled: RotarySpec
     is_neox_style: bool
     is_fused: bool = False
+    factor_on_keys: bool = True
 
     def frequencies(self, scale_index: int) -> Frequencies:
         """What the keys of a scale are rotated with: float32 as the tables take them, held in float64."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import rotary
+from posenc_runtime.vllm_adapter.attention.choice import KEY, AttentionChoice
 from posenc_runtime.vllm_adapter.worker_state import STATE
 
 LINEAR = Deployment(rope_type="linear", scales=(1.0, 2.0, 4.0), original_max_position_embeddings=10, max_model_len=35)
@@ -66,3 +68,21 @@ def test_where_attention_rotates_queries_and_keys_pass_and_no_table_is_made(monk
     assert torch.equal(query, given[0]) and torch.equal(key, given[1])
     assert module.cos_sin_cache.shape == (0, 8)
     assert [made.is_fused for made in STATE.rotaries] == [True]
+
+
+@pytest.mark.parametrize(
+    ("fused", "fused_keys", "factor_on_keys"),
+    [(True, "pure", False), (True, "stock", True), (False, "pure", True)],
+    ids=["pure", "stock-bytes", "tables"],
+)
+def test_keys_carry_the_attention_factor_but_where_attention_rotates_and_keeps_them_pure(
+    fused: bool, fused_keys: Any, factor_on_keys: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.config import VllmConfig, set_current_vllm_config
+
+    monkeypatch.setattr(rotary, "is_fused", lambda _: fused)
+    monkeypatch.setattr(STATE, "rotaries", [])
+    choice = AttentionChoice(fused_keys=fused_keys).to_mapping()
+    with set_current_vllm_config(VllmConfig(additional_config={KEY: choice})):
+        rotary.noted(LINEAR, 4, 100.0, is_neox_style=True)
+    assert [made.factor_on_keys for made in STATE.rotaries] == [factor_on_keys]

@@ -52,7 +52,7 @@ def offsets() -> list[int]:
 def test_where_attention_rotates_a_plan_gives_each_block_the_number_of_its_scale(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, is_fused=True)])
+    monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, is_fused=True, factor_on_keys=False)])
     given: list[Any] = []
     layer = types.SimpleNamespace(impl=types.SimpleNamespace(rotate_by=given.append))
     worker(layer=layer).apply(StepPlan(block_scales={2: [4, 1], 1: [3]}))

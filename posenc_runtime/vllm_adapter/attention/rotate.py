@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 def rotate_in_attention(
-    vllm_config: VllmConfig,
-    block_size: Mapping[str, int],
-    rotaries: Sequence[Rotary],
-    block_scale: Tensor,
-    factor_on_keys: bool,
+    vllm_config: VllmConfig, block_size: Mapping[str, int], rotaries: Sequence[Rotary], block_scale: Tensor
 ) -> None:
     """Give every attention layer the scales of all blocks.
 
@@ -31,14 +27,15 @@ def rotate_in_attention(
     Raises:
         ValueError: when rotary embeddings differ, or a layer got attention that does not rotate.
     """
-    if any(rotary != rotaries[0] for rotary in rotaries):
+    rotary = rotaries[0]
+    if any(other != rotary for other in rotaries):
         raise ValueError(
             f"attention.fused_rotary needs one rotary embedding for all layers, but this model built {len(rotaries)} "
             "that differ: set it to off"
         )
-    frequencies = [rotaries[0].frequencies(index) for index in range(len(rotaries[0].deployment.scales))]
+    frequencies = [rotary.frequencies(index) for index in range(len(rotary.deployment.scales))]
     of_size = {
-        size: RotaryScales.of(frequencies, block_scale, size, rotaries[0].is_neox_style, factor_on_keys)
+        size: RotaryScales.of(frequencies, block_scale, size, rotary.is_neox_style, rotary.factor_on_keys)
         for size in set(block_size.values())
     }
     layers = vllm_config.compilation_config.static_forward_context

@@ -6,13 +6,37 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from vllm.config import get_current_vllm_config_or_none
 from vllm.model_executor.layers.quantization.input_quant_fp8 import QuantFP8
 from vllm.model_executor.layers.quantization.utils.quant_utils import GroupShape
 
 from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.rotary_scales import RotaryScales
 from posenc_runtime.kernels.rotary_step import RotaryStep
+from posenc_runtime.vllm_adapter.attention.fused_rotary import is_fused
 from posenc_runtime.vllm_adapter.support import Unsupported
+
+
+class RotatingBackend:
+    """Before a backend of vLLM, to be registered in its place: under its name, and as it is where nothing is fused.
+
+    Attributes:
+        rotating_impl: its implementation behind ``RotatesInAttention``.
+        rotating_builder: its metadata builder behind ``PositionsInMetadata``.
+    """
+
+    rotating_impl: type[Any]
+    rotating_builder: type[Any]
+
+    @classmethod
+    def get_impl_cls(cls) -> type[Any]:
+        stock: Any = super()
+        found: type[Any] = stock.get_impl_cls()
+        return cls.rotating_impl if is_fused(get_current_vllm_config_or_none()) else found
+
+    @classmethod
+    def get_builder_cls(cls) -> type[Any]:
+        return cls.rotating_builder
 
 
 class PositionsInMetadata:

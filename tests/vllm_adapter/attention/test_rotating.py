@@ -16,7 +16,7 @@ from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 from posenc_runtime.kernels.rotary_scales import RotaryScales
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import attention
-from posenc_runtime.vllm_adapter.attention import rotating_flash, rotating_triton
+from posenc_runtime.vllm_adapter.attention import rotating, rotating_flash, rotating_triton
 from posenc_runtime.vllm_adapter.attention.rotate import rotate_in_attention
 from posenc_runtime.vllm_adapter.attention.rotating import PositionsInMetadata, RotatesInAttention
 from posenc_runtime.vllm_adapter.support import Unsupported
@@ -151,12 +151,19 @@ def test_metadata_says_where_tokens_stand() -> None:
     assert metadata.positions is POSITIONS
 
 
-def rotary(slowed: float = 1.0) -> Rotary:
+def rotary(slowed: float = 1.0, *, factor_on_keys: bool = False) -> Rotary:
     deployment = Deployment(
         rope_type="linear", scales=(1.0, 2.0), original_max_position_embeddings=64, max_model_len=128
     )
     spec = RotarySpec(rotary_dim=HEAD_DIM, rope_theta=10_000.0 * slowed, original_max_position_embeddings=64)
-    return Rotary(deployment=deployment, own=spec, scaled=spec, is_neox_style=True, is_fused=True)
+    return Rotary(
+        deployment=deployment,
+        own=spec,
+        scaled=spec,
+        is_neox_style=True,
+        is_fused=True,
+        factor_on_keys=factor_on_keys,
+    )
 
 
 def engine(**impls: Any) -> Any:
@@ -165,32 +172,29 @@ def engine(**impls: Any) -> Any:
     return types.SimpleNamespace(compilation_config=types.SimpleNamespace(static_forward_context=layers))
 
 
-def test_every_layer_is_given_the_scales_of_its_blocks() -> None:
+@pytest.mark.parametrize("factor_on_keys", [False, True], ids=["pure-keys", "stock-keys"])
+def test_every_layer_is_given_the_scales_of_its_blocks(factor_on_keys: bool) -> None:
     impls, block_scale = {"a": made(), "b": made()}, torch.zeros(8, dtype=torch.int64)
-    rotate_in_attention(engine(**impls), {"a": 16, "b": 32}, [rotary()], block_scale, factor_on_keys=False)
+    rotate_in_attention(engine(**impls), {"a": 16, "b": 32}, [rotary(factor_on_keys=factor_on_keys)], block_scale)
     assert [impl._scales.block_size for impl in impls.values()] == [16, 32]
     for impl in impls.values():
         assert impl._scales.block_scale is block_scale
         assert impl._scales.phases.shape == (2, HEAD_DIM // 2)
-        assert not impl._scales.factor_on_keys
+        assert impl._scales.factor_on_keys == factor_on_keys
 
 
 def test_a_layer_whose_attention_does_not_rotate_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"for every layer, but vLLM gave b FLASHINFER: set engine\.attention_backend"):
-        rotate_in_attention(
-            engine(a=made(), b=object()), {"a": 16, "b": 16}, [rotary()], torch.zeros(8).long(), factor_on_keys=True
-        )
+        rotate_in_attention(engine(a=made(), b=object()), {"a": 16, "b": 16}, [rotary()], torch.zeros(8).long())
 
 
 def test_layers_that_rotate_differently_are_refused() -> None:
     with pytest.raises(ValueError, match="one rotary embedding for all layers, but this model built 2 that differ"):
-        rotate_in_attention(
-            engine(a=made()), {"a": 16}, [rotary(), rotary(2)], torch.zeros(8).long(), factor_on_keys=False
-        )
+        rotate_in_attention(engine(a=made()), {"a": 16}, [rotary(), rotary(2)], torch.zeros(8).long())
 
 
 @pytest.mark.parametrize(
-    ("member", "ours", "stock", "rotating"),
+    ("member", "ours", "stock", "rotating_impl"),
     [
         (
             AttentionBackendEnum.FLASH_ATTN,
@@ -208,15 +212,14 @@ def test_layers_that_rotate_differently_are_refused() -> None:
     ids=["flash", "triton"],
 )
 def test_vllms_backends_rotate_where_the_engine_does_and_are_stock_elsewhere(
-    member: Any, ours: Any, stock: Any, rotating: Any, monkeypatch: pytest.MonkeyPatch
+    member: Any, ours: Any, stock: Any, rotating_impl: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attention.register()
     assert member.get_class() is ours
     assert ours.get_name() == member.name
     assert ours.get_impl_cls() is stock
-    for module in (rotating_flash, rotating_triton):
-        monkeypatch.setattr(module, "is_fused", lambda _: True)
-    assert ours.get_impl_cls() is rotating
-    assert rotating.__mro__[1] is RotatesInAttention
-    assert rotating.__mro__[2] is stock
+    monkeypatch.setattr(rotating, "is_fused", lambda _: True)
+    assert ours.get_impl_cls() is rotating_impl
+    assert rotating_impl.__mro__[1] is RotatesInAttention
+    assert rotating_impl.__mro__[2] is stock
     assert ours.get_builder_cls().__mro__[1] is PositionsInMetadata

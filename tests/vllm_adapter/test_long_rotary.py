@@ -1,0 +1,82 @@
+"""LongRoPE's stacked table: the checkpoint's short factors first, its long ones at every scale above."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from transformers import Phi3Config
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.model_executor.layers import rotary_embedding
+
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter import long_rotary, rotary
+from posenc_runtime.vllm_adapter.worker_state import STATE
+from tests.tolerance import INV_FREQ_RELATIVE, TABLE_ANGLE_RELATIVE
+
+TRAINED, LONGEST, HEAD_DIM = 16, 64, 8
+FACTORS = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 2.0, 3.0, 4.0]}
+ROPE = {"rope_type": "longrope", "rope_theta": 100.0, "original_max_position_embeddings": TRAINED} | FACTORS
+DEPLOYMENT = Deployment(
+    rope_type="longrope",
+    parameters=FACTORS | {"factor": LONGEST / TRAINED},
+    scales=(1.0, 4.0),
+    original_max_position_embeddings=TRAINED,
+    max_model_len=LONGEST,
+)
+
+
+@pytest.fixture(autouse=True)
+def a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    rotary.register()
+    monkeypatch.setattr(long_rotary, "current_deployment", lambda: DEPLOYMENT)
+    monkeypatch.setattr(STATE, "rotaries", [])
+    monkeypatch.setattr(rotary_embedding, "_ROPE_DICT", {})
+    engine: Any = VllmConfig()
+    engine.model_config = types.SimpleNamespace(max_model_len=LONGEST)
+    with set_current_vllm_config(engine):
+        yield
+
+
+def made() -> Any:
+    """As a model is given it."""
+    return rotary_embedding.get_rope(
+        HEAD_DIM, LONGEST, is_neox_style=True, rope_parameters=dict(ROPE), dtype=torch.float32
+    )
+
+
+@pytest.mark.parametrize(("first_row", "length"), [(0, TRAINED), (TRAINED, LONGEST)], ids=["short", "long"])
+def test_each_part_rotates_as_transformers_does_for_a_sequence_of_that_length(first_row: int, length: int) -> None:
+    config = Phi3Config(
+        hidden_size=2 * HEAD_DIM,
+        num_attention_heads=2,
+        max_position_embeddings=LONGEST,
+        original_max_position_embeddings=TRAINED,
+        rope_parameters=dict(ROPE),
+    )
+    inv_freq, attention_factor = ROPE_INIT_FUNCTIONS["longrope"](config, "cpu", seq_len=length)
+    angles = torch.arange(length, dtype=torch.float64)[:, None] * inv_freq.double()
+    expected = torch.cat((angles.cos(), angles.sin()), dim=-1) * attention_factor
+
+    module = made()
+    assert type(module) is long_rotary.PosencLongRotaryEmbedding
+    assert module.long_short_cos_sin_cache.shape == (TRAINED + LONGEST, HEAD_DIM)
+    table = module.long_short_cos_sin_cache[first_row : first_row + length]
+    angle_error = LONGEST * (INV_FREQ_RELATIVE + TABLE_ANGLE_RELATIVE)
+    torch.testing.assert_close(table.double(), expected, rtol=0, atol=attention_factor * angle_error)
+
+
+def test_where_attention_rotates_queries_and_keys_pass_and_no_table_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rotary, "is_fused", lambda _: True)
+    module = made()
+    query, key = torch.randn(3, 2 * HEAD_DIM), torch.randn(3, HEAD_DIM)
+    given = query.clone(), key.clone()
+    passed = module(torch.arange(3), query, key)
+    assert passed[0] is query and passed[1] is key
+    assert torch.equal(query, given[0]) and torch.equal(key, given[1])
+    assert module.long_short_cos_sin_cache.shape == (0, HEAD_DIM)
+    assert [made.is_fused for made in STATE.rotaries] == [True]
