@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import pathlib
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from tests.benchmarks.gpu import device, report, worker
+from tests.benchmarks.gpu import device, output, report, worker
 from tests.benchmarks.gpu.report import Run
 from tests.benchmarks.gpu.rows import Row, State
 from tests.benchmarks.gpu.trial import Trial
 from tests.benchmarks.gpu.trials import SUBJECTS, trials
 
-RESULTS = pathlib.Path("tests/benchmarks/results")
 _ROUNDS, _WARM_UPS = 30, 3
 _REHEARSED_ROUNDS, _REHEARSED_WARM_UPS = 2, 1
-_console = Console(soft_wrap=True)
 
 
 def main(
@@ -42,25 +36,24 @@ def main(
     is a result.
     """
     subjects = only or SUBJECTS
-    if unknown := set(subjects) - set(SUBJECTS):
-        raise typer.BadParameter(f"--only must be one of {', '.join(SUBJECTS)}, got {', '.join(sorted(unknown))}")
+    output.refuse_unknown(subjects, SUBJECTS)
     sizes = worker.sizes_of(rehearse)
     asked = [trial for trial in trials(sizes) if trial.subject in subjects]
     why = None if rehearse else device.missing()
     if why is not None:
         rows = [row.skipped(why) for trial in asked for row in trial.rows]
-        _say(report.not_measured(rows))
+        output.say(report.not_measured(rows))
         return
     facts = {} if rehearse else _facts()
     run = Run(sizes, rounds or (_REHEARSED_ROUNDS if rehearse else _ROUNDS), rehearse, facts)
-    with _place(out, rehearse) as place:
+    with output.place(out, "kernels", is_rehearsal=rehearse) as place:
         rows = _measure(asked, run, place, _REHEARSED_WARM_UPS if rehearse else _WARM_UPS, limit, trial_limit)
         if not rehearse:
             run.facts.update(_clocks("after"))
         files = report.write(place, run, rows)
-        _say([report.table(rows).as_markdown(), *report.remarks(run, rows)])
+        output.say([report.table(rows).as_markdown(), *report.remarks(run, rows)])
         if place == out or not rehearse:
-            _say([f"wrote {file}" for file in files])
+            output.say([f"wrote {file}" for file in files])
     if any(row.state == State.failed for row in rows):
         raise typer.Exit(1)
 
@@ -83,7 +76,7 @@ def _measure(
             report.write(place, run, [row for rows in found.values() for row in rows])
             said = [f"    {report.in_a_line(row)}" for row in rows]
         for line in said:
-            _console.print(f"{time.monotonic() - began:5.0f} s  {line}", highlight=False, markup=False)
+            output.tell(f"{time.monotonic() - began:5.0f} s  {line}")
 
     worker.run(
         asked,
@@ -97,19 +90,6 @@ def _measure(
     return [row for rows in found.values() for row in rows]
 
 
-@contextlib.contextmanager
-def _place(out: pathlib.Path | None, is_rehearsal: bool) -> Iterator[pathlib.Path]:
-    """Where the result goes; that of a rehearsal nowhere for long, if nobody asks for it."""
-    if out is not None:
-        yield out
-    elif is_rehearsal:
-        with tempfile.TemporaryDirectory(prefix="posenc-rehearsal-") as folder:
-            yield pathlib.Path(folder) / "rehearsal"
-    else:
-        today = datetime.datetime.now(datetime.UTC).date().isoformat()
-        yield RESULTS / f"{today}-{device.short_name()}-kernels"
-
-
 def _facts() -> dict[str, str]:
     looked_at = device.looked_at()
     fixed = {name: looked_at[name] for name in device.FIXED if name in looked_at}
@@ -118,11 +98,6 @@ def _facts() -> dict[str, str]:
 
 def _clocks(when: str) -> dict[str, str]:
     return {f"{name} {when}": value for name, value in device.looked_at().items() if name not in device.FIXED}
-
-
-def _say(paragraphs: Sequence[str]) -> None:
-    for paragraph in paragraphs:
-        _console.print(f"{paragraph}\n", highlight=False, markup=False)
 
 
 if __name__ == "__main__":

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import pathlib
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from tests.benchmarks.__main__ import last_core
 from tests.benchmarks.engine_process import EngineFailed
-from tests.benchmarks.gpu import device
+from tests.benchmarks.gpu import device, output
 from tests.benchmarks.gpu.report import not_measured
 from tests.benchmarks.gpu.rows import Row, State
 from tests.benchmarks.gpu_engine import report, served, sides, stepped
@@ -25,8 +22,6 @@ from tests.benchmarks.gpu_engine.sizes import H200, TINY, Sizes
 PARTS = {part.name: part for part in (stepped.PART, served.PART, sides.PINNED, sides.MAY_CROSS, sides.FUSED)}
 # What its users are promised, in less than ten minutes.
 USUAL = tuple(name for name in PARTS if name not in (sides.MAY_CROSS.name, sides.FUSED.name))
-RESULTS = pathlib.Path("tests/benchmarks/results")
-_console = Console(soft_wrap=True)
 
 
 def main(
@@ -43,19 +38,19 @@ def main(
     is a result.
     """
     names = only or USUAL
-    if unknown := set(names) - set(PARTS):
-        raise typer.BadParameter(f"--only must be one of {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
+    output.refuse_unknown(names, tuple(PARTS))
     sizes = TINY if rehearse else H200
     parts = [PARTS[name] for name in names]
     why = None if rehearse else device.missing()
     if why is not None:
-        _say(not_measured([row.skipped(why) for part in parts for row in part.rows(sizes)]))
+        output.say(not_measured([row.skipped(why) for part in parts for row in part.rows(sizes)]))
         return
-    with _place(out, names, rehearse) as place:
+    subject = "-".join(["engine", *([] if tuple(names) == USUAL else names)])
+    with output.place(out, subject, is_rehearsal=rehearse) as place:
         rows = _measure(parts, sizes, place, is_rehearsal=rehearse)
-        _say([report.table(rows).as_markdown(), *report.remarks(rows, sizes, is_rehearsal=rehearse)])
+        output.say([report.table(rows).as_markdown(), *report.remarks(rows, sizes, is_rehearsal=rehearse)])
         if place == out or not rehearse:
-            _say([f"wrote {place}.json and {place}.md"])
+            output.say([f"wrote {place}.json and {place}.md"])
     if any(row.state == State.failed for row in rows):
         raise typer.Exit(1)
 
@@ -72,39 +67,20 @@ def _measure(parts: Sequence[Part], sizes: Sizes, place: pathlib.Path, *, is_reh
         cores = [last_core()] if is_rehearsal else []
         stage = Stage(sizes, folder, model, cores, in_one_process=is_rehearsal, is_rehearsal=is_rehearsal)
         for part in parts:
-            _console.print(f"{time.monotonic() - began:5.0f} s  {part.name} ...", highlight=False)
+            output.tell(f"{time.monotonic() - began:5.0f} s  {part.name} ...")
             try:
                 found[part.name], samples[part.name] = part.measure(stage)
             except EngineFailed as error:
-                _console.print(str(error), highlight=False, markup=False)
+                output.tell(str(error))
                 last = str(error).strip().splitlines()[-1]
                 found[part.name] = [row.failed(last) for row in found[part.name]]
             for row in found[part.name]:
-                _console.print(f"         {report.in_a_line(row)}", highlight=False, markup=False)
+                output.tell(f"         {report.in_a_line(row)}")
             if not is_rehearsal:
                 facts |= {f"SM clock after {part.name}": device.looked_at().get("SM clock", "unknown")}
             rows = [row for some in found.values() for row in some]
             report.write(place, rows, sizes, samples, facts, is_rehearsal=is_rehearsal)
     return rows
-
-
-@contextlib.contextmanager
-def _place(out: pathlib.Path | None, names: Sequence[str], is_rehearsal: bool) -> Iterator[pathlib.Path]:
-    """Where the result goes; that of a rehearsal nowhere for long, if nobody asks for it."""
-    if out is not None:
-        yield out
-    elif is_rehearsal:
-        with tempfile.TemporaryDirectory(prefix="posenc-rehearsal-") as folder:
-            yield pathlib.Path(folder) / "rehearsal"
-    else:
-        today = datetime.datetime.now(datetime.UTC).date().isoformat()
-        chosen = [] if tuple(names) == USUAL else list(names)
-        yield RESULTS / "-".join([today, device.short_name(), "engine", *chosen])
-
-
-def _say(paragraphs: Sequence[str]) -> None:
-    for paragraph in paragraphs:
-        _console.print(f"{paragraph}\n", highlight=False, markup=False)
 
 
 if __name__ == "__main__":
