@@ -76,6 +76,11 @@ class Deployment:
             )
         if self.rope_theta is not None and self.rope_theta <= 1:
             raise ValueError(f"rope_theta must be greater than 1, got {self.rope_theta}")
+        if self.rope_theta is not None and len(self.scales) == 1:
+            raise ValueError(
+                f"rope_theta is the base of scales above 1, got {self.rope_theta} and scales {list(self.scales)}: "
+                "add a scale, or leave rope_theta out; scale 1 is always the checkpoint's"
+            )
         if self.rope_type in ("default", UNROTATED) and len(self.scales) > 1:
             raise ValueError(
                 f"scales must be [1] when rope_type is {self.rope_type}, which does not scale, got {list(self.scales)}"
