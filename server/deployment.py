@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.checkpoint import Checkpoint, UnreadableCheckpoint, read_checkpoint
@@ -65,8 +67,9 @@ def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployme
         )
         if checkpoint is not None and checkpoint.spec is not None:
             refuse_method(scaling.rope_type, checkpoint.rope_type)
+            spec = dataclasses.replace(checkpoint.spec, original_max_position_embeddings=trained)
             for scale in deployment.scales:  # a method may refuse the checkpoint's shape
-                deployment.method.frequencies(checkpoint.spec, scale)
+                deployment.method.frequencies(spec, scale)
     except ValueError as error:
         raise ConfigurationError(f"scaling.{error}") from None
     return deployment

@@ -22,6 +22,10 @@ LOGPROB_WRONG_SCALE = 1.0
 # float32 has 24 bits of mantissa, transformers computes its frequencies in it with a few roundings.
 INV_FREQ_RELATIVE = 1e-6
 
+# Where it blends two of them, one up to 1,024 times the other, what a weight loses by the rounding of numbers near 1 is
+# as much more of the smaller one. Seen: 1.9e-5.
+INV_FREQ_BLENDED_RELATIVE = 1024 * 2.0**-24
+
 # A float32 key is rounded when it is cached and once more when it is turned, each time by 2^-24 of its pair's length.
 KEY_ROUNDING = 4 * 2.0**-24
 

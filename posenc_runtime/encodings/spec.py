@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Protocol
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
@@ -65,4 +66,20 @@ class Scaling(Protocol):
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
         """Frequencies of a request that may grow to ``scale`` times the trained length; ``scale`` is at least 1."""
+        ...
+
+
+class OwnScaling(Scaling, Protocol):
+    """A method that checkpoints were trained with: their ``rope_type`` is its name."""
+
+    @classmethod
+    def of_checkpoint(
+        cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int
+    ) -> tuple[int, dict[str, Any]]:
+        """The trained length, tokens, and the method's parameters, as a checkpoint's configuration says them.
+
+        Args:
+            rope_parameters: as Hugging Face writes them.
+            max_position_embeddings: as the checkpoint states it; of some, the length that they were scaled to.
+        """
         ...

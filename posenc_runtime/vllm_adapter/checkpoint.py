@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from posenc_runtime.encodings.scaling import method
+from posenc_runtime.encodings.scaling import own
 from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.vllm_adapter import models
 from posenc_runtime.vllm_adapter.attention.choice import Kind
@@ -88,10 +88,7 @@ def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
     rotary_dim = int(head_dim * rope_parameters.get("partial_rotary_factor", 1.0))
     longest = text_config.max_position_embeddings
     rope_type = rope_parameters["rope_type"]
-    # Of a scaled checkpoint, max_position_embeddings is the length that it was scaled to.
-    trained = longest if rope_type == "default" else rope_parameters["original_max_position_embeddings"]
-    known = {field.name for field in dataclasses.fields(method(rope_type))}  # type: ignore[arg-type]
-    given = {"factor": longest / trained} | rope_parameters
+    trained, parameters = own(rope_type).of_checkpoint(rope_parameters, longest)
     return Checkpoint(
         max_position_embeddings=trained,
         spec=RotarySpec(
@@ -100,7 +97,7 @@ def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
             original_max_position_embeddings=trained,
         ),
         rope_type=rope_type,
-        parameters={name: value for name, value in given.items() if name in known},
+        parameters=parameters,
         architecture=", ".join(architectures),
     )
 

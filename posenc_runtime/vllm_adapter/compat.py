@@ -18,6 +18,7 @@ _ENGINE_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.config.vllm", "get_current_vllm_config_or_none", ()),
     ("vllm.model_executor.custom_op", "CustomOp.register_oot", ("name",)),
     ("vllm.model_executor.layers.rotary_embedding.base", "RotaryEmbedding._compute_cos_sin_cache", ("self",)),
+    ("vllm.model_executor.layers.rotary_embedding.base", "RotaryEmbedding._compute_inv_freq", ("self", "base")),
     ("vllm.model_executor.layers.rotary_embedding.base", "RotaryEmbedding.forward_native", ("positions", "query")),
     ("vllm.model_executor.layers.rotary_embedding.base", "RotaryEmbedding.forward_cuda", ("positions", "query")),
     ("vllm.model_executor.layers.rotary_embedding.base", "RotaryEmbedding.forward_cpu", ("positions", "query")),

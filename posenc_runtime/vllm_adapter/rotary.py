@@ -26,7 +26,7 @@ from posenc_runtime.vllm_adapter.attention.choice import choice_of
 from posenc_runtime.vllm_adapter.attention.fused_rotary import is_fused
 from posenc_runtime.vllm_adapter.worker_state import STATE, Rotary
 
-_SUPPORTED = ("RotaryEmbedding",)
+_SUPPORTED = ("RotaryEmbedding", "Llama3RotaryEmbedding")
 _FORWARDS = ("forward_native", "forward_cuda", "forward_cpu", "forward_oot", "forward_hip", "forward_xpu")
 _registered = False
 
@@ -77,6 +77,7 @@ def _scaling(rotary_class: Any) -> Any:
         self.posenc_scaled = True
         made = noted(deployment, self.rotary_dim, self.base, self.is_neox_style)
         self.posenc_fused = made.is_fused
+        _refuse_another(made, rotary_class._compute_inv_freq(self, self.base))
         if made.is_fused:  # no row, so that whoever reads the table anyway fails
             return torch.empty(0, self.rotary_dim)
         unscaled = _unscaled_table(self, rotary_class, deployment.scale_set.lengths[0])
@@ -113,6 +114,20 @@ def noted(deployment: Deployment, rotary_dim: int, base: float, is_neox_style: b
     )
     STATE.rotaries.append(made)
     return made
+
+
+def _refuse_another(made: Rotary, inv_freq: Tensor) -> None:
+    """Parameters of a method may be given beside the checkpoint's, which says only here how it rotates.
+
+    Raises:
+        ValueError: when scale 1 is not the checkpoint's own rotation, whose frequencies are given.
+    """
+    ours = made.frequencies(0).inv_freq
+    if not torch.allclose(ours, inv_freq.double().cpu(), rtol=1e-5, atol=0):
+        raise ValueError(
+            f"scale 1 must be the checkpoint's own rotation, got another one by {made.deployment.rope_type} with "
+            f"{dict(made.deployment.parameters)}: leave out what the checkpoint's configuration says"
+        )
 
 
 def _unscaled_table(module: Any, rotary_class: Any, num_rows: int) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from posenc_runtime.encodings.scaling import available, method
+from posenc_runtime.encodings.scaling import available, method, own_rope_types
 from posenc_runtime.vllm_adapter.active import deployment_of
 from posenc_runtime.vllm_adapter.attention.choice import choice_of
 from posenc_runtime.vllm_adapter.attention.fused_rotary import reason_against
@@ -194,11 +194,10 @@ def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
             "in rope_parameters"
         )
     rope_type = rope_parameters["rope_type"]
-    served = {method(name).own_rope_type for name in available()}
-    if rope_type not in served:
+    if rope_type not in own_rope_types():
         raise Unsupported(
-            f"posenc scales checkpoints whose own rope_type is {' or '.join(sorted(served))}, got {rope_type}: its "
-            "frequencies are scaled already"
+            f"posenc scales checkpoints whose own rope_type is one of {', '.join(own_rope_types())}, got {rope_type}: "
+            "its frequencies are scaled already"
         )
     for key in ("mrope_section", "use_fope"):
         if rope_parameters.get(key):

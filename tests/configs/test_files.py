@@ -18,6 +18,7 @@ PROMISED = {
     "demo.yaml": (512, 4096, "yarn"),
     "qwen3-yarn.yaml": (32768, 131072, "yarn"),
     "llama3-dynamic.yaml": (8192, 32768, "dynamic"),
+    "llama31-llama3.yaml": (131072, 262144, "llama3"),
     "mistral-linear.yaml": (32768, 65536, "linear"),
     "phi4-longrope.yaml": (4096, 131072, "longrope"),
 }

@@ -125,12 +125,60 @@ def test_what_does_not_fit_a_longrope_checkpoint_is_refused(
     assert status == 2 and rule in err
 
 
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+@pytest.fixture(scope="module")
+def llama3(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return save_tiny(tmp_path_factory.mktemp("llama3"), rope_parameters=LLAMA3)
+
+
+def test_a_llama_3_1_says_its_own_rotation_and_is_trained_on_all_that_it_serves(
+    llama3: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    settings: dict[str, object] = {"model": str(llama3), "scaling": {"rope_type": "llama3", "scales": [1, 2]}}
+    status, out, _ = run(tmp_path, settings, "check")
+    assert status == 0
+    assert "trained on 256 tokens, serves 512; llama3 at scales 1, 2" in out
+    status, out, _ = run(tmp_path, settings, "flags")
+    assert status == 0
+    assert '"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "old_context_len": 64' in out
+
+
+@pytest.mark.parametrize(
+    ("scaling", "rule"),
+    [
+        (
+            {"rope_type": "yarn", "scales": [1, 2]},
+            "own rope_type is default, but this one's is llama3: choose one of l",
+        ),
+        (
+            {"rope_type": "llama3", "scales": [1, 2], "original_max_position_embeddings": 64},
+            "refused scaling.original_max_position_embeddings must exceed old_context_len 64",
+        ),
+    ],
+)
+def test_what_does_not_fit_a_llama_3_1_is_refused(
+    scaling: dict[str, object], rule: str, llama3: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    status, _, err = run(tmp_path, {"model": str(llama3), "scaling": scaling}, "check")
+    assert status == 2 and rule in err
+
+
 def test_check_refuses_a_checkpoint_that_cannot_be_scaled(tmp_path: pathlib.Path) -> None:
     rope_parameters = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
     scaled = save_tiny(tmp_path / "model", rope_parameters=rope_parameters)
     status, _, err = run(tmp_path, {"model": str(scaled), "scaling": SCALING}, "check")
     assert status == 2
-    assert "refused model: posenc scales checkpoints whose own rope_type is default or longrope, got linear" in err
+    assert "refused model: posenc scales checkpoints whose own rope_type is one of default, " in err
+    assert "longrope, got linear" in err
 
 
 def test_flags_prints_a_command_of_plain_vllm(model: pathlib.Path, tmp_path: pathlib.Path) -> None:

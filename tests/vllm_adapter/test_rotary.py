@@ -13,6 +13,7 @@ from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import rotary
 from posenc_runtime.vllm_adapter.attention.choice import KEY, AttentionChoice
 from posenc_runtime.vllm_adapter.worker_state import STATE
+from tests.tolerance import INV_FREQ_RELATIVE
 
 LINEAR = Deployment(rope_type="linear", scales=(1.0, 2.0, 4.0), original_max_position_embeddings=10, max_model_len=35)
 SPEC = RotarySpec(rotary_dim=4, rope_theta=100.0, original_max_position_embeddings=10)
@@ -48,6 +49,48 @@ def test_registering_twice_is_registering_once_and_stock_engines_keep_the_stock_
     assert module.name == "rotary_embedding"
     assert not module.posenc_scaled
     assert torch.equal(module.cos_sin_cache, RotaryEmbedding._compute_cos_sin_cache(module))
+
+
+OWN = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+def llama3(factor: float, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Llama 3.1's rotary embedding, in a deployment that gives it this factor."""
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.model_executor.layers.rotary_embedding.llama3_rope import Llama3RotaryEmbedding
+
+    deployment = Deployment(
+        rope_type="llama3",
+        parameters=OWN | {"factor": factor, "old_context_len": 32},
+        scales=(1.0, 2.0),
+        original_max_position_embeddings=128,
+        max_model_len=256,
+    )
+    rotary.register()
+    monkeypatch.setattr(rotary, "current_deployment", lambda: deployment)
+    monkeypatch.setattr(STATE, "rotaries", [])
+    with set_current_vllm_config(VllmConfig()):
+        return Llama3RotaryEmbedding(16, 16, 256, 100.0, True, torch.float32, 8.0, 1.0, 4.0, 32)
+
+
+def test_scale_1_of_a_llama_3_1_is_vllms_own_table_to_the_bit_and_scale_2_one_of_twice_its_factor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from vllm.model_executor.layers.rotary_embedding.llama3_rope import Llama3RotaryEmbedding
+
+    module = llama3(8.0, monkeypatch)
+    assert type(module).__name__ == "PosencLlama3RotaryEmbedding" and module.posenc_scaled
+    own, scaled = module.cos_sin_cache[:128], module.cos_sin_cache[128:]
+    assert torch.equal(own, Llama3RotaryEmbedding._compute_cos_sin_cache(module)[:128])
+    module.scaling_factor = 16.0
+    torch.testing.assert_close(
+        scaled, Llama3RotaryEmbedding._compute_cos_sin_cache(module), rtol=0, atol=256 * INV_FREQ_RELATIVE
+    )
+
+
+def test_parameters_that_say_another_rotation_than_the_checkpoint_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="scale 1 must be the checkpoint's own rotation, got another one by llama3"):
+        llama3(4.0, monkeypatch)
 
 
 def test_where_attention_rotates_queries_and_keys_pass_and_no_table_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from posenc_runtime.encodings.one_per_file import member, names
-from posenc_runtime.encodings.spec import Scaling
+from posenc_runtime.encodings.spec import OwnScaling, Scaling
 
 
 def available() -> tuple[str, ...]:
@@ -21,6 +21,21 @@ def method(rope_type: str) -> type[Scaling]:
         ValueError: when no method has that name.
     """
     found: type[Scaling] = member(__name__, available(), "rope_type", rope_type, "SCALING")
+    return found
+
+
+def own_rope_types() -> tuple[str, ...]:
+    """The values of ``rope_type`` that a checkpoint may have."""
+    return tuple(sorted({method(rope_type).own_rope_type for rope_type in available()}))
+
+
+def own(rope_type: str) -> type[OwnScaling]:
+    """The method that checkpoints of a ``rope_type`` were trained with.
+
+    Raises:
+        ValueError: when there is none.
+    """
+    found: type[OwnScaling] = member(__name__, own_rope_types(), "a checkpoint's rope_type", rope_type, "SCALING")
     return found
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 
@@ -14,6 +15,12 @@ from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 class Default:
     rope_type: ClassVar[str] = "default"
     own_rope_type: ClassVar[str] = "default"
+
+    @classmethod
+    def of_checkpoint(
+        cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int
+    ) -> tuple[int, dict[str, Any]]:
+        return max_position_embeddings, {}
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
         exponent = torch.arange(0, spec.rotary_dim, 2, dtype=torch.float64) / spec.rotary_dim

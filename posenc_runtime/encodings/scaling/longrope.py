@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 
@@ -47,6 +47,14 @@ class LongRope:
         for name in ("attention_factor", "short_mscale", "long_mscale"):
             if (given := getattr(self, name)) is not None and given <= 0:
                 raise ValueError(f"{name} must be greater than 0, got {given}")
+
+    @classmethod
+    def of_checkpoint(
+        cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int
+    ) -> tuple[int, dict[str, Any]]:
+        trained = rope_parameters["original_max_position_embeddings"]
+        said = {"factor": max_position_embeddings / trained} | dict(rope_parameters)
+        return trained, {field.name: said[field.name] for field in dataclasses.fields(cls) if field.name in said}
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
         """

@@ -12,7 +12,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from posenc_runtime.encodings.scaling import from_parameters
 from posenc_runtime.encodings.spec import RotarySpec
-from tests.tolerance import INV_FREQ_RELATIVE
+from tests.tolerance import INV_FREQ_BLENDED_RELATIVE, INV_FREQ_RELATIVE
 
 # (head_dim, partial_rotary_factor, rope_theta, trained length)
 SHAPES = [
@@ -52,13 +52,15 @@ def assert_ours_equals(
     scale: float,
     shape: tuple[int, float, float, int],
     expected: tuple[torch.Tensor, float],
+    *,
+    tolerance: float = INV_FREQ_RELATIVE,
     **parameters: Any,
 ) -> None:
     head_dim, partial, theta, trained = shape
     spec = RotarySpec(rotary_dim=int(head_dim * partial), rope_theta=theta, original_max_position_embeddings=trained)
     ours = from_parameters(rope_type, parameters).frequencies(spec, scale)
     inv_freq, attention_factor = expected
-    torch.testing.assert_close(ours.inv_freq, inv_freq, rtol=INV_FREQ_RELATIVE, atol=0)
+    torch.testing.assert_close(ours.inv_freq, inv_freq, rtol=tolerance, atol=0)
     assert ours.inv_freq.dtype == torch.float64
     assert ours.attention_factor == pytest.approx(attention_factor, rel=INV_FREQ_RELATIVE)
 
@@ -121,6 +123,28 @@ def test_dynamic_with_factor_1_equals_ntk(head_dim: int, partial: float, theta: 
     dynamic = from_parameters("dynamic", {}).frequencies(spec, 4.0)
     ntk = from_parameters("ntk", {}).frequencies(spec, 4.0)
     assert torch.equal(dynamic.inv_freq, ntk.inv_freq)
+
+
+@pytest.mark.parametrize(("head_dim", "partial", "theta", "trained"), SHAPES)
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(
+    ("factor", "low_freq_factor", "high_freq_factor"), [(8.0, 1.0, 4.0), (32.0, 0.5, 3.0)], ids=["3.1", "wide-blend"]
+)
+def test_llama3_equals_transformers_llama3_with_the_scale_multiplying_its_factor(
+    head_dim: int,
+    partial: float,
+    theta: float,
+    trained: int,
+    scale: float,
+    factor: float,
+    low_freq_factor: float,
+    high_freq_factor: float,
+) -> None:
+    shape, before = (head_dim, partial, theta, trained), trained // 3
+    blend = {"low_freq_factor": low_freq_factor, "high_freq_factor": high_freq_factor}
+    expected = theirs("llama3", shape, trained, factor=factor * scale, original_max_position_embeddings=before, **blend)
+    own = {"factor": factor, "old_context_len": before} | blend
+    assert_ours_equals("llama3", scale, shape, expected, tolerance=INV_FREQ_BLENDED_RELATIVE, **own)
 
 
 @pytest.mark.parametrize(("head_dim", "partial", "theta", "trained"), SHAPES)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from posenc_runtime.encodings.scaling import available, from_parameters, method
+from posenc_runtime.encodings.scaling import available, from_parameters, method, own, own_rope_types
 from posenc_runtime.encodings.spec import RotarySpec
 
 SPEC = RotarySpec(rotary_dim=64, rope_theta=10000.0, original_max_position_embeddings=2048)
 
 
-# Methods for checkpoints that are plain RoPE, which say all of it; LongRoPE's hold lists of their own.
+# Methods for checkpoints that are plain RoPE, which say all of it; others hold parameters of their own.
 PLAIN = [rope_type for rope_type in available() if method(rope_type).own_rope_type == "default"]
 
 
@@ -51,6 +51,15 @@ def test_an_unknown_parameter_is_refused(rope_type: str) -> None:
         from_parameters(rope_type, {"beta_fats": 32.0})
 
 
+@pytest.mark.parametrize("rope_type", available())
+def test_a_method_is_for_checkpoints_that_it_or_another_can_read(rope_type: str) -> None:
+    needed = method(rope_type).own_rope_type
+    assert needed in own_rope_types() and own(needed).rope_type == needed
+    if needed != rope_type:
+        with pytest.raises(ValueError, match=f"a checkpoint's rope_type must be one of .*, got '{rope_type}'"):
+            own(rope_type)
+
+
 def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"rope_type must be one of default, .*yarn, got 'yarm'"):
         method("yarm")
@@ -66,6 +75,14 @@ def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
         ("longrope", {"short_factor": [1.0, 0.0]}, "short_factor must hold numbers greater than 0, got 0.0"),
         ("longrope", {"long_factor": [-1.0]}, "long_factor must hold numbers greater than 0, got -1.0"),
         ("longrope", {"factor": 0.5}, "factor must be at least 1, got 0.5"),
+        ("llama3", {"factor": 0.5}, "factor must be at least 1, got 0.5"),
+        ("llama3", {"low_freq_factor": 0.0}, "low_freq_factor must be greater than 0, got 0.0"),
+        ("llama3", {"old_context_len": 0}, "old_context_len must be greater than 0, got 0"),
+        (
+            "llama3",
+            {"low_freq_factor": 2.0, "high_freq_factor": 2.0},
+            "high_freq_factor must exceed low_freq_factor 2.0, got 2.0",
+        ),
         ("longrope", {"long_mscale": 0.0}, "long_mscale must be greater than 0, got 0.0"),
     ],
 )
