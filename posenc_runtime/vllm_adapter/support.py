@@ -197,7 +197,8 @@ def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
     if rope_type not in own_rope_types():
         raise Unsupported(
             f"posenc scales checkpoints whose own rope_type is one of {', '.join(own_rope_types())}, got {rope_type}: "
-            "its frequencies are scaled already"
+            "its frequencies are scaled already. If that was added to its config.json to serve longer requests, take "
+            "it out, and let the section scaling say it"
         )
     for key in ("mrope_section", "use_fope"):
         if rope_parameters.get(key):
