@@ -22,9 +22,7 @@ STAGE = Stage(torch.device("cpu"), WallClock(), TINY, rounds=2, warm_ups=0)
 
 
 def test_a_kernel_that_computes_something_else_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unrotated(query: Any, key: Any, value: Any, kv_cache: Any, *others: Any) -> None: ...
-
-    monkeypatch.setattr(ops, "rotary_store", unrotated)
+    monkeypatch.setattr(ops, "rotary_store", lambda step: None)
     row = next(iter(trial_of("rotary_store", "prompt").answer(STAGE)))
     assert row.state == State.failed and row.why.startswith("rotary_store: Wrong: a rotated number is wrong by")
     assert row.value is None and row.seconds == ()
