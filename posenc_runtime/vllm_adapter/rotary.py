@@ -77,7 +77,8 @@ def _scaling(rotary_class: Any) -> Any:
         self.posenc_scaled = True
         made = noted(deployment, self.rotary_dim, self.base, self.is_neox_style)
         self.posenc_fused = made.is_fused
-        _refuse_another(made, rotary_class._compute_inv_freq(self, self.base))
+        if deployment.rotates:
+            _refuse_another(made, rotary_class._compute_inv_freq(self, self.base))
         if made.is_fused:  # no row, so that whoever reads the table anyway fails
             return torch.empty(0, self.rotary_dim)
         unscaled = _unscaled_table(self, rotary_class, deployment.scale_set.lengths[0])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from posenc_runtime.encodings.spec import RotarySpec
-from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.kv.deployment import UNROTATED, Deployment
 from posenc_runtime.vllm_adapter import rotary
 from posenc_runtime.vllm_adapter.attention.choice import KEY, AttentionChoice
 from posenc_runtime.vllm_adapter.worker_state import STATE
@@ -86,6 +86,21 @@ def test_scale_1_of_a_llama_3_1_is_vllms_own_table_to_the_bit_and_scale_2_one_of
     torch.testing.assert_close(
         scaled, Llama3RotaryEmbedding._compute_cos_sin_cache(module), rtol=0, atol=256 * INV_FREQ_RELATIVE
     )
+
+
+def test_where_nothing_is_scaled_a_rotary_embedding_keeps_its_own_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
+
+    unscaled = Deployment(
+        rope_type=UNROTATED, original_max_position_embeddings=10, max_model_len=35, allow_beyond_trained=True
+    )
+    rotary.register()
+    monkeypatch.setattr(rotary, "current_deployment", lambda: unscaled)
+    monkeypatch.setattr(STATE, "rotaries", [])
+    with set_current_vllm_config(VllmConfig()):
+        module = RotaryEmbedding(8, 8, 35, 100.0, True, torch.float32)
+    assert torch.equal(module.cos_sin_cache, RotaryEmbedding._compute_cos_sin_cache(module))
 
 
 def test_parameters_that_say_another_rotation_than_the_checkpoint_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
