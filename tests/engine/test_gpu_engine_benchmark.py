@@ -12,15 +12,16 @@ import pathlib
 
 import pytest
 
+from tests.benchmarks.gpu import output
 from tests.benchmarks.gpu_engine import __main__ as program
 from tests.benchmarks.gpu_engine.sizes import TINY
 
 
 def test_a_rehearsal_answers_every_row(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     part = "stepped"
-    before = sorted(program.RESULTS.iterdir())
+    before = sorted(output.RESULTS.iterdir())
     program.main(only=[part], rehearse=True, out=tmp_path / "rehearsal")
-    assert sorted(program.RESULTS.iterdir()) == before
+    assert sorted(output.RESULTS.iterdir()) == before
     written = json.loads((tmp_path / "rehearsal.json").read_text())
     assert written["rehearsal"] is True
     assert [row["name"] for row in written["rows"]] == [row.name for row in program.PARTS[part].rows(TINY)]
