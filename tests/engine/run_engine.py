@@ -6,12 +6,11 @@ import dataclasses
 import json
 import os
 import pathlib
-import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from tests.engine import device
+from tests.engine import device, forked
 
 # Scheduler and worker in one process start in a third of the time. The tests over HTTP run them apart, as the server
 # does.
@@ -56,15 +55,7 @@ def run_engine(
     settings |= device.environment(workers)
     if plugins is not None:
         settings["VLLM_PLUGINS"] = plugins
-    with log.open("w") as stream:
-        subprocess.run(
-            [sys.executable, "-m", module, str(job)],
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env=os.environ | settings | (environment or {}),
-            timeout=900,
-            check=False,
-        )
+    forked.run(module, str(job), environment=os.environ | settings | (environment or {}), log=log, timeout=900)
     if not result.exists():  # an engine that has answered may stop as it likes
         raise EngineFailed(log.read_text()[-6000:])
     return [[Answer(**answer) for answer in batch] for batch in json.loads(result.read_text())["answers"]]

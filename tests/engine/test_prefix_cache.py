@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 
 import pytest
@@ -47,18 +46,13 @@ def test_a_request_may_hit_blocks_that_another_one_fills_in_the_same_step(
 def test_without_the_salt_a_prompt_would_be_served_across_scales_and_the_ledger_stops_it(
     tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
-    # The negative control of the test above: the salt is switched off in the engine's process.
-    (tmp_path / "sitecustomize.py").write_text(
-        "import posenc_runtime.kv.regime as regime\nregime.salted = lambda cache_salt, regime_name: cache_salt\n"
-    )
-    folders = [str(tmp_path), str(pathlib.Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {"PYTHONPATH": os.pathsep.join(folders)}
+    # The negative control of the tests above.
     prompt = prompts(200)
     with pytest.raises(EngineFailed, match=r"MixedRotations: request .* reads keys of scale number 1, but block"):
         run_engine(
             tiny,
             arguments("yarn", enforce_eager=True),
             [[(prompt, 24)], [(prompt, 200)]],
-            environment=environment,
+            module="tests.engine.without_salt",
             folder=tmp_path,
         )

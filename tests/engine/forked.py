@@ -1,0 +1,43 @@
+"""A module run in a process of its own, forked from one that has imported vLLM, which takes longer than a tiny engine.
+
+Of vLLM nothing has run there but its imports: every engine has a fresh process, and an environment of its own.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pathlib
+import runpy
+import sys
+from collections.abc import Mapping
+
+from tests.engine import device
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+# On CUDA each process imports for itself: a process that is forked from one that has looked at a GPU cannot use it.
+_CONTEXT.set_forkserver_preload([] if device.ON_CUDA else ["vllm.entrypoints.llm", "vllm.v1.worker.cpu_worker"])
+
+
+def run(module: str, argument: str, *, environment: Mapping[str, str], log: pathlib.Path, timeout: float) -> None:
+    """As ``python -m module argument`` would, output into ``log``, until it ends.
+
+    Raises:
+        TimeoutError: when it has not after ``timeout`` seconds; it is killed then.
+    """
+    process = _CONTEXT.Process(target=_run, args=(module, argument, dict(environment), str(log)))
+    process.start()
+    process.join(timeout)
+    if process.exitcode is None:
+        process.kill()
+        raise TimeoutError(f"{module} has not ended after {timeout:g} s")
+
+
+def _run(module: str, argument: str, environment: dict[str, str], log: str) -> None:
+    with open(log, "wb") as stream:
+        for descriptor in (1, 2):
+            os.dup2(stream.fileno(), descriptor)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = [module, argument]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
