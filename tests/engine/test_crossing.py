@@ -151,7 +151,7 @@ def crowd(seed: int) -> list[Request]:
     ]
 
 
-@pytest.mark.parametrize(("budget", "seeds"), [(8192, (0, 1)), (32, (3,))], ids=["at-once", "block-by-block"])
+@pytest.mark.parametrize(("budget", "seeds"), [(8192, (0, 1, 2)), (32, (3, 4))], ids=["at-once", "block-by-block"])
 def test_preempted_requests_replay_their_crossings(
     budget: int, seeds: tuple[int, ...], tiny: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

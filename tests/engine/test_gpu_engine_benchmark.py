@@ -1,8 +1,6 @@
 """The engine's benchmark for a GPU, rehearsed on the CPU: what it asks of engines runs, and is not called measured.
 
-Throughput asks of two engines what ``make bench`` asks of them, and a crossing that is served is asked for as the tests
-of crossings over HTTP do; their own code is tested without engines, and by ``python -m tests.benchmarks.gpu_engine
---rehearse``.
+But for attention that rotates, which is for GPUs only.
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ from tests.benchmarks.gpu_engine import __main__ as program
 from tests.benchmarks.gpu_engine.sizes import TINY
 
 
-def test_a_rehearsal_answers_every_row(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    part = "stepped"
+@pytest.mark.parametrize("part", [part for part in program.PARTS if part != "fused"])
+def test_a_rehearsal_answers_every_row(part: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(output.RESULTS.iterdir())
     program.main(only=[part], rehearse=True, out=tmp_path / "rehearsal")
     assert sorted(output.RESULTS.iterdir()) == before
