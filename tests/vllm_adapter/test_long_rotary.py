@@ -70,6 +70,13 @@ def test_each_part_rotates_as_transformers_does_for_a_sequence_of_that_length(fi
     torch.testing.assert_close(table.double(), expected, rtol=0, atol=attention_factor * angle_error)
 
 
+def test_a_short_request_is_rotated_by_the_first_rows() -> None:
+    module, positions = made(), torch.tensor([0, 3, 15])
+    rotated, _ = module(positions, torch.ones(3, HEAD_DIM), torch.ones(3, HEAD_DIM))
+    cos, sin = module.long_short_cos_sin_cache[positions].chunk(2, dim=-1)
+    assert torch.equal(rotated, torch.cat((cos - sin, cos + sin), dim=-1))
+
+
 def test_where_attention_rotates_queries_and_keys_pass_and_no_table_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotary, "is_fused", lambda _: True)
     module = made()
