@@ -41,7 +41,7 @@ class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
         short = self._compute_cos_sin_cache(
             deployment.scale_set.lengths[0],
             list(deployment.method.short_factor),
-            deployment.method.frequencies(made.own, 1.0).attention_factor,
+            made.frequencies(0).attention_factor,
         )
         self.long_short_cos_sin_cache = stacked_table(deployment, made.scaled, short.to(dtype))
 

@@ -71,14 +71,13 @@ def stacked_table(deployment: Deployment, spec: RotarySpec, unscaled: Tensor) ->
 def _scaling(rotary_class: Any) -> Any:
     def _compute_cos_sin_cache(self: Any) -> Tensor:
         deployment = current_deployment()
-        if deployment is None:
+        if deployment is None or not deployment.rotates:
             stock: Tensor = rotary_class._compute_cos_sin_cache(self)
             return stock
         self.posenc_scaled = True
         made = noted(deployment, self.rotary_dim, self.base, self.is_neox_style)
         self.posenc_fused = made.is_fused
-        if deployment.rotates:
-            _refuse_another(made, rotary_class._compute_inv_freq(self, self.base))
+        _refuse_another(made, rotary_class._compute_inv_freq(self, self.base))
         if made.is_fused:  # no row, so that whoever reads the table anyway fails
             return torch.empty(0, self.rotary_dim)
         unscaled = _unscaled_table(self, rotary_class, deployment.scale_set.lengths[0])

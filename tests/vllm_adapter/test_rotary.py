@@ -100,6 +100,7 @@ def test_where_nothing_is_scaled_a_rotary_embedding_keeps_its_own_table(monkeypa
     monkeypatch.setattr(STATE, "rotaries", [])
     with set_current_vllm_config(VllmConfig()):
         module = RotaryEmbedding(8, 8, 35, 100.0, True, torch.float32)
+    assert not module.posenc_scaled
     assert torch.equal(module.cos_sin_cache, RotaryEmbedding._compute_cos_sin_cache(module))
 
 
