@@ -6,9 +6,6 @@ reference. In one process only, which this module changes before the engine star
 
 from __future__ import annotations
 
-import json
-import pathlib
-import sys
 from typing import Any
 
 import torch
@@ -25,7 +22,7 @@ from posenc_runtime import vllm_adapter
 from posenc_runtime.vllm_adapter import cpu_key_order
 from posenc_runtime.vllm_adapter.attention import fused_rotary
 from posenc_runtime.vllm_adapter.attention.rotating import PositionsInMetadata, RotatesInAttention
-from tests.engine.run_engine import run_job
+from tests.engine.run_engine import main
 
 
 class PlainImpl(CPUAttentionBackendImpl):
@@ -87,4 +84,4 @@ if __name__ == "__main__":
     from tests.engine import rotating_on_cpu
 
     rotating_on_cpu.install()
-    run_job(json.loads(pathlib.Path(sys.argv[1]).read_text()))
+    main()

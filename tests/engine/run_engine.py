@@ -163,5 +163,10 @@ def _answer(output: Any) -> dict[str, Any]:
     }
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the job that the command line names."""
     run_job(json.loads(pathlib.Path(sys.argv[1]).read_text()))
+
+
+if __name__ == "__main__":
+    main()

@@ -10,28 +10,18 @@ from torch import Tensor
 from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.engine_args import engine_arguments
 from tests.checkpoints import TRAINED, save_tiny
 from tests.engine.conftest import PromptMaker
 from tests.engine.run_engine import run_engine
-from tests.engine.test_crossing import ENGINE
+from tests.engine.test_crossing import ENGINE, SCALES, assert_answers_as_unrotated, deployment
 from tests.engine.unrotated_oracle import UnrotatedOracle
-from tests.tolerance import LOGPROB_AFTER_CROSSING, LOGPROB_WRONG_SCALE
+from tests.tolerance import LOGPROB_WRONG_SCALE
 
-SCALES = (1, 2, 4)
-HEADROOM = 8
 BLEND: dict[str, Any] = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 BEFORE = 32  # tokens: the length that the model had before it was tuned to 256
 OWN = {"rope_type": "llama3", "rope_theta": 10000.0, "original_max_position_embeddings": BEFORE} | BLEND
-DEPLOYMENT = Deployment(
-    rope_type="llama3",
-    parameters=BLEND | {"old_context_len": BEFORE},
-    scales=tuple(map(float, SCALES)),
-    original_max_position_embeddings=TRAINED,
-    max_model_len=SCALES[-1] * TRAINED,
-    headroom_tokens=HEADROOM,
-)
+DEPLOYMENT = deployment("llama3", parameters=BLEND | {"old_context_len": BEFORE})
 
 
 class Llama3Oracle(UnrotatedOracle):
@@ -63,15 +53,8 @@ def test_short_requests_are_those_of_stock_vllm_and_longer_ones_those_of_an_unro
     assert [answer.logprobs for answer in answers] == [answer.logprobs for answer in theirs]
 
     oracle = Llama3Oracle(llama3)
-    for (prompt, max_tokens), answer in zip(long, grown, strict=True):
-        first = next(scale for scale in SCALES if len(prompt) + HEADROOM <= scale * TRAINED)
-        choices, logprobs = oracle.score(prompt, answer.token_ids, first)
-        assert answer.token_ids == choices
-        assert max(abs(a - b) for a, b in zip(answer.logprobs, logprobs, strict=True)) < LOGPROB_AFTER_CROSSING
-        assert answer.posenc is not None
-        reached = [scale * TRAINED for scale in SCALES if first <= scale and len(prompt) < scale * TRAINED]
-        outgrown = [length for length in reached if len(prompt) + max_tokens > length + 1]
-        assert [crossing["at"] for crossing in answer.posenc["crossings"]] == outgrown
+    for request, answer in zip(long, grown, strict=True):
+        assert_answers_as_unrotated(oracle, request, answer)
     # What other engines do past the trained length, if they are told to serve it: the checkpoint's own rotation.
     (prompt, _), answer = long[-1], grown[-1]
     _, unscaled = Llama3Oracle(llama3, is_scaled=False).score(prompt, answer.token_ids, 1)
