@@ -53,14 +53,12 @@ def arguments(
 
 
 def batches(prompts: PromptMaker) -> list[list[Request]]:
-    """None, one, two and three crossings side by side; the same prompts again, for less; over a shared prefix; and one
-    prompt twice at once."""
+    """None, one, two and three crossings side by side; again; over a shared prefix; and one prompt twice at once."""
     alone = [(prompts(40), 30), (prompts(240), 40), (prompts(500), 40), (prompts(200), 400), (prompts(230), 830)]
     prefix = prompts(192)
     shared = [(prefix + prompts(n), new) for n, new in ((40, 60), (50, 30), (20, 20), (45, 40))]
     twin = prompts(230)
-    again = [(prompt, min(new, 60)) for prompt, new in alone]
-    return [alone, again, shared, [(prefix + prompts(10), 5)], [(twin, 60), (twin, 60)]]
+    return [alone, alone, shared, [(prefix + prompts(10), 5)], [(twin, 60), (twin, 60)]]
 
 
 def first_scale(prompt: list[int], max_tokens: int) -> int:
