@@ -28,13 +28,14 @@ from posenc_runtime.kernels.paged_tiles import (
 )
 
 ROWS = 64  # of a tile: queries times heads of a group
-GATED_TILE = 32  # keys; positions take registers. Half of them where heads are wide
-TILE = 64  # keys of plain attention, likewise; a multiple of GATED_TILE
-PROGRAMS = 264  # two for each multiprocessor of an H100, each with room for the position logits of one tile
+GATED_TILE = 16  # keys; positions take registers, and two programs are to share a multiprocessor's
+TILE = 64  # keys of plain attention, half of them where heads are wide; a multiple of GATED_TILE
+POSITION_LOGITS = 2**24  # that one launch has room for: 64 MiB, the tiles of 8,192 tokens by 32 heads at 64 positions
+PROGRAMS = 264  # that a launch has at least, if there is work: two for each multiprocessor of an H100
 _LOWEST = tl.constexpr(-1e30)  # below every logit; unlike minus infinity, a row without a key yet may start from it
 
 
-@triton.jit(do_not_specialize=["num_requests", "num_kv_heads", "num_tiles", "scale", "qe_scale"])
+@triton.jit(do_not_specialize=["first_program", "num_requests", "num_kv_heads", "num_tiles", "scale", "qe_scale"])
 def _prefill_kernel(  # type: ignore[no-untyped-def]
     p_query,
     p_keys,
@@ -46,6 +47,7 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
     p_query_start_loc,
     p_seq_lens,
     p_block_table,
+    first_program,  # of this launch, among all
     num_requests,
     num_kv_heads,
     num_tiles,
@@ -72,68 +74,66 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
     BN: tl.constexpr,  # keys of a plain one, a multiple of BG
     BD: tl.constexpr,
 ):
-    p_logits = p_position_logits + (tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)) * NPOS
-    for index in range(tl.program_id(0), num_tiles * num_kv_heads, tl.num_programs(0)):
-        # The newest queries of a request have the most to read, and start first.
-        i_tile = num_tiles - 1 - index // num_kv_heads
-        i_kv_head = index % num_kv_heads
-        i_request, first_query = request_of_tile(i_tile, p_query_start_loc, num_requests, BQ)
-        query = tl.load(p_query_start_loc + i_request)
-        num_queries = tl.load(p_query_start_loc + i_request + 1) - query
-        if (num_queries > 1) & (first_query < num_queries):  # lone queries are the decode kernels'
-            o_query, o_head, m_row = rows_of_tile(i_kv_head, first_query, num_queries, BM, BQ, GROUP)
-            past = tl.load(p_seq_lens + i_request) - num_queries
-            b_position = past + o_query
-            last_position = past + tl.minimum(first_query + BQ, num_queries) - 1
-            o_token = (query + o_query).to(tl.int64)
-            b_query = load_queries(p_query, o_token, o_head, m_row, stride_query_token, stride_query_head, HEAD_DIM, BD)
-            # Threads look up what others of this program have stored, and store anew only when all have looked.
-            tl.debug_barrier()
-            store_position_logits(p_logits, m_row, b_query, p_pos_emb, qe_scale, NPOS, HEAD_DIM, BD)
-            tl.debug_barrier()
-            p_table_row = p_block_table + i_request.to(tl.int64) * stride_table
-            p_head_keys = p_keys + i_kv_head.to(tl.int64) * stride_key_head
-            p_head_values = p_values + i_kv_head.to(tl.int64) * stride_value_head
+    i_program = first_program + tl.program_id(0)
+    # The newest queries of a request have the most to read, and start first.
+    i_tile = num_tiles - 1 - i_program // num_kv_heads
+    i_kv_head = i_program % num_kv_heads
+    i_request, first_query = request_of_tile(i_tile, p_query_start_loc, num_requests, BQ)
+    query = tl.load(p_query_start_loc + i_request)
+    num_queries = tl.load(p_query_start_loc + i_request + 1) - query
+    if (num_queries > 1) & (first_query < num_queries):  # lone queries are the decode kernels'
+        o_query, o_head, m_row = rows_of_tile(i_kv_head, first_query, num_queries, BM, BQ, GROUP)
+        past = tl.load(p_seq_lens + i_request) - num_queries
+        b_position = past + o_query
+        last_position = past + tl.minimum(first_query + BQ, num_queries) - 1
+        o_token = (query + o_query).to(tl.int64)
+        b_query = load_queries(p_query, o_token, o_head, m_row, stride_query_token, stride_query_head, HEAD_DIM, BD)
+        p_logits = p_position_logits + (tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)) * NPOS
+        store_position_logits(p_logits, m_row, b_query, p_pos_emb, qe_scale, NPOS, HEAD_DIM, BD)
+        tl.debug_barrier()  # threads look up what others have stored
+        p_table_row = p_block_table + i_request.to(tl.int64) * stride_table
+        p_head_keys = p_keys + i_kv_head.to(tl.int64) * stride_key_head
+        p_head_values = p_values + i_kv_head.to(tl.int64) * stride_value_head
 
-            b_acc = tl.zeros([BM, BD], tl.float32)
-            b_max = tl.full([BM], _LOWEST, tl.float32)
-            b_sum = tl.zeros([BM], tl.float32)
-            b_newer = tl.where(m_row, 0.0, NPOS)  # rows that do not count hold no other row back
-            end = (last_position // BG + 1) * BG  # of the keys that are left
-            is_gated = end > 0
-            while is_gated:
-                o_key = end - BG + tl.arange(0, BG)
-                m_key = o_key <= last_position
-                b_block = tl.load(p_table_row + o_key // BLOCK_SIZE, mask=m_key, other=0)
-                o_row = offsets_of_keys(b_block, o_key, stride_key_block, stride_key_token, BLOCK_SIZE)
-                b_keys = load_rows(p_head_keys + o_row, m_key, HEAD_DIM, BD)
-                b_scores = dot(b_query, tl.trans(b_keys)) * scale  # [BM, BG]
-                m_score = o_key[None, :] <= b_position[:, None]
-                b_gates = gate(b_scores, m_score)
-                b_scores += position_logits(b_gates, b_newer, p_logits, m_score & m_row[:, None], NPOS)
-                b_newer += tl.sum(b_gates, 1)
-                b_scores = tl.where(m_score, b_scores, -float("inf"))
-                o_row = offsets_of_keys(b_block, o_key, stride_value_block, stride_value_token, BLOCK_SIZE)
-                b_values = load_rows(p_head_values + o_row, m_key, HEAD_DIM, BD)
-                b_acc, b_max, b_sum = attend(b_scores, b_values, b_acc, b_max, b_sum)
-                end -= BG
-                is_gated = (end > 0) & ((tl.min(b_newer, 0) < NPOS - 1) | (end % BN != 0))
+        b_acc = tl.zeros([BM, BD], tl.float32)
+        b_max = tl.full([BM], _LOWEST, tl.float32)
+        b_sum = tl.zeros([BM], tl.float32)
+        b_newer = tl.where(m_row, 0.0, NPOS)  # rows that do not count hold no other row back
+        end = (last_position // BG + 1) * BG  # of the keys that are left
+        is_gated = end > 0
+        while is_gated:
+            o_key = end - BG + tl.arange(0, BG)
+            m_key = o_key <= last_position
+            b_block = tl.load(p_table_row + o_key // BLOCK_SIZE, mask=m_key, other=0)
+            o_row = offsets_of_keys(b_block, o_key, stride_key_block, stride_key_token, BLOCK_SIZE)
+            b_keys = load_rows(p_head_keys + o_row, m_key, HEAD_DIM, BD)
+            b_scores = dot(b_query, tl.trans(b_keys)) * scale  # [BM, BG]
+            m_score = o_key[None, :] <= b_position[:, None]
+            b_gates = gate(b_scores, m_score)
+            b_scores += position_logits(b_gates, b_newer, p_logits, m_score & m_row[:, None], NPOS)
+            b_newer += tl.sum(b_gates, 1)
+            b_scores = tl.where(m_score, b_scores, -float("inf"))
+            o_row = offsets_of_keys(b_block, o_key, stride_value_block, stride_value_token, BLOCK_SIZE)
+            b_values = load_rows(p_head_values + o_row, m_key, HEAD_DIM, BD)
+            b_acc, b_max, b_sum = attend(b_scores, b_values, b_acc, b_max, b_sum)
+            end -= BG
+            is_gated = (end > 0) & ((tl.min(b_newer, 0) < NPOS - 1) | (end % BN != 0))
 
-            if p_counts is not None:
-                count_keys(p_counts, last_position + 1, end)
-            b_last_logit = tl.load(p_logits + NPOS - 1, mask=m_row, other=0.0)
-            for first in range(0, end, BN):
-                o_key = first + tl.arange(0, BN)
-                m_key = o_key >= 0
-                b_block = tl.load(p_table_row + o_key // BLOCK_SIZE)
-                o_row = offsets_of_keys(b_block, o_key, stride_key_block, stride_key_token, BLOCK_SIZE)
-                b_keys = load_rows(p_head_keys + o_row, m_key, HEAD_DIM, BD)
-                b_scores = dot(b_query, tl.trans(b_keys)) * scale + b_last_logit[:, None]  # [BM, BN]
-                o_row = offsets_of_keys(b_block, o_key, stride_value_block, stride_value_token, BLOCK_SIZE)
-                b_values = load_rows(p_head_values + o_row, m_key, HEAD_DIM, BD)
-                b_acc, b_max, b_sum = attend(b_scores, b_values, b_acc, b_max, b_sum)
-            p_row = p_out + o_token * stride_out_token + o_head.to(tl.int64) * stride_out_head
-            store_rows(p_row, b_acc / b_sum[:, None], m_row, HEAD_DIM, BD)
+        if p_counts is not None:
+            count_keys(p_counts, last_position + 1, end)
+        b_last_logit = tl.load(p_logits + NPOS - 1, mask=m_row, other=0.0)
+        for first in range(0, end, BN):
+            o_key = first + tl.arange(0, BN)
+            m_key = o_key >= 0
+            b_block = tl.load(p_table_row + o_key // BLOCK_SIZE)
+            o_row = offsets_of_keys(b_block, o_key, stride_key_block, stride_key_token, BLOCK_SIZE)
+            b_keys = load_rows(p_head_keys + o_row, m_key, HEAD_DIM, BD)
+            b_scores = dot(b_query, tl.trans(b_keys)) * scale + b_last_logit[:, None]  # [BM, BN]
+            o_row = offsets_of_keys(b_block, o_key, stride_value_block, stride_value_token, BLOCK_SIZE)
+            b_values = load_rows(p_head_values + o_row, m_key, HEAD_DIM, BD)
+            b_acc, b_max, b_sum = attend(b_scores, b_values, b_acc, b_max, b_sum)
+        p_row = p_out + o_token * stride_out_token + o_head.to(tl.int64) * stride_out_head
+        store_rows(p_row, b_acc / b_sum[:, None], m_row, HEAD_DIM, BD)
 
 
 def prefill(
@@ -149,32 +149,36 @@ def prefill(
     """Write the outputs of all requests with more than one query."""
     num_kv_heads, npos = key_cache.shape[1], cope.pos_emb.shape[1]
     queries = ROWS // (query.shape[1] // num_kv_heads)
-    gated_keys, keys = (GATED_TILE // 2, TILE // 2) if is_wide(query) else (GATED_TILE, TILE)
+    keys, num_warps = (TILE // 2, 8) if is_wide(query) else (TILE, 4)
     num_tiles = query.shape[0] // queries + len(batch)
-    programs = min(PROGRAMS, num_tiles * num_kv_heads)
-    _prefill_kernel[(programs,)](
-        p_query=query,
-        p_keys=key_cache,
-        p_values=value_cache,
-        p_out=out,
-        p_pos_emb=cope.pos_emb,
-        p_position_logits=torch.empty(programs, ROWS, npos, dtype=torch.float32, device=query.device),
-        p_counts=counts,
-        num_requests=len(batch),
-        num_kv_heads=num_kv_heads,
-        num_tiles=num_tiles,
-        scale=in_base_2(scale),
-        qe_scale=in_base_2(cope.qe_scale),
-        stride_out_token=out.stride(0),
-        stride_out_head=out.stride(1),
-        NPOS=npos,
-        BM=ROWS,
-        BQ=queries,
-        BG=gated_keys,
-        BN=keys,
-        num_warps=8,
-        **layout(query, key_cache, batch),
-        **query_strides(query),
-        **cache_strides("key", key_cache),
-        **cache_strides("value", value_cache),
-    )
+    num_programs = num_tiles * num_kv_heads
+    most = min(num_programs, max(PROGRAMS, POSITION_LOGITS // (ROWS * npos)))
+    position_logits = torch.empty(most, ROWS, npos, dtype=torch.float32, device=query.device)
+    for first_program in range(0, num_programs, most):
+        _prefill_kernel[(min(most, num_programs - first_program),)](
+            p_query=query,
+            p_keys=key_cache,
+            p_values=value_cache,
+            p_out=out,
+            p_pos_emb=cope.pos_emb,
+            p_position_logits=position_logits,
+            p_counts=counts,
+            first_program=first_program,
+            num_requests=len(batch),
+            num_kv_heads=num_kv_heads,
+            num_tiles=num_tiles,
+            scale=in_base_2(scale),
+            qe_scale=in_base_2(cope.qe_scale),
+            stride_out_token=out.stride(0),
+            stride_out_head=out.stride(1),
+            NPOS=npos,
+            BM=ROWS,
+            BQ=queries,
+            BG=GATED_TILE,
+            BN=keys,
+            num_warps=num_warps,
+            **layout(query, key_cache, batch),
+            **query_strides(query),
+            **cache_strides("key", key_cache),
+            **cache_strides("value", value_cache),
+        )

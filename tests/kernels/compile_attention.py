@@ -15,7 +15,7 @@ from posenc_runtime.kernels.cope_attention import cope_attention
 from posenc_runtime.kernels.key_norms import record_key_norms
 from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.window import Window
-from tests.kernels.launch_sm90 import Launch
+from tests.kernels.launch_sm90 import Launch, MachineCode
 
 KERNELS = {
     "plan": (window_plan, "_plan_kernel"),
@@ -84,7 +84,7 @@ LAUNCHED: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
 }
 
 
-def machine_codes() -> dict[str, bytes]:
+def machine_codes() -> dict[str, MachineCode]:
     """Of each kernel of each launch."""
     return {
         f"{name} {kernel}": code
@@ -93,7 +93,7 @@ def machine_codes() -> dict[str, bytes]:
     }
 
 
-def compiled(launched: Callable[[], None], names: tuple[str, ...]) -> dict[str, bytes]:
+def compiled(launched: Callable[[], None], names: tuple[str, ...]) -> dict[str, MachineCode]:
     """The machine code of each kernel named, as it was launched."""
     launches = {name: Launch(getattr(module, attribute)) for name, (module, attribute) in KERNELS.items()}
     for name, (module, attribute) in KERNELS.items():

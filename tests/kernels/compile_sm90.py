@@ -1,4 +1,7 @@
-"""Compile the Triton kernels for an H100 as they would be launched, without one, and print their opcodes as JSON."""
+"""Compile the Triton kernels for an H100 as they would be launched, without one.
+
+Prints, as JSON, the opcodes of each, and how many of its programs a multiprocessor has room for.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
 from posenc_runtime.kernels.rotary_scales import RotaryScales
 from posenc_runtime.kernels.rotary_step import RotaryStep
 from tests.kernels import compile_attention
-from tests.kernels.launch_sm90 import Launch, opcodes
+from tests.kernels.launch_sm90 import Launch, MachineCode, opcodes
 
 
 def rerotation(
@@ -21,7 +24,7 @@ def rerotation(
     num_heads: int = 8,
     block_size: int = 16,
     dtype: torch.dtype = torch.bfloat16,
-) -> bytes:
+) -> MachineCode:
     launch = Launch(_REROTATE)
     rerotate._rerotate_kernel = launch
     layout = KeyLayout(block_size, head_dim, rotary_dim, is_neox_style)
@@ -32,7 +35,7 @@ def rerotation(
     return launch.machine_code()
 
 
-def row_lookup() -> bytes:
+def row_lookup() -> MachineCode:
     launch = Launch(rope_rows._rope_rows_kernel)
     rope_rows._rope_rows_kernel = launch
     some = torch.zeros(256, dtype=torch.int64)
@@ -48,7 +51,7 @@ def rotation(
     is_neox_style: bool,
     in_place: bool = True,
     cache_dtype: torch.dtype = torch.bfloat16,
-) -> bytes:
+) -> MachineCode:
     """Of a prompt's tokens, whose queries, keys and values are parts of one projection."""
     launch = Launch(_ROTARY_STORE)
     rotary_store._rotary_store_kernel = launch
@@ -90,4 +93,5 @@ if __name__ == "__main__":
         "stored": {name: code() for name, code in STORED.items()},
         "attention": compile_attention.machine_codes(),
     }
-    print(json.dumps({part: opcodes(of_part) for part, of_part in machine_codes.items()}))
+    programs = {name: code.programs for of_part in machine_codes.values() for name, code in of_part.items()}
+    print(json.dumps({"programs": programs} | {part: opcodes(of_part) for part, of_part in machine_codes.items()}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import collections
+import dataclasses
 import itertools
 import pathlib
 import re
@@ -20,10 +21,11 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from tests.benchmarks.gpu.compiled import Compiled
+
 _BIN = pathlib.Path(triton.backends.nvidia.__file__).with_name("bin")
 _INSTRUCTION = r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][\w.]+)"  # address, predicate, opcode
 _EXECUTABLE = 4  # of a section's flags in ELF
-_SHARED_MEMORY = 227 * 1024  # bytes, of an H100's multiprocessor for one program
 _TYPES = {
     torch.bfloat16: "bf16",
     torch.float16: "fp16",
@@ -32,6 +34,18 @@ _TYPES = {
     torch.int32: "i32",
     torch.int64: "i64",
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class MachineCode:
+    """
+    Attributes:
+        instructions: alone.
+        programs: that a multiprocessor has room for.
+    """
+
+    instructions: bytes
+    programs: int
 
 
 class Launch:
@@ -49,12 +63,12 @@ class Launch:
         self.arguments = dict(zip(self.kernel.arg_names, positional, strict=False)) | named
         self.num_warps = num_warps
 
-    def machine_code(self) -> bytes:
-        """Instructions alone."""
+    def machine_code(self) -> MachineCode:
         source = self._specialised()
         compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": self.num_warps})
-        assert compiled.metadata.shared <= _SHARED_MEMORY, f"{self.kernel} asks for {compiled.metadata.shared} bytes"
-        return _instructions(compiled.asm["cubin"])
+        cubin = compiled.asm["cubin"]
+        used = Compiled(compiled.name, _registers(cubin), 0, self.num_warps, compiled.metadata.shared)
+        return MachineCode(_instructions(cubin), used.programs)
 
     def _specialised(self) -> ASTSource:
         """As Triton specialises at a launch: on a one, and on what sixteen divides."""
@@ -74,21 +88,33 @@ class Launch:
         return ASTSource(self.kernel, types, constants, hints)
 
 
-def opcodes(machine_codes: Mapping[str, bytes]) -> dict[str, dict[str, int]]:
+def opcodes(machine_codes: Mapping[str, MachineCode]) -> dict[str, dict[str, int]]:
     """How often each opcode stands in each machine code, with its modifiers.
 
     They are listed as one, because the disassembler takes longer to start than to list any of them.
     """
     counts: dict[str, dict[str, int]] = {name: collections.Counter() for name in machine_codes}
     with tempfile.NamedTemporaryFile() as file:
-        file.write(b"".join(machine_codes.values()))
+        file.write(b"".join(code.instructions for code in machine_codes.values()))
         file.flush()
         command = [_BIN / "nvdisasm", "--binary", "SM90a", file.name]
         listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    names, ends = list(machine_codes), list(itertools.accumulate(map(len, machine_codes.values())))
+    names = list(machine_codes)
+    ends = list(itertools.accumulate(len(code.instructions) for code in machine_codes.values()))
     for address, opcode in re.findall(_INSTRUCTION, listing, re.MULTILINE):
         counts[names[bisect.bisect(ends, int(address, 16))]][opcode] += 1
     return counts
+
+
+def _registers(cubin: bytes) -> int:
+    """Of a thread."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(cubin)
+        file.flush()
+        command = [_BIN / "cuobjdump", "--dump-resource-usage", file.name]
+        listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    [registers] = re.findall(r"\bREG:(\d+)", listing)
+    return int(registers)
 
 
 def _instructions(cubin: bytes) -> bytes:

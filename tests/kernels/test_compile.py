@@ -5,12 +5,34 @@ from __future__ import annotations
 import importlib.util
 import json
 import pathlib
+from typing import Any
 
 import pytest
 
 from tests.kernels.processes import output_of
 
 Opcodes = dict[str, dict[str, int]]
+
+MULTIPROCESSORS = 132  # of an H100
+# Programs that a multiprocessor has room for at once, at least, beside their registers and shared memory: while some
+# wait for memory, others compute. Prompts' tiles are made so large that the tensor cores wait for nobody.
+AT_ONCE = {
+    **dict.fromkeys(["neox-128", "neox-half-of-128", "gptj-half-of-128"], 7),
+    **dict.fromkeys(["neox-64", "gptj-64", "neox-32-of-80", "rope-rows"], 14),
+    **dict.fromkeys(["neox-one-head", "gptj-128"], 10),
+    **dict.fromkeys(["neox-32-to-8-by-128", "gptj-half-of-128-out-of-place", "float8-28-to-4-by-128"], 16),
+    **dict.fromkeys(["alibi-32-to-8-by-128-windowed prefill", "alibi-by-64 prefill"], 1),
+    **dict.fromkeys(["alibi-32-to-8-by-128-windowed decode", "alibi-by-128 decode", "flat-by-128 decode"], 3),
+    **dict.fromkeys(["power-by-80 decode", "log decode", "table decode"], 3),
+    **dict.fromkeys(["alibi-32-to-8-by-128-windowed plan", "power-by-80 plan", "key-norms norms"], 16),
+    "float32-quarter-in-blocks-of-128": 3,
+    "flat-by-128 merge": 10,
+    "float32 decode": 1,
+    "cope-64 cope-prefill": 2,
+    "cope-64 cope-scores": 6,
+    "cope-64 cope-values": 2,
+    "key-norms maxima": 32,
+}
 
 
 def ptxas() -> pathlib.Path | None:
@@ -22,28 +44,51 @@ def ptxas() -> pathlib.Path | None:
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Opcodes]:
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     assembler = ptxas()
     if assembler is None or not assembler.exists():
         pytest.skip("the Triton wheel brings no ptxas here")
     cache = str(tmp_path_factory.mktemp("triton"))
-    found: dict[str, Opcodes] = json.loads(output_of("compile_sm90.py", TRITON_INTERPRET="0", TRITON_CACHE_DIR=cache))
+    found: dict[str, Any] = json.loads(output_of("compile_sm90.py", TRITON_INTERPRET="0", TRITON_CACHE_DIR=cache))
     return found
 
 
 @pytest.fixture
-def moved(compiled: dict[str, Opcodes]) -> Opcodes:
-    return compiled["moved"]
+def programs(compiled: dict[str, Any]) -> dict[str, int]:
+    found: dict[str, int] = compiled["programs"]
+    return found
 
 
 @pytest.fixture
-def stored(compiled: dict[str, Opcodes]) -> Opcodes:
-    return compiled["stored"]
+def moved(compiled: dict[str, Any]) -> Opcodes:
+    found: Opcodes = compiled["moved"]
+    return found
 
 
 @pytest.fixture
-def attention(compiled: dict[str, Opcodes]) -> Opcodes:
-    return compiled["attention"]
+def stored(compiled: dict[str, Any]) -> Opcodes:
+    found: Opcodes = compiled["stored"]
+    return found
+
+
+@pytest.fixture
+def attention(compiled: dict[str, Any]) -> Opcodes:
+    found: Opcodes = compiled["attention"]
+    return found
+
+
+def test_registers_and_shared_memory_leave_room_for_programs_that_compute_while_others_wait(
+    programs: dict[str, int],
+) -> None:
+    assert programs.keys() == AT_ONCE.keys()
+    assert {name: room for name, room in programs.items() if room < AT_ONCE[name]} == {}
+
+
+def test_programs_that_walk_a_list_have_room_at_once(programs: dict[str, int]) -> None:
+    from posenc_runtime.kernels import bias_decode
+
+    room = programs["alibi-32-to-8-by-128-windowed decode"] * MULTIPROCESSORS
+    assert room >= bias_decode.PROGRAMS, "the last would begin when the first end, alone with the memory's speed"
 
 
 def test_no_kernel_spills_registers_or_takes_local_memory(moved: Opcodes, stored: Opcodes, attention: Opcodes) -> None:
