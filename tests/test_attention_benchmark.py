@@ -27,6 +27,9 @@ def vllm() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import vllm.v1.attention.backends.cpu_attn  # noqa: F401
+        from vllm.platforms import current_platform
+    if not current_platform.is_cpu():
+        pytest.skip("times vLLM's attention for CPUs, which only its CPU build has")
 
 
 def test_attentions_take_turns_over_all_layers_and_the_order_alternates() -> None:

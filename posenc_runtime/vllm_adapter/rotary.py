@@ -42,7 +42,12 @@ def register() -> None:
 
     from posenc_runtime.vllm_adapter import long_rotary
 
-    direct_register_custom_op(op_name="posenc_rope_rows", op_func=_rope_rows, fake_impl=_rope_rows_fake)
+    direct_register_custom_op(
+        op_name="posenc_rope_rows",
+        op_func=_rope_rows,
+        fake_impl=_rope_rows_fake,
+        dispatch_key="CompositeExplicitAutograd",  # wherever the tensors are
+    )
     for rotary_class in _rotary_classes():
         substitute = _scaling(rotary_class) if rotary_class.__name__ in _SUPPORTED else _refusing(rotary_class)
         name = rotary_class.name

@@ -91,6 +91,7 @@ def test_the_flags_for_plain_vllm_mean_the_same() -> None:
 def test_on_cuda_our_attention_is_asked_for_where_layers_need_it(
     choice: AttentionChoice, attention_backend: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(engine_args, "_is_cuda", lambda: False)
     assert "attention_backend" not in engine_arguments(YARN, attention=choice)
     monkeypatch.setattr(engine_args, "_is_cuda", lambda: True)
     assert engine_arguments(YARN, attention=choice).get("attention_backend") == attention_backend
@@ -98,6 +99,7 @@ def test_on_cuda_our_attention_is_asked_for_where_layers_need_it(
 
 def test_attention_that_rotates_is_refused_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     rotating = AttentionChoice(fused_rotary="on")
+    monkeypatch.setattr(engine_args, "_is_cuda", lambda: False)
     with pytest.raises(ArgumentRefused, match=r"attention\.fused_rotary: must be auto or off on this device, got 'on'"):
         engine_arguments(YARN, attention=rotating)
     monkeypatch.setattr(engine_args, "_is_cuda", lambda: True)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.attention import fused_rotary
 from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
@@ -164,7 +165,8 @@ def test_a_method_that_is_not_for_a_checkpoint_is_refused(rope_type: str, own: s
         refuse_unsupported(mismatched)
 
 
-def test_attention_is_not_made_to_rotate_where_it_cannot() -> None:
+def test_attention_is_not_made_to_rotate_where_it_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_rotary, "_capability", lambda: None)
     rotating = deployed(engine())
     rotating.additional_config[ATTENTION] = AttentionChoice(fused_rotary="on").to_mapping()
     with pytest.raises(Unsupported, match=r"attention\.fused_rotary must be auto or off, got on, because the launch"):

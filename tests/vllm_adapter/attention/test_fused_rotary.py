@@ -83,7 +83,8 @@ def test_what_cannot_rotate_in_attention_is_named(engine: Any, reason: str | Non
         assert re.search(reason, found), found
 
 
-def test_other_devices_cannot() -> None:
+def test_other_devices_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_rotary, "_capability", lambda: None)
     assert "for NVIDIA GPUs" in str(reason_against(engine(ON)))
 
 
