@@ -1,6 +1,7 @@
 """A module run in a process of its own, forked from one that has imported vLLM, which takes longer than a tiny engine.
 
-Of vLLM nothing has run there but its imports: every engine has a fresh process, and an environment of its own.
+Of vLLM nothing has run there but its imports: every engine has a fresh process, and an environment of its own. What has
+to come before those imports is run by an interpreter of its own.
 """
 
 from __future__ import annotations
@@ -14,18 +15,24 @@ from collections.abc import Mapping
 
 from tests.engine import device
 
-_CONTEXT = multiprocessing.get_context("forkserver")
+_FORKED, _SPAWNED = multiprocessing.get_context("forkserver"), multiprocessing.get_context("spawn")
 # On CUDA each process imports for itself: a process that is forked from one that has looked at a GPU cannot use it.
-_CONTEXT.set_forkserver_preload([] if device.ON_CUDA else ["vllm.entrypoints.llm", "vllm.v1.worker.cpu_worker"])
+_FORKED.set_forkserver_preload([] if device.ON_CUDA else ["vllm.entrypoints.llm", "vllm.v1.worker.cpu_worker"])
 
 
-def run(module: str, argument: str, *, environment: Mapping[str, str], log: pathlib.Path, timeout: float) -> None:
+def run(
+    module: str, argument: str, *, environment: Mapping[str, str], imported: bool, log: pathlib.Path, timeout: float
+) -> None:
     """As ``python -m module argument`` would, output into ``log``, until it ends.
+
+    Args:
+        imported: whether vLLM may be there already.
 
     Raises:
         TimeoutError: when it has not after ``timeout`` seconds; it is killed then.
     """
-    process = _CONTEXT.Process(target=_run, args=(module, argument, dict(environment), str(log)))
+    context = _FORKED if imported else _SPAWNED
+    process = context.Process(target=_run, args=(module, argument, dict(environment), str(log)))
     process.start()
     process.join(timeout)
     if process.exitcode is None:

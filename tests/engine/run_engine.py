@@ -35,6 +35,7 @@ def run_engine(
     plugins: str | None = None,
     environment: dict[str, str] | None = None,
     module: str = __name__,
+    imported: bool = True,
     folder: pathlib.Path,
 ) -> list[list[Answer]]:
     """Start an engine, give it batches one after the other, each a list of (prompt, max_tokens), greedily.
@@ -42,6 +43,7 @@ def run_engine(
     Args:
         plugins: vLLM's ``VLLM_PLUGINS``; an empty string loads none.
         module: what runs the job, after changes of its own.
+        imported: whether these may come after vLLM was imported.
         folder: where the job and its log are kept.
     """
     job = folder / "job.json"
@@ -55,7 +57,8 @@ def run_engine(
     settings |= device.environment(workers)
     if plugins is not None:
         settings["VLLM_PLUGINS"] = plugins
-    forked.run(module, str(job), environment=os.environ | settings | (environment or {}), log=log, timeout=900)
+    told = os.environ | settings | (environment or {})
+    forked.run(module, str(job), environment=told, imported=imported, log=log, timeout=900)
     if not result.exists():  # an engine that has answered may stop as it likes
         raise EngineFailed(log.read_text()[-6000:])
     return [[Answer(**answer) for answer in batch] for batch in json.loads(result.read_text())["answers"]]

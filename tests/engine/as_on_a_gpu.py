@@ -1,0 +1,76 @@
+"""An engine as it runs on a GPU, as far as a CPU can: vLLM's second model runner, over Triton's kernels, interpreted.
+
+Model runner, attention, metadata and how they are called are vLLM's for CUDA, and so are its kernels; ours are the
+Triton ones, not their references. What is missing of a GPU is its compiler, its graphs and FlashAttention. To be run
+by an interpreter that has not imported vLLM, which looks for Triton then.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pathlib
+import sys
+from typing import Any
+
+OPERATIONS = ("rope_rows", "rerotate", "rotary_store", "bias_attention", "cope_attention")
+
+
+class CpuDriver:
+    """All that vLLM asks of the driver of a Triton that compiles for CPUs."""
+
+    @staticmethod
+    def is_active() -> bool:
+        return True
+
+
+def interpret_triton() -> None:
+    os.environ["TRITON_INTERPRET"] = "1"
+    from triton.backends import Backend, backends
+
+    backends["cpu"] = Backend(compiler=None, driver=CpuDriver)  # type: ignore[arg-type]
+
+
+def install(arguments: dict[str, Any]) -> None:
+    """Put what an engine with these arguments gets on CUDA in the place of what it gets on the CPU."""
+    import torch
+    from vllm.model_executor.layers.attention import Attention
+    from vllm.platforms.cpu import CpuPlatform
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+    from posenc_runtime import vllm_adapter
+    from posenc_runtime.kernels import key_norms, ops
+    from posenc_runtime.vllm_adapter import cpu_key_order
+    from posenc_runtime.vllm_adapter.attention import fused_rotary
+
+    vllm_adapter.register()
+    backend = AttentionBackendEnum[arguments.get("attention_backend", "TRITON_ATTN")]
+    register_backend(AttentionBackendEnum.CPU_ATTN, backend.get_path())
+    for name in OPERATIONS:
+        setattr(ops, name, getattr(importlib.import_module(f"posenc_runtime.kernels.{name}"), name))
+    ops.record_key_norms = key_norms.record_key_norms
+    # Keys lie as CUDA's backends cache them, whatever the processor.
+    Attention.isa = ""
+    cpu_key_order.cpu_key_order = lambda *_: None  # type: ignore[assignment, return-value]
+    # Both choose tiles by the GPU; these are an H100's.
+    fused_rotary._capability = lambda: (9, 0)
+    torch.cuda.get_device_capability = lambda device=None: (9, 0)
+
+    check = CpuPlatform.check_and_update_config
+
+    def check_and_schedule_as_asked(vllm_config: Any) -> None:
+        """vLLM turns asynchronous scheduling off on CPUs."""
+        asked = vllm_config.scheduler_config.async_scheduling
+        check(vllm_config)
+        vllm_config.scheduler_config.async_scheduling = asked
+
+    CpuPlatform.check_and_update_config = staticmethod(check_and_schedule_as_asked)
+
+
+if __name__ == "__main__":
+    interpret_triton()
+    from tests.engine.run_engine import main
+
+    install(json.loads(pathlib.Path(sys.argv[1]).read_text())["arguments"])
+    main()

@@ -1,0 +1,105 @@
+"""What runs on a GPU, run on the CPU: vLLM's second model runner over Triton kernels, vLLM's and ours.
+
+Steps of an interpreter take half a second, so requests are few and answers short.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+
+from posenc_runtime.kv.deployment import UNROTATED, Deployment
+from posenc_runtime.vllm_adapter import engine_args
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
+from posenc_runtime.vllm_adapter.engine_args import engine_arguments
+from tests.checkpoints import TRAINED
+from tests.engine import test_crossing, test_prefix_reuse, test_scales_in_one_batch
+from tests.engine.conftest import PromptMaker
+from tests.engine.device import on_the_cpu
+from tests.engine.run_engine import Answer, blocks_in_use, how_it_ran, run_engine
+from tests.engine.test_crossing import Request
+from tests.engine.test_encodings import Oracle
+from tests.engine.test_prefix_reuse import assert_all_answer_as_reused
+from tests.engine.test_scales_in_one_batch import assert_answers_as_transformers
+from tests.gpu.test_engine import WITHOUT_ROTATION
+
+pytestmark = on_the_cpu("a GPU runs all of this by itself, in tests/gpu/test_engine.py")
+
+
+@pytest.fixture(autouse=True)
+def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_args, "_is_cuda", lambda: True)
+
+
+def run(
+    model: pathlib.Path, arguments: dict[str, Any], batches: list[list[Request]], attention: str, folder: pathlib.Path
+) -> list[list[Answer]]:
+    environment = {"VLLM_USE_V2_MODEL_RUNNER": "1", "TORCH_COMPILE_DISABLE": "1"}
+    answers = run_engine(
+        model,
+        arguments | {"enforce_eager": True},
+        batches,
+        environment=environment,
+        module="tests.engine.as_on_a_gpu",
+        imported=False,
+        folder=folder,
+    )
+    ran = how_it_ran(folder)
+    assert (ran.model_runner, ran.attention) == (2, [attention])
+    assert ran.async_scheduling == arguments.get("async_scheduling", False)
+    assert blocks_in_use(folder) == 0
+    return answers
+
+
+def test_requests_that_cross_or_reuse_a_prefix_answer_as_an_unrotated_cache_would(
+    tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    crossing = (prompts(247), 12)
+    reusing = [(batch[:1], reused_scale) for batch, reused_scale in test_prefix_reuse.batches(prompts)[:2]]
+    # Again, the crossing one finds its prompt, so that it has been copied before it was turned.
+    asked = [([crossing, (prompts(40), 6)], None), *reusing, ([crossing], None)]
+    arguments = test_crossing.arguments("yarn", {"prefix_reuse": "rerotate"}, AttentionChoice(fused_rotary="on"))
+    answers = run(tiny, arguments, [batch for batch, _ in asked], "triton_attn_rotary", tmp_path)
+    assert_all_answer_as_reused(tiny, asked, answers)
+    for answer in (answers[0][0], answers[-1][0]):
+        assert answer.posenc is not None
+        assert answer.posenc["crossings"] == [{"at": TRAINED, "from": 1.0, "to": 2.0, "how": "rerotate"}]
+    assert answers[-1][0].num_cached_tokens == 224
+
+
+def test_scheduled_ahead_each_request_of_a_mixed_batch_answers_as_transformers_at_its_own_scale(
+    tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    scales = {40: 1, 270: 2, 60: 1, 520: 4}
+    batch = [(prompts(length), 4) for length in scales]
+    arguments = test_scales_in_one_batch.arguments("yarn", AttentionChoice(fused_rotary="off"), async_scheduling=True)
+    (answers,) = run(tiny, arguments, [batch], "TRITON_ATTN", tmp_path)
+    for (prompt, _), scale, answer in zip(batch, scales.values(), answers, strict=True):
+        assert answer.posenc is not None and answer.posenc["scale"] == scale
+        assert_answers_as_transformers(tiny, "yarn", prompt, scale, answer)
+
+
+@pytest.mark.parametrize("kind", WITHOUT_ROTATION)
+def test_our_attention_answers_as_transformers(kind: str, prompts: PromptMaker, tmp_path: pathlib.Path) -> None:
+    make, needs, tolerance = WITHOUT_ROTATION[kind]
+    model = make(tmp_path / kind)
+    deployment = Deployment(
+        rope_type=UNROTATED,
+        original_max_position_embeddings=4 * TRAINED,
+        max_model_len=4 * TRAINED,
+        on_crossing="pin",
+        allow_beyond_trained=True,
+    )
+    arguments = engine_arguments(
+        deployment, test_crossing.ENGINE | {"async_scheduling": True}, AttentionChoice(needs=needs)
+    )
+    batch = [(prompts(length), 4) for length in (3, 40, 129, 300)]
+    together, (alone,) = run(model, arguments, [batch, batch[2:3]], needs, tmp_path)
+    oracle = Oracle(model)
+    for (prompt, _), answer in zip([*batch, batch[2]], [*together, alone], strict=True):
+        choices, expected = oracle.score(prompt, answer.token_ids)
+        assert answer.token_ids == choices
+        assert max(abs(a - b) for a, b in zip(answer.logprobs, expected, strict=True)) < tolerance
+    assert alone.num_cached_tokens == 128
