@@ -1,8 +1,8 @@
 """An engine as it runs on a GPU, as far as a CPU can: vLLM's second model runner, over Triton's kernels, interpreted.
 
 Model runner, attention, metadata and how they are called are vLLM's for CUDA, and so are its kernels; ours are the
-Triton ones, not their references. What is missing of a GPU is its compiler, its graphs and FlashAttention. To be run
-by an interpreter that has not imported vLLM, which looks for Triton then.
+Triton ones, not their references. What is missing of a GPU is its compiler, its graphs and what FlashAttention
+computes. To be run by an interpreter that has not imported vLLM, which looks for Triton then.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def install(arguments: dict[str, Any]) -> None:
     from posenc_runtime.kernels import key_norms, ops
     from posenc_runtime.vllm_adapter import cpu_key_order
     from posenc_runtime.vllm_adapter.attention import fused_rotary
+    from tests.engine import flash_attention_in_torch
 
+    flash_attention_in_torch.install()
     vllm_adapter.register()
     backend = AttentionBackendEnum[arguments.get("attention_backend", "TRITON_ATTN")]
     register_backend(AttentionBackendEnum.CPU_ATTN, backend.get_path())

@@ -23,6 +23,7 @@ from tests.engine.test_crossing import Request
 from tests.engine.test_encodings import Oracle
 from tests.engine.test_prefix_reuse import assert_all_answer_as_reused
 from tests.engine.test_scales_in_one_batch import assert_answers_as_transformers
+from tests.gpu.modes import ATTENTION, over
 from tests.gpu.test_engine import WITHOUT_ROTATION
 
 pytestmark = on_the_cpu("a GPU runs all of this by itself, in tests/gpu/test_engine.py")
@@ -60,8 +61,10 @@ def test_requests_that_cross_or_reuse_a_prefix_answer_as_an_unrotated_cache_woul
     reusing = [(batch[:1], reused_scale) for batch, reused_scale in test_prefix_reuse.batches(prompts)[:2]]
     # Again, the crossing one finds its prompt, so that it has been copied before it was turned.
     asked = [([crossing, (prompts(40), 6)], None), *reusing, ([crossing], None)]
-    arguments = test_crossing.arguments("yarn", {"prefix_reuse": "rerotate"}, AttentionChoice(fused_rotary="on"))
-    answers = run(tiny, arguments, [batch for batch, _ in asked], "triton_attn_rotary", tmp_path)
+    arguments = test_crossing.arguments(
+        "yarn", {"prefix_reuse": "rerotate"}, AttentionChoice(fused_rotary="on"), attention_backend="FLASH_ATTN"
+    )
+    answers = run(tiny, arguments, [batch for batch, _ in asked], "flash_attn_rotary", tmp_path)
     assert_all_answer_as_reused(tiny, asked, answers)
     for answer in (answers[0][0], answers[-1][0]):
         assert answer.posenc is not None
@@ -69,13 +72,16 @@ def test_requests_that_cross_or_reuse_a_prefix_answer_as_an_unrotated_cache_woul
     assert answers[-1][0].num_cached_tokens == 224
 
 
+@pytest.mark.parametrize(("rotates", "backend"), [("table", "FLASH_ATTN"), ("fused", "TRITON_ATTN")])
 def test_scheduled_ahead_each_request_of_a_mixed_batch_answers_as_transformers_at_its_own_scale(
-    tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+    rotates: str, backend: str, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     scales = {40: 1, 270: 2, 60: 1, 520: 4}
     batch = [(prompts(length), 4) for length in scales]
-    arguments = test_scales_in_one_batch.arguments("yarn", AttentionChoice(fused_rotary="off"), async_scheduling=True)
-    (answers,) = run(tiny, arguments, [batch], "TRITON_ATTN", tmp_path)
+    arguments = test_scales_in_one_batch.arguments(
+        "yarn", ATTENTION[rotates], async_scheduling=True, attention_backend=backend
+    )
+    (answers,) = run(tiny, arguments, [batch], over(backend, ATTENTION[rotates]), tmp_path)
     for (prompt, _), scale, answer in zip(batch, scales.values(), answers, strict=True):
         assert answer.posenc is not None and answer.posenc["scale"] == scale
         assert_answers_as_transformers(tiny, "yarn", prompt, scale, answer)
