@@ -24,10 +24,15 @@ def flash_attn_varlen_func(
     """Causal attention over a paged cache.
 
     Args:
-        q, out: ``[num_tokens, num_heads, head_dim]``.
+        q, out: ``[num_tokens, num_heads, head_dim]``; ``q`` in float8 where the cache is.
         k, v: ``[num_blocks, block_size, num_kv_heads, head_dim]``.
     """
     assert settings["causal"] is True and settings["alibi_slopes"] is None and not settings["softcap"]
+    assert q.dtype == k.dtype == v.dtype
+    if q.dtype.itemsize == 1:
+        # One scale for a tensor, which vLLM expands to requests and KV heads.
+        scales = (settings[f"{name}_descale"][0, 0] for name in "qkv")
+        q, k, v = ((states.float() * scale).to(out.dtype) for states, scale in zip((q, k, v), scales, strict=True))
     begins = cu_seqlens_q.tolist()
     for request, length in enumerate(seqused_k.tolist()):
         rows = slice(begins[request], begins[request + 1])
@@ -52,6 +57,8 @@ def install() -> None:
         "compile_flash_attn_varlen_func_from_specs": None,
         "get_scheduler_metadata": lambda **_: None,
         "get_flash_attn_version": lambda *_, **__: 3,  # of Hopper
+        "flash_attn_supports_kv_cache_dtype": lambda *_, **__: True,
+        "flash_attn_supports_quant_query_input": lambda: True,
         "is_flash_attn_varlen_func_available": lambda: True,
     }
     for name, function in functions.items():

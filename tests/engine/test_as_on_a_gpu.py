@@ -14,7 +14,7 @@ from posenc_runtime.kv.deployment import UNROTATED, Deployment
 from posenc_runtime.vllm_adapter import engine_args
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.engine_args import engine_arguments
-from tests.checkpoints import TRAINED
+from tests.checkpoints import TRAINED, WIDE, save_tiny
 from tests.engine import test_crossing, test_prefix_reuse, test_scales_in_one_batch
 from tests.engine.conftest import PromptMaker
 from tests.engine.device import on_the_cpu
@@ -23,8 +23,11 @@ from tests.engine.test_crossing import Request
 from tests.engine.test_encodings import Oracle
 from tests.engine.test_prefix_reuse import assert_all_answer_as_reused
 from tests.engine.test_scales_in_one_batch import assert_answers_as_transformers
+from tests.engine.unrotated_oracle import UnrotatedOracle
 from tests.gpu.modes import ATTENTION, over
 from tests.gpu.test_engine import WITHOUT_ROTATION
+from tests.gpu.test_engine_bfloat16 import assert_near
+from tests.tolerance import LOGPROB_RMS_FLOAT8
 
 pytestmark = on_the_cpu("a GPU runs all of this by itself, in tests/gpu/test_engine.py")
 
@@ -85,6 +88,25 @@ def test_scheduled_ahead_each_request_of_a_mixed_batch_answers_as_transformers_a
     for (prompt, _), scale, answer in zip(batch, scales.values(), answers, strict=True):
         assert answer.posenc is not None and answer.posenc["scale"] == scale
         assert_answers_as_transformers(tiny, "yarn", prompt, scale, answer)
+
+
+def test_requests_answer_nearly_as_an_unrotated_cache_would_from_a_float8_cache(
+    prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    model = save_tiny(tmp_path / "wide", **WIDE)
+    batch = [(prompts(40), 6), (prompts(270), 6)]
+    arguments = test_crossing.arguments(
+        "yarn",
+        {"on_crossing": "pin"},
+        AttentionChoice(fused_rotary="on"),
+        attention_backend="FLASH_ATTN",
+        kv_cache_dtype="fp8",
+        async_scheduling=True,
+    )
+    (answers,) = run(model, arguments, [batch], "flash_attn_rotary", tmp_path)
+    oracle = UnrotatedOracle(model, "yarn", test_crossing.SCALES)
+    for (prompt, _), answer, scale in zip(batch, answers, (1, 2), strict=True):
+        assert_near(oracle, prompt, answer, scale, LOGPROB_RMS_FLOAT8)
 
 
 @pytest.mark.parametrize("kind", WITHOUT_ROTATION)

@@ -21,7 +21,7 @@ from tests.engine.run_engine import Answer, blocks_in_use, run_engine
 from tests.engine.test_crossing import SCALES, expected_crossings, first_scale
 from tests.engine.unrotated_oracle import UnrotatedOracle
 from tests.gpu.modes import ATTENTION, MODES, Mode, over
-from tests.tolerance import LOGPROB_RMS_BFLOAT16, LOGPROB_WRONG_SCALE
+from tests.tolerance import LOGPROB_RMS_BFLOAT16, LOGPROB_RMS_FLOAT8, LOGPROB_WRONG_SCALE
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 each_attention = pytest.mark.parametrize("attention", ATTENTION.values(), ids=ATTENTION)
@@ -103,15 +103,36 @@ def test_where_nothing_is_to_be_scaled_a_checkpoint_with_long_rope_is_served_as_
     assert_same_to_the_bit(with_posenc, without)
 
 
+@each_attention
+def test_requests_of_every_scale_answer_nearly_as_float32_does_from_a_float8_cache(
+    attention: AttentionChoice, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    model, mode = save_tiny(tmp_path / "llama", **WIDE), MODES["v2-default"]
+    batch = [(prompts(length), 24) for length in (40, 300, 900, 60, 1500)]
+    ours = engine(mode, attention, on_crossing="pin") | {"kv_cache_dtype": "fp8"}
+    (answers,) = run_engine(model, ours, [batch], environment=mode.environment, folder=tmp_path)
+    mode.assert_ran(tmp_path, over("FLASH_ATTN", attention), async_scheduling=True)
+    oracle = UnrotatedOracle(model, "yarn", SCALES)
+    for (prompt, _), answer in zip(batch, answers, strict=True):
+        assert answer.posenc is not None
+        assert_near(oracle, prompt, answer, int(answer.posenc["scale"]), LOGPROB_RMS_FLOAT8)
+
+
 def rms(one: list[float], other: list[float]) -> float:
     return statistics.fmean((a - b) ** 2 for a, b in zip(one, other, strict=True)) ** 0.5
 
 
-def assert_near(oracle: UnrotatedOracle, prompt: list[int], answer: Answer, first_scale: int) -> None:
+def assert_near(
+    oracle: UnrotatedOracle,
+    prompt: list[int],
+    answer: Answer,
+    first_scale: int,
+    tolerance: float = LOGPROB_RMS_BFLOAT16,
+) -> None:
     right, wrong = (
         oracle.score(prompt, answer.token_ids, scale)[1] for scale in (first_scale, 4 if first_scale == 8 else 8)
     )
-    assert rms(answer.logprobs, right) < LOGPROB_RMS_BFLOAT16
+    assert rms(answer.logprobs, right) < tolerance
     assert rms(answer.logprobs, wrong) > LOGPROB_WRONG_SCALE
 
 
