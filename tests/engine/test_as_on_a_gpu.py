@@ -5,6 +5,7 @@ Steps of an interpreter take half a second, so requests are few and answers shor
 
 from __future__ import annotations
 
+import importlib.util
 import pathlib
 from typing import Any
 
@@ -29,7 +30,10 @@ from tests.gpu.test_engine import WITHOUT_ROTATION
 from tests.gpu.test_engine_bfloat16 import assert_near
 from tests.tolerance import LOGPROB_RMS_FLOAT8
 
-pytestmark = on_the_cpu("a GPU runs all of this by itself, in tests/gpu/test_engine.py")
+pytestmark = [
+    on_the_cpu("a GPU runs all of this by itself, in tests/gpu/test_engine.py"),
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton, for its interpreter"),
+]
 
 
 @pytest.fixture(autouse=True)
