@@ -15,7 +15,6 @@ from tests.benchmarks.gpu import output
 from tests.benchmarks.gpu_engine import __main__ as program
 from tests.benchmarks.gpu_engine.sizes import TINY
 
-
 # With fewer cores some of them stand still for seconds, and the requests that should be watched end meanwhile.
 CORES = 4
 CROWDED = pytest.mark.skipif(
