@@ -19,6 +19,9 @@ def flash_attn_varlen_func(
     seqused_k: Tensor,
     block_table: Tensor,
     softmax_scale: float,
+    causal: bool = True,
+    alibi_slopes: Tensor | None = None,
+    softcap: float = 0,
     **settings: Any,
 ) -> Tensor:
     """Causal attention over a paged cache.
@@ -27,7 +30,7 @@ def flash_attn_varlen_func(
         q, out: ``[num_tokens, num_heads, head_dim]``; ``q`` in float8 where the cache is.
         k, v: ``[num_blocks, block_size, num_kv_heads, head_dim]``.
     """
-    assert settings["causal"] is True and settings["alibi_slopes"] is None and not settings["softcap"]
+    assert causal is True and alibi_slopes is None and not softcap
     assert q.dtype == k.dtype == v.dtype
     if q.dtype.itemsize == 1:
         # One scale for a tensor, which vLLM expands to requests and KV heads.

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 from vllm.v1.attention.backends.cpu_attn import (
     CPUAttentionBackend,
     CPUAttentionBackendImpl,
@@ -22,6 +20,7 @@ from posenc_runtime import vllm_adapter
 from posenc_runtime.vllm_adapter import cpu_key_order
 from posenc_runtime.vllm_adapter.attention import fused_rotary
 from posenc_runtime.vllm_adapter.attention.rotating import PositionsInMetadata, RotatesInAttention
+from tests.engine.flash_attention_in_torch import flash_attn_varlen_func
 from tests.engine.run_engine import main
 
 
@@ -41,18 +40,17 @@ class PlainImpl(CPUAttentionBackendImpl):
     ) -> Tensor:
         if attn_metadata is None:
             return output.fill_(0)
-        begins, lengths = attn_metadata.query_start_loc.tolist(), attn_metadata.seq_lens.tolist()
-        for request, length in enumerate(lengths):
-            rows = slice(begins[request], begins[request + 1])
-            blocks = attn_metadata.block_table[request, : -(-length // kv_cache.shape[2])]
-            cached = kv_cache[blocks].transpose(0, 1).flatten(1, 2)[:, :length]
-            keys, values = cached.split(self.head_size, dim=-1)
-            here = torch.arange(length - (rows.stop - rows.start), length)
-            earlier = torch.arange(length) <= here[:, None]
-            output[rows] = scaled_dot_product_attention(
-                query[rows].transpose(0, 1), keys, values, earlier, scale=self.scale, enable_gqa=True
-            ).transpose(0, 1)
-        return output
+        keys, values = kv_cache.transpose(1, 2).split(self.head_size, dim=-1)
+        return flash_attn_varlen_func(
+            q=query,
+            k=keys,
+            v=values,
+            out=output,
+            cu_seqlens_q=attn_metadata.query_start_loc,
+            seqused_k=attn_metadata.seq_lens,
+            block_table=attn_metadata.block_table,
+            softmax_scale=self.scale,
+        )
 
 
 class RotatingPlainImpl(RotatesInAttention, PlainImpl):

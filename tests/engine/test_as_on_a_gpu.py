@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from posenc_runtime.kv.deployment import UNROTATED, Deployment
 from posenc_runtime.vllm_adapter import engine_args
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.engine_args import engine_arguments
@@ -21,7 +20,7 @@ from tests.engine.conftest import PromptMaker
 from tests.engine.device import on_the_cpu
 from tests.engine.run_engine import Answer, blocks_in_use, how_it_ran, run_engine
 from tests.engine.test_crossing import Request
-from tests.engine.test_encodings import Oracle
+from tests.engine.test_encodings import assert_as_trained, unrotated
 from tests.engine.test_prefix_reuse import assert_all_answer_as_reused
 from tests.engine.test_scales_in_one_batch import assert_answers_as_transformers
 from tests.engine.unrotated_oracle import UnrotatedOracle
@@ -117,21 +116,12 @@ def test_requests_answer_nearly_as_an_unrotated_cache_would_from_a_float8_cache(
 def test_our_attention_answers_as_transformers(kind: str, prompts: PromptMaker, tmp_path: pathlib.Path) -> None:
     make, needs, tolerance = WITHOUT_ROTATION[kind]
     model = make(tmp_path / kind)
-    deployment = Deployment(
-        rope_type=UNROTATED,
-        original_max_position_embeddings=4 * TRAINED,
-        max_model_len=4 * TRAINED,
-        on_crossing="pin",
-        allow_beyond_trained=True,
-    )
     arguments = engine_arguments(
-        deployment, test_crossing.ENGINE | {"async_scheduling": True}, AttentionChoice(needs=needs)
+        unrotated(4 * TRAINED), test_crossing.ENGINE | {"async_scheduling": True}, AttentionChoice(needs=needs)
     )
     batch = [(prompts(length), 4) for length in (3, 40, 129, 300)]
     together, (alone,) = run(model, arguments, [batch, batch[2:3]], needs, tmp_path)
-    oracle = Oracle(model)
-    for (prompt, _), answer in zip([*batch, batch[2]], [*together, alone], strict=True):
-        choices, expected = oracle.score(prompt, answer.token_ids)
-        assert answer.token_ids == choices
-        assert max(abs(a - b) for a, b in zip(answer.logprobs, expected, strict=True)) < tolerance
+    answered = zip([*batch, batch[2]], [*together, alone], strict=True)
+    said = ((prompt, (answer.token_ids, answer.logprobs)) for (prompt, _), answer in answered)
+    assert_as_trained(model, said, tolerance)
     assert alone.num_cached_tokens == 128

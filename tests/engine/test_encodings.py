@@ -73,26 +73,32 @@ def workers_of(kind: str) -> int:
     return most_workers(2) if kind in SPLIT else 1
 
 
-def assert_as_trained(model: pathlib.Path, said: Iterable[tuple[list[int], Said]]) -> None:
+def unrotated(max_model_len: int) -> Deployment:
+    """Of a model without rotary embeddings."""
+    return Deployment(
+        rope_type=UNROTATED,
+        original_max_position_embeddings=max_model_len,
+        max_model_len=max_model_len,
+        on_crossing="pin",
+        allow_beyond_trained=True,
+    )
+
+
+def assert_as_trained(
+    model: pathlib.Path, said: Iterable[tuple[list[int], Said]], tolerance: float = LOGPROB_FLOAT32
+) -> None:
     oracle = Oracle(model)
     for prompt, (token_ids, logprobs) in said:
         choices, expected = oracle.score(prompt, token_ids)
         assert token_ids == choices
-        assert max(abs(a - b) for a, b in zip(logprobs, expected, strict=True)) < LOGPROB_FLOAT32
+        assert max(abs(a - b) for a, b in zip(logprobs, expected, strict=True)) < tolerance
 
 
 @pytest.mark.parametrize("kind", [kind for kind in available() if kind not in OVER_HTTP])
 def test_an_encoding_answers_in_one_process_as_it_was_trained(kind: str, tmp_path: pathlib.Path) -> None:
     model, asked = checkpoint(tmp_path, kind), list(prompts())
-    deployment = Deployment(
-        rope_type=UNROTATED,
-        original_max_position_embeddings=256,
-        max_model_len=256,
-        on_crossing="pin",
-        allow_beyond_trained=True,
-    )
     arguments = engine_arguments(
-        deployment,
+        unrotated(256),
         ENGINE | {"enforce_eager": True, "disable_log_stats": False, "tensor_parallel_size": workers_of(kind)},
         AttentionChoice(needs=needed_by(encoding(kind))),
     )

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from transformers import BloomConfig
 
-from posenc_runtime.kv.deployment import UNROTATED, Deployment
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Kind
 from posenc_runtime.vllm_adapter.engine_args import engine_arguments
 from posenc_runtime.zoo.model import register
@@ -25,7 +24,7 @@ from tests.engine.test_crossing import (
     assert_all_answer_as_recomputed,
     assert_all_answer_as_unrotated,
 )
-from tests.engine.test_encodings import Oracle
+from tests.engine.test_encodings import assert_as_trained, unrotated
 from tests.engine.test_prefix_reuse import assert_all_answer_as_reused
 from tests.engine.test_scales_in_one_batch import NEW_TOKENS, REQUESTS, assert_answers_as_transformers
 from tests.engine.unrotated_oracle import UnrotatedOracle
@@ -138,22 +137,13 @@ def test_our_attention_answers_as_transformers_from_graphs_whose_memory_was_meas
 ) -> None:
     make, needs, tolerance = WITHOUT_ROTATION[kind]
     model = make(tmp_path / kind)
-    deployment = Deployment(
-        rope_type=UNROTATED,
-        original_max_position_embeddings=4 * TRAINED,
-        max_model_len=4 * TRAINED,
-        on_crossing="pin",
-        allow_beyond_trained=True,
-    )
     small = {"dtype": "float32", "block_size": 32, "max_num_batched_tokens": 128, "max_num_seqs": 8}
     engine = engine_arguments(
-        deployment, small | {"gpu_memory_utilization": 0.1} | mode.engine, AttentionChoice(needs=needs)
+        unrotated(4 * TRAINED), small | {"gpu_memory_utilization": 0.1} | mode.engine, AttentionChoice(needs=needs)
     )
     batch = [(prompts(length), NEW_TOKENS) for length in (3, 40, 700, 129, 333)]
     together, (alone,) = run_engine(model, engine, [batch, batch[2:3]], environment=mode.environment, folder=tmp_path)
     mode.assert_ran(tmp_path, needs, async_scheduling=True)
-    oracle = Oracle(model)
-    for (prompt, _), answer in zip([*batch, batch[2]], [*together, alone], strict=True):
-        choices, expected = oracle.score(prompt, answer.token_ids)
-        assert answer.token_ids == choices
-        assert max(abs(a - b) for a, b in zip(answer.logprobs, expected, strict=True)) < tolerance
+    answered = zip([*batch, batch[2]], [*together, alone], strict=True)
+    said = ((prompt, (answer.token_ids, answer.logprobs)) for (prompt, _), answer in answered)
+    assert_as_trained(model, said, tolerance)

@@ -53,16 +53,6 @@ def test_check_says_that_attention_rotates_where_it_was_asked_to(
     assert "table: none, attention computes the angles" in out
 
 
-def test_check_refuses_attention_that_rotates_on_another_device(
-    model: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_args, "_is_cuda", lambda: False)
-    settings = {"model": str(model), "scaling": SCALING, "attention": {"fused_rotary": "on"}}
-    status, out, err = run(tmp_path, settings, "check")
-    assert (status, out) == (2, "")
-    assert "refused attention.fused_rotary: must be auto or off on this device" in err
-
-
 def test_check_does_without_the_checkpoint_when_the_trained_length_is_given(tmp_path: pathlib.Path) -> None:
     settings = {"model": str(tmp_path / "absent"), "scaling": SCALING | {"original_max_position_embeddings": 256}}
     status, out, _ = run(tmp_path, settings, "check")
@@ -77,11 +67,17 @@ def test_check_does_without_the_checkpoint_when_the_trained_length_is_given(tmp_
         ({"engine": {"max_num_seq": 3}}, "refused engine.max_num_seq: is not an argument of vLLM, got 3"),
         ({"server": {"apikey": "x"}}, "refused server.apikey: is not an argument of vLLM, got 'x'"),
         ({"max_model_len": 5000}, "refused scaling.scales must cover max_model_len 5000"),
+        ({"attention": {"fused_rotary": "on"}}, "refused attention.fused_rotary: must be auto or off on this device"),
     ],
 )
 def test_check_refuses_in_one_line_and_exits_with_2(
-    settings: dict[str, object], rule: str, model: pathlib.Path, tmp_path: pathlib.Path
+    settings: dict[str, object],
+    rule: str,
+    model: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(engine_args, "_is_cuda", lambda: False)
     status, out, err = run(tmp_path, {"model": str(model), "scaling": SCALING} | settings, "check")
     assert status == 2
     assert rule in err and len(err.strip().splitlines()) == 1 and not out
