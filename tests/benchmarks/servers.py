@@ -67,8 +67,10 @@ def running(command: Command, *, waiting: Callable[[], None] = lambda: None) -> 
             stdout=log,
             stderr=subprocess.STDOUT,
             env=os.environ | _ENVIRONMENT | dict(command.environment),
-            # A group of its own: it can be stopped whole, and an interrupt from the keyboard reaches it through us.
-            start_new_session=True,
+            # A group of its own: it can be stopped whole, and an interrupt from the keyboard reaches it through us. But
+            # our session: Linux divides cores among sessions first, and 6.18 with two of them gives a client none for
+            # seconds while a server in another session is busy.
+            process_group=0,
         )
         try:
             _wait_until_healthy(process, address, log, waiting)
