@@ -70,7 +70,7 @@ def stacked_table(deployment: Deployment, spec: RotarySpec, unscaled: Tensor) ->
         cos_sin_cache(deployment.method.frequencies(spec, scale), length)
         for scale, length in zip(deployment.scales[1:], lengths[1:], strict=True)
     )
-    return torch.cat([unscaled[: lengths[0]], *(table.to(unscaled.dtype) for table in scaled)])
+    return torch.cat([unscaled.narrow(0, 0, lengths[0]), *(table.to(unscaled.dtype) for table in scaled)])
 
 
 def _scaling(rotary_class: Any) -> Any:
@@ -127,8 +127,9 @@ def _refuse_another(made: Rotary, inv_freq: Tensor) -> None:
     Raises:
         ValueError: when scale 1 is not the checkpoint's own rotation, whose frequencies are given.
     """
-    ours = made.frequencies(0).inv_freq
-    if not torch.allclose(ours, inv_freq.double().cpu(), rtol=1e-5, atol=0):
+    # A model is built with its own device as the default one, and vLLM may make its frequencies on another.
+    ours, own = made.frequencies(0).inv_freq.cpu(), inv_freq.double().cpu()
+    if not torch.allclose(ours, own, rtol=1e-5, atol=0):
         raise ValueError(
             f"scale 1 must be the checkpoint's own rotation, got another one by {made.deployment.rope_type} with "
             f"{dict(made.deployment.parameters)}: leave out what the checkpoint's configuration says"

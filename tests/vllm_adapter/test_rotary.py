@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
@@ -49,6 +50,27 @@ def test_registering_twice_is_registering_once_and_stock_engines_keep_the_stock_
     assert module.name == "rotary_embedding"
     assert not module.posenc_scaled
     assert torch.equal(module.cos_sin_cache, RotaryEmbedding._compute_cos_sin_cache(module))
+
+
+@pytest.mark.parametrize("is_fused", [False, True], ids=["table", "fused"])
+def test_a_model_may_be_built_with_a_gpu_as_the_default_device(is_fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
+
+    def compared(ours: torch.Tensor, own: torch.Tensor, **_: Any) -> bool:
+        """Tensors without numbers can be on a GPU that is not there, and are not to be compared."""
+        assert ours.device == own.device
+        return True
+
+    rotary.register()
+    monkeypatch.setattr(rotary, "current_deployment", lambda: LINEAR)
+    monkeypatch.setattr(rotary, "is_fused", lambda _: is_fused)
+    monkeypatch.setattr(STATE, "rotaries", [])
+    monkeypatch.setattr(torch, "allclose", compared)
+    with set_current_vllm_config(VllmConfig()), FakeTensorMode(), torch.device("cuda"):
+        module = RotaryEmbedding(4, 4, 10, 100.0, True, torch.float32)
+    assert module.posenc_scaled
+    assert is_fused or (module.cos_sin_cache.device.type, len(module.cos_sin_cache)) == ("cuda", 10 + 20 + 35)
 
 
 OWN = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
