@@ -103,6 +103,9 @@ def noted(deployment: Deployment, rotary_dim: int, base: float, is_neox_style: b
 
     vllm_config = get_current_vllm_config_or_none()
     choice, fused = choice_of(vllm_config), is_fused(vllm_config)
+    if vllm_config is not None:
+        # Compiled graphs are found again by a hash of this, and auto may have meant something else then.
+        vllm_config.additional_config["posenc_fused"] = fused
     own = RotarySpec(
         rotary_dim=rotary_dim,
         rope_theta=float(base),

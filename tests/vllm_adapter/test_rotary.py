@@ -73,6 +73,26 @@ def test_a_model_may_be_built_with_a_gpu_as_the_default_device(is_fused: bool, m
     assert is_fused or (module.cos_sin_cache.device.type, len(module.cos_sin_cache)) == ("cuda", 10 + 20 + 35)
 
 
+def test_a_graph_that_was_compiled_with_a_table_is_not_found_again_where_attention_rotates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
+
+    def compiled_under(is_fused: bool) -> str:
+        monkeypatch.setattr(rotary, "is_fused", lambda _: is_fused)
+        vllm_config = VllmConfig()
+        with set_current_vllm_config(vllm_config):
+            RotaryEmbedding(4, 4, 10, 100.0, True, torch.float32)
+        name: str = vllm_config.compute_hash()
+        return name
+
+    rotary.register()
+    monkeypatch.setattr(rotary, "current_deployment", lambda: LINEAR)
+    monkeypatch.setattr(STATE, "rotaries", [])
+    assert compiled_under(True) != compiled_under(False) == compiled_under(False)
+
+
 OWN = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
