@@ -20,8 +20,12 @@ _WARPS = 4  # of a program, at most
 _HEADS = 8  # of a program, which share its cosines and sines
 
 
-# A change of scale must not compile anew, so its number of unchanged pairs is not specialised on.
-@triton.jit(do_not_specialize=["num_unchanged"])
+# Neither a change of scale nor a number of moves must compile anew while requests wait: the one is not specialised on,
+# and the other says how tensors are aligned that are columns of one.
+@triton.jit(
+    do_not_specialize=["num_unchanged"],
+    do_not_specialize_on_alignment=["p_sources", "p_targets", "p_first_positions"],
+)
 def _rerotate_kernel(  # type: ignore[no-untyped-def]
     p_caches,  # int64 [num_layers], addresses
     p_sources,
@@ -105,8 +109,6 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
     """
     if layout.order is not None:
         raise ValueError("order must be None for caches on a GPU, got one: CUDA backends store keys in rows")
-    changed = change.is_changed().nonzero()
-    num_unchanged = int(changed[0]) if changed.numel() else layout.rotary_dim // 2
     power = triton.next_power_of_2
     pairs = power(layout.rotary_dim // 2)
     rest = power(2 * layout.head_dim - layout.rotary_dim)
@@ -123,7 +125,7 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
             moves.first_positions,
             change.phases.to(caches[0].device),
             change.attention_ratio,
-            num_unchanged,
+            change.num_unchanged,
             num_heads,
             *caches[0].stride(),
             DTYPE=_DTYPES[caches[0].dtype],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable
 
@@ -148,6 +149,12 @@ class ScaleChange:
         """
         ratio = target.attention_factor / source.attention_factor if factor_on_keys else 1.0
         return cls(phases(target.inv_freq) - phases(source.inv_freq), ratio)
+
+    @functools.cached_property
+    def num_unchanged(self) -> int:
+        """Pairs before the first one whose keys change. Asks the device once, if that is where ``phases`` are."""
+        changed = self.is_changed().nonzero()
+        return int(changed[0]) if changed.numel() else self.phases.numel()
 
     def is_changed(self) -> Tensor:
         """Pairs whose keys change at all, bool ``[rotary_dim // 2]``; the others stay as they are, to the bit."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
-from posenc_runtime.kv.crossing import Rotation
+from posenc_runtime.kv.crossing import BlockMove, Rotation
 from posenc_runtime.vllm_adapter.worker_state import Rotary
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Rerotation:
                 f"{len(rotaries)} that differ: set on_crossing to recompute or pin"
             )
         self._rotary = rotaries[0]
+        self._num_scales = len(rotaries[0].deployment.scales)
         self._layers = vllm_config.compilation_config.static_forward_context
         self._groups = [
             (_distinct(kv_caches, group), self._layout(kv_caches, group)) for group in kv_cache_config.kv_cache_groups
@@ -48,6 +50,15 @@ class Rerotation:
             layout.check(caches)
         self._device = next(iter(kv_caches.values())).device
         self._changes: dict[tuple[int, int], ScaleChange] = {}
+
+    def warm_up(self) -> None:
+        """Turn vLLM's null block, which nobody reads, as any rotation would: no request waits for a compiler then."""
+        for from_index, to_index in itertools.permutations(range(self._num_scales), 2):
+            moves = tuple(
+                BlockMove(group=number, source=0, target=0, first_position=0, num_tokens=layout.block_size)
+                for number, (_, layout) in enumerate(self._groups)
+            )
+            self.apply(Rotation(from_index=from_index, to_index=to_index, moves=moves))
 
     def apply(self, rotation: Rotation) -> None:
         """Carry out a rotation, on the runner's current stream."""

@@ -64,6 +64,7 @@ class WorkerHalf:
             self._entries = self._deployment.scale_set.row_offsets
         if self._deployment.rerotates:
             self._rerotation = Rerotation(self._vllm_config, self._kv_cache_config, kv_caches, rotaries)
+            self._rerotation.warm_up()
 
     def apply(self, plan: StepPlan) -> None:
         """Carry out a step's plan. Runs on the runner's current stream, so the forward sees it."""

@@ -83,7 +83,8 @@ class Launch:
                 types[parameter.name] = f"*{_TYPES[value.dtype]}"
             else:
                 types[parameter.name] = {float: "fp32", int: "i32"}[type(value)]
-            if type(value) is Tensor or (is_specialised and value % 16 == 0):
+            is_aligned = type(value) is Tensor and not parameter.do_not_specialize_on_alignment
+            if is_aligned or (is_specialised and value % 16 == 0):
                 hints[(index,)] = [["tt.divisibility", 16]]
         return ASTSource(self.kernel, types, constants, hints)
 

@@ -10,8 +10,11 @@ import pytest
 import torch
 
 from posenc_runtime.encodings.spec import RotarySpec
+from posenc_runtime.kernels import ops
+from posenc_runtime.kernels.rerotation import BlockMoves, ScaleChange
 from posenc_runtime.kv.coordinator import StepPlan
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter import cpu_key_order
 from posenc_runtime.vllm_adapter.worker_half import WorkerHalf
 from posenc_runtime.vllm_adapter.worker_state import STATE, Rotary
 
@@ -33,12 +36,13 @@ def a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(STATE, name, value)
 
 
-def worker(num_blocks: int = 6, **layers: Any) -> WorkerHalf:
-    group = types.SimpleNamespace(layer_names=["layer"], kv_cache_spec=types.SimpleNamespace(block_size=4))
+def worker(num_blocks: int = 6, deployment: Deployment = LINEAR, **layers: Any) -> WorkerHalf:
+    spec = types.SimpleNamespace(block_size=4, head_size=4, num_kv_heads=1)
+    group = types.SimpleNamespace(layer_names=["layer"], kv_cache_spec=spec)
     kv_cache_config: Any = types.SimpleNamespace(num_blocks=num_blocks, kv_cache_groups=[group])
     compilation = types.SimpleNamespace(static_forward_context=layers)
     vllm_config: Any = types.SimpleNamespace(compilation_config=compilation, additional_config={})
-    half = WorkerHalf(LINEAR, vllm_config, kv_cache_config)
+    half = WorkerHalf(deployment, vllm_config, kv_cache_config)
     half.register_kv_caches({"layer": torch.zeros(num_blocks, 1, 4, 8)})
     return half
 
@@ -60,6 +64,23 @@ def test_where_attention_rotates_a_plan_gives_each_block_the_number_of_its_scale
     assert scales.block_scale.tolist() == [0, 2, 0, 1, 2, 0]
     assert scales.block_size == 4 and not scales.factor_on_keys
     assert STATE.block_row_offset is None
+
+
+def test_no_request_waits_for_what_turns_keys_to_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    crossing = dataclasses.replace(LINEAR, on_crossing="rerotate")
+    turned: list[tuple[list[int], list[float]]] = []
+
+    def rerotate(kv_caches: Any, moves: BlockMoves, change: ScaleChange, layout: Any) -> None:
+        assert torch.equal(moves.sources, moves.targets)
+        turned.append((moves.targets.tolist(), change.phases.tolist()))
+
+    monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, deployment=crossing)])
+    monkeypatch.setattr(cpu_key_order, "cpu_key_order", lambda *_: None)
+    monkeypatch.setattr(ops, "rerotate", rerotate)
+    worker(deployment=crossing, layer=types.SimpleNamespace(isa=""))
+    blocks, changes = zip(*turned, strict=True)
+    assert blocks == ([0],) * 6
+    assert len({tuple(change) for change in changes}) == 6
 
 
 def test_a_block_that_nothing_was_said_of_is_unscaled() -> None:
