@@ -1,7 +1,8 @@
 """A module run in a process of its own, forked from one that has imported vLLM, which takes longer than a tiny engine.
 
 Of vLLM nothing has run there but its imports: every engine has a fresh process, and an environment of its own. What has
-to come before those imports is run by an interpreter of its own.
+to come before those imports is run by an interpreter of its own, and so is everything on CUDA: a process that is forked
+from one that has looked at a GPU cannot use it.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ import multiprocessing
 import os
 import pathlib
 import runpy
+import subprocess
 import sys
 from collections.abc import Mapping
 
 from tests.engine import device
 
-_FORKED, _SPAWNED = multiprocessing.get_context("forkserver"), multiprocessing.get_context("spawn")
-# On CUDA each process imports for itself: a process that is forked from one that has looked at a GPU cannot use it.
-_FORKED.set_forkserver_preload([] if device.ON_CUDA else ["vllm.entrypoints.llm", "vllm.v1.worker.cpu_worker"])
+_ROOT = pathlib.Path(__file__).parents[2]
+_FORKED = multiprocessing.get_context("forkserver")
+_FORKED.set_forkserver_preload(["vllm.entrypoints.llm", "vllm.v1.worker.cpu_worker"])
 
 
 def run(
@@ -31,13 +33,37 @@ def run(
     Raises:
         TimeoutError: when it has not after ``timeout`` seconds; it is killed then.
     """
-    context = _FORKED if imported else _SPAWNED
-    process = context.Process(target=_run, args=(module, argument, dict(environment), str(log)))
+    ended = _forked if imported and not device.ON_CUDA else _alone
+    if not ended(module, argument, environment, log, timeout):
+        raise TimeoutError(f"{module} has not ended after {timeout:g} s")
+
+
+def _alone(module: str, argument: str, environment: Mapping[str, str], log: pathlib.Path, timeout: float) -> bool:
+    """In an interpreter that has this environment from its first import on: some read it then, and never again."""
+    with open(log, "wb") as stream:
+        try:
+            subprocess.run(
+                [sys.executable, "-m", module, argument],
+                env=environment,
+                cwd=_ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                timeout=timeout,
+            )
+        except subprocess.TimeoutExpired:
+            return False
+    return True
+
+
+def _forked(module: str, argument: str, environment: Mapping[str, str], log: pathlib.Path, timeout: float) -> bool:
+    process = _FORKED.Process(target=_run, args=(module, argument, dict(environment), str(log)))
     process.start()
     process.join(timeout)
     if process.exitcode is None:
         process.kill()
-        raise TimeoutError(f"{module} has not ended after {timeout:g} s")
+        return False
+    return True
 
 
 def _run(module: str, argument: str, environment: dict[str, str], log: str) -> None:
