@@ -80,12 +80,15 @@ def engine_arguments(
             )
         ours["attention_backend"] = "CUSTOM"
     if deployment.crosses or deployment.rerotates:
-        if given.get("async_scheduling"):
-            raise ArgumentRefused(
-                "engine.async_scheduling: must be false unless scaling.on_crossing is pin and scaling.prefix_reuse "
-                "exact, got true: a crossing is decided before a step, from tokens that must all be there"
-            )
-        ours |= {"scheduler_cls": SCHEDULER, "async_scheduling": False}
+        ours["scheduler_cls"] = SCHEDULER
+        if given.get("pipeline_parallel_size", 1) > 1:
+            if given.get("async_scheduling"):
+                raise ArgumentRefused(
+                    "engine.async_scheduling: must be false where engine.pipeline_parallel_size is above 1, unless "
+                    "scaling.on_crossing is pin and scaling.prefix_reuse exact, got true: no test shows that every "
+                    "stage of the pipeline then has a crossing request's keys"
+                )
+            ours["async_scheduling"] = False
     return given | ours
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from vllm.utils.math_utils import cdiv
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import NewRequestData
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -30,14 +31,21 @@ if TYPE_CHECKING:
     from posenc_runtime.vllm_adapter.scheduler_half import SchedulerHalf
 
 
-class PosencScheduler(Scheduler):
-    """Crossings are decided before a step is scheduled, because scheduling may hand a block to somebody else."""
+class PosencScheduler(AsyncScheduler):
+    """Crossings are decided before a step is scheduled, because scheduling may hand a block to somebody else.
+
+    Scheduled ahead, a request that has reached the length of its scale sits out until its last token is known, for its
+    block table can only be exchanged with all of its tokens there. Nobody else waits.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        # Of vLLM's two schedulers, the one that it would take itself.
+        self._stock = AsyncScheduler if self.scheduler_config.async_scheduling else Scheduler
         self._half: SchedulerHalf = self.connector.scheduler_half
         self._reblocked: set[str] = set()  # requests whose block table the workers must replace, not append to
         self._read_by_now: list[int] = []  # sources of copies that the step being planned makes
+        self._held_back: set[str] = set()  # requests whose blocks are wanted, and come free when they are in no step
         self._reuse = PrefixReuse(self.kv_cache_manager, self._half) if self._half.reuses_prefixes else None
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
@@ -47,10 +55,22 @@ class PosencScheduler(Scheduler):
             self._reuse.begin()
         return output
 
+    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
+        self._stock._update_after_schedule(self, scheduler_output)
+
+    def _update_request_with_output(
+        self, request: Request, new_token_ids: list[int], is_stale: bool = False
+    ) -> tuple[list[int], bool]:
+        updated: tuple[list[int], bool] = self._stock._update_request_with_output(
+            self, request, new_token_ids, is_stale
+        )
+        return updated
+
     def _cross(self) -> None:
+        self._held_back.clear()
         for request in list(self.running):
             if request not in self.running or request.num_tokens <= request.num_computed_tokens:
-                continue  # preempted to make room for another crossing, or still in flight
+                continue  # preempted to make room for another crossing, or its last token is still in flight
             to_index = self._half.due(request)
             if to_index is None:
                 continue
@@ -72,7 +92,8 @@ class PosencScheduler(Scheduler):
         while (chosen := self._blocks_to_copy(request, held)) is None:
             victim = self._least_important()
             if not self._request_blocks_can_be_freed(victim):
-                return  # its blocks come free when the step in flight is through; until then this one waits
+                self._held_back.add(victim.request_id)
+                return
             self.running.remove(victim)
             self._preempt_request(victim, time.monotonic())
             if victim is request:
@@ -148,6 +169,8 @@ class PosencScheduler(Scheduler):
 
     def _reserve_prefill_lookahead(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
         """Never schedule a token past the length of its request's scale, nor a request that is crossing."""
+        if request.request_id in self._held_back:
+            return 0
         num_new_tokens = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
         return self._half.allowance(request, num_computed_tokens, num_new_tokens)
 

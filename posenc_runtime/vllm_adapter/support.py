@@ -82,10 +82,11 @@ def _refuse_moving_requests(vllm_config: VllmConfig) -> None:
             f"scheduler_cls must be {SCHEDULER} where {settings}, got {scheduler.scheduler_cls}: without it no request "
             "ever crosses (or set on_crossing to pin and prefix_reuse to exact)"
         )
-    if scheduler.async_scheduling:
+    if scheduler.async_scheduling and vllm_config.parallel_config.pipeline_parallel_size > 1:
         raise Unsupported(
-            f"async_scheduling must be off where {settings}: a crossing is decided before a step, from tokens that "
-            "must all be there (or set on_crossing to pin and prefix_reuse to exact)"
+            f"async_scheduling must be off where pipeline_parallel_size is above 1 and {settings}: no test shows that "
+            "every stage of the pipeline then has a crossing request's keys (or set on_crossing to pin and "
+            "prefix_reuse to exact)"
         )
     if deployment.rerotates:
         _refuse_rerotation(vllm_config)

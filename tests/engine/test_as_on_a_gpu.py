@@ -60,15 +60,20 @@ def run(
     return answers
 
 
+@pytest.mark.parametrize("ahead", [False, True], ids=["in-step", "ahead"])
 def test_requests_that_cross_or_reuse_a_prefix_answer_as_an_unrotated_cache_would(
-    tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+    ahead: bool, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     crossing = (prompts(247), 12)
     reusing = [(batch[:1], reused_scale) for batch, reused_scale in test_prefix_reuse.batches(prompts)[:2]]
     # Again, the crossing one finds its prompt, so that it has been copied before it was turned.
     asked = [([crossing, (prompts(40), 6)], None), *reusing, ([crossing], None)]
     arguments = test_crossing.arguments(
-        "yarn", {"prefix_reuse": "rerotate"}, AttentionChoice(fused_rotary="on"), attention_backend="FLASH_ATTN"
+        "yarn",
+        {"prefix_reuse": "rerotate"},
+        AttentionChoice(fused_rotary="on"),
+        attention_backend="FLASH_ATTN",
+        async_scheduling=ahead,
     )
     answers = run(tiny, arguments, [batch for batch, _ in asked], "flash_attn_rotary", tmp_path)
     assert_all_answer_as_reused(tiny, asked, answers)

@@ -54,7 +54,7 @@ def test_scheduled_ahead_each_request_of_a_mixed_batch_answers_as_transformers_a
     batch = [(prompts(length), NEW_TOKENS) for length, _ in REQUESTS]
     engine = test_scales_in_one_batch.arguments("yarn", attention, **mode.engine)
     first, again = run_engine(wide, engine, [batch, batch], environment=mode.environment, folder=tmp_path)
-    mode.assert_ran(tmp_path, over("TRITON_ATTN", attention), async_scheduling=True)
+    mode.assert_ran(tmp_path, over("TRITON_ATTN", attention))
     for (length, scale), (prompt, _), answer, repeated in zip(REQUESTS, batch, first, again, strict=True):
         for said in (answer, repeated):
             assert said.posenc is not None and said.posenc["scale"] == scale
@@ -70,7 +70,7 @@ def test_requests_that_cross_answer_as_an_unrotated_cache_would(
     asked = test_crossing.batches(prompts)
     engine = test_crossing.arguments("yarn", {"rerotate_budget_tokens": 256}, attention, **mode.engine)
     answers = run_engine(wide, engine, asked, environment=mode.environment, folder=tmp_path)
-    mode.assert_ran(tmp_path, over("TRITON_ATTN", attention), async_scheduling=False)
+    mode.assert_ran(tmp_path, over("TRITON_ATTN", attention))
     assert_all_answer_as_unrotated(UnrotatedOracle(wide, "yarn", SCALES), asked, answers)
     assert blocks_in_use(tmp_path) == 0
 
@@ -83,7 +83,7 @@ def test_recomputed_requests_answer_as_transformers_run_freshly_at_each_scale(
     asked = test_crossing.batches(prompts)
     engine = test_crossing.arguments("yarn", {"on_crossing": "recompute"}, attention, **mode.engine)
     answers = run_engine(wide, engine, asked, environment=mode.environment, folder=tmp_path)
-    mode.assert_ran(tmp_path, over("TRITON_ATTN", attention), async_scheduling=False)
+    mode.assert_ran(tmp_path, over("TRITON_ATTN", attention))
     assert_all_answer_as_recomputed(wide, asked, answers)
 
 
@@ -95,7 +95,7 @@ def test_a_prefix_of_another_scale_is_read_as_an_unrotated_cache_would_be(
     asked = test_prefix_reuse.batches(prompts)
     engine = test_crossing.arguments("yarn", {"prefix_reuse": "rerotate"}, attention, **mode.engine)
     answers = run_engine(wide, engine, [batch for batch, _ in asked], environment=mode.environment, folder=tmp_path)
-    mode.assert_ran(tmp_path, over("TRITON_ATTN", attention), async_scheduling=False)
+    mode.assert_ran(tmp_path, over("TRITON_ATTN", attention))
     assert_all_answer_as_reused(wide, asked, answers)
     assert blocks_in_use(tmp_path) == 0
 
@@ -110,7 +110,7 @@ def test_short_and_long_requests_of_a_phi_answer_as_transformers_which_sees_one_
     engine = engine_arguments(deployment, test_crossing.ENGINE | mode.engine, attention)
     batch = [(prompts(length), NEW_TOKENS) for length in test_longrope.LENGTHS]
     (answers,) = run_engine(phi, engine, [batch], environment=mode.environment, folder=tmp_path)
-    mode.assert_ran(tmp_path, over("TRITON_ATTN", attention), async_scheduling=True)
+    mode.assert_ran(tmp_path, over("TRITON_ATTN", attention))
     test_longrope.assert_answers_as_transformers(phi, batch, answers)
 
 
@@ -143,7 +143,7 @@ def test_our_attention_answers_as_transformers_from_graphs_whose_memory_was_meas
     )
     batch = [(prompts(length), NEW_TOKENS) for length in (3, 40, 700, 129, 333)]
     together, (alone,) = run_engine(model, engine, [batch, batch[2:3]], environment=mode.environment, folder=tmp_path)
-    mode.assert_ran(tmp_path, needs, async_scheduling=True)
+    mode.assert_ran(tmp_path, needs)
     answered = zip([*batch, batch[2]], [*together, alone], strict=True)
     said = ((prompt, (answer.token_ids, answer.logprobs)) for (prompt, _), answer in answered)
     assert_as_trained(model, said, tolerance)

@@ -80,7 +80,7 @@ def test_rotated_by_the_table_unscaled_requests_are_those_of_stock_vllm_to_the_b
         said += run_engine(
             model, arguments, [batch, batch], plugins=plugins, environment=runs.environment, folder=tmp_path
         )
-        runs.assert_ran(tmp_path, "FLASH_ATTN", async_scheduling=on_crossing == "pin")
+        runs.assert_ran(tmp_path, "FLASH_ATTN")
     answers, again, theirs, theirs_again = said
     assert [answer.posenc and answer.posenc["scale"] for answer in answers] == [1.0] * len(batch)
     assert [answer.posenc for answer in theirs] == [None] * len(batch)
@@ -111,7 +111,7 @@ def test_requests_of_every_scale_answer_nearly_as_float32_does_from_a_float8_cac
     batch = [(prompts(length), 24) for length in (40, 300, 900, 60, 1500)]
     ours = engine(mode, attention, on_crossing="pin") | {"kv_cache_dtype": "fp8"}
     (answers,) = run_engine(model, ours, [batch], environment=mode.environment, folder=tmp_path)
-    mode.assert_ran(tmp_path, over("FLASH_ATTN", attention), async_scheduling=True)
+    mode.assert_ran(tmp_path, over("FLASH_ATTN", attention))
     oracle = UnrotatedOracle(model, "yarn", SCALES)
     for (prompt, _), answer in zip(batch, answers, strict=True):
         assert answer.posenc is not None
@@ -159,7 +159,7 @@ def test_requests_of_every_scale_answer_as_float32_does(
     asked = test_crossing.batches(prompts)
     ours = engine(runs, attention, on_crossing=on_crossing)
     answers = run_engine(model, ours, asked, environment=runs.environment, folder=tmp_path)
-    runs.assert_ran(tmp_path, over("FLASH_ATTN", attention), async_scheduling=on_crossing == "pin")
+    runs.assert_ran(tmp_path, over("FLASH_ATTN", attention))
     oracle = UnrotatedOracle(model, "yarn", SCALES)
     for batch, said in zip(asked, answers, strict=True):
         for (prompt, max_tokens), answer in zip(batch, said, strict=True):

@@ -28,12 +28,18 @@ def test_what_scaling_needs_is_added_to_what_the_caller_gives() -> None:
     assert args.hf_overrides == {"attention_bias": False, "max_position_embeddings": 2048}
     assert Deployment.from_mapping(args.additional_config["posenc"]) == YARN
     assert args.kv_transfer_config.kv_connector == "PosencConnector"
-    assert args.scheduler_cls.endswith("PosencScheduler") and args.async_scheduling is False
+    assert args.scheduler_cls.endswith("PosencScheduler") and args.async_scheduling is None
 
 
 def test_a_deployment_that_pins_keeps_the_scheduler_of_stock_vllm() -> None:
     arguments = engine_arguments(dataclasses.replace(YARN, on_crossing="pin"))
     assert "scheduler_cls" not in arguments and "async_scheduling" not in arguments
+
+
+def test_crossings_are_scheduled_ahead_unless_the_caller_says_otherwise_or_the_model_is_cut_into_stages() -> None:
+    assert parsed({"async_scheduling": True}).async_scheduling is True
+    assert parsed({"async_scheduling": False}).async_scheduling is False
+    assert parsed({"pipeline_parallel_size": 2}).async_scheduling is False
 
 
 def test_false_switches_a_flag_off() -> None:
@@ -48,7 +54,10 @@ def test_false_switches_a_flag_off() -> None:
         ({"dtype": "float99"}, "engine.dtype: "),
         ({"max_model_len": 5}, "engine.max_model_len: follows from max_model_len and must not be given, got 5"),
         ({"scheduler_cls": "their.Scheduler"}, "engine.scheduler_cls: follows from scaling.on_crossing"),
-        ({"async_scheduling": True}, "engine.async_scheduling: must be false unless scaling.on_crossing is pin"),
+        (
+            {"async_scheduling": True, "pipeline_parallel_size": 2},
+            "engine.async_scheduling: must be false where engine.pipeline_parallel_size is above 1",
+        ),
         ({"kv_transfer_config": {}}, "engine.kv_transfer_config: follows from scaling"),
         ({"hf_overrides": {"rope_theta": 5.0}}, "engine.hf_overrides.rope_theta: the section scaling says"),
         ({"additional_config": {"posenc": {}}}, "engine.additional_config.posenc: follows from scaling"),

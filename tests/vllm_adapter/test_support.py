@@ -100,7 +100,8 @@ def engine(**changed: Any) -> types.SimpleNamespace:
             "using_transformers_backend": lambda: False,
         },
         "parallel_config": {
-            **{"prefill_context_parallel_size": 1, "decode_context_parallel_size": 1, "enable_dbo": False}
+            **{"prefill_context_parallel_size": 1, "decode_context_parallel_size": 1, "enable_dbo": False},
+            **{"pipeline_parallel_size": 1},
         },
     }
     for path, value in changed.items():
@@ -120,7 +121,11 @@ def deployed(vllm_config: types.SimpleNamespace, **settings: Any) -> types.Simpl
 
 MOVING = [
     pytest.param({"scheduler_config__scheduler_cls": None}, "scheduler_cls must be ", id="stock-scheduler"),
-    pytest.param({"scheduler_config__async_scheduling": True}, "async_scheduling must be off", id="async-scheduling"),
+    pytest.param(
+        {"scheduler_config__async_scheduling": True, "parallel_config__pipeline_parallel_size": 2},
+        "async_scheduling must be off where pipeline_parallel_size is above 1",
+        id="stages-scheduled-ahead",
+    ),
 ]
 TURNING = [
     pytest.param({"cache_config__cache_dtype": "fp8"}, "kv_cache_dtype fp8 cannot be re-rotated", id="fp8"),

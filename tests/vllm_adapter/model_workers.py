@@ -1,0 +1,130 @@
+"""Workers that do what vLLM's scheduler tells them, and know what lies in every slot.
+
+They keep requests as vLLM's two model runners do, and compute them in the order of the steps, as a device does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from vllm.v1.outputs import ModelRunnerOutput
+
+from posenc_runtime.vllm_adapter.scheduler_half import PosencMetadata
+from tests.kv.model_blocks import SPEEDS, Key, content_after
+from tests.kv.model_request import Broken
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
+
+    from posenc_runtime.kv.coordinator import StepPlan
+
+NUM_TOKENS = 6  # of the vocabulary
+
+
+def token_after(content: int) -> int:
+    """What a model says that has computed this."""
+    return content % NUM_TOKENS
+
+
+@dataclasses.dataclass
+class _Kept:
+    """What a worker keeps of a request."""
+
+    tokens: list[int]
+    blocks: list[int]
+
+
+class ModelWorkers:
+    """
+    Args:
+        model_runner: 1 or 2.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, *, model_runner: int) -> None:
+        self._slots = [[Key(0, -1, 0)] * block_size for _ in range(num_blocks)]
+        self._scales = [0] * num_blocks
+        self._block_size = block_size
+        self._model_runner = model_runner
+        self._kept: dict[str, _Kept] = {}
+        self._batch: set[str] = set()  # who was in the step before
+
+    def execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        """Carry out a step."""
+        self._update(output)
+        metadata = output.kv_connector_metadata
+        assert isinstance(metadata, PosencMetadata)
+        self._carry_out(metadata.plan)
+        computed = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+        cached = output.scheduled_cached_reqs
+        computed |= zip(cached.req_ids, cached.num_computed_tokens, strict=True)
+        if computed.keys() != output.num_scheduled_tokens.keys():
+            raise Broken(f"{computed} are in the step, but {output.num_scheduled_tokens} have tokens in it")
+        sampled = [self._forward(name, computed[name], count) for name, count in output.num_scheduled_tokens.items()]
+        names = list(output.num_scheduled_tokens)
+        self._batch = set(names)
+        return ModelRunnerOutput(
+            req_ids=names,
+            req_id_to_index={name: index for index, name in enumerate(names)},
+            sampled_token_ids=sampled,
+        )
+
+    def _update(self, output: SchedulerOutput) -> None:
+        gone = output.finished_req_ids | ((output.preempted_req_ids or set()) if self._model_runner == 2 else set())
+        for name in gone:
+            self._kept.pop(name, None)
+        for new in output.scheduled_new_reqs:
+            if new.req_id in self._kept:
+                raise Broken(f"{new.req_id} is new to workers who have it")
+            tokens = new.prefill_token_ids if self._model_runner == 2 else new.prompt_token_ids
+            assert tokens is not None
+            self._kept[new.req_id] = _Kept(list(tokens), list(new.block_ids[0]))
+        cached = output.scheduled_cached_reqs
+        for name, block_ids in zip(cached.req_ids, cached.new_block_ids, strict=True):
+            kept = self._kept[name]
+            if self._model_runner == 1 and name in cached.resumed_req_ids:
+                assert block_ids is not None
+                kept.blocks = list(block_ids[0])
+                self._batch.discard(name)
+            elif block_ids is not None:
+                kept.blocks += block_ids[0]
+            if self._model_runner == 1 and name not in self._batch:
+                told = cached.all_token_ids[name]
+                if told[: len(kept.tokens)] != kept.tokens:
+                    raise Broken(f"{name} has said {kept.tokens}, but workers are told {told}")
+                kept.tokens = list(told)
+
+    def _carry_out(self, plan: StepPlan) -> None:
+        for rotation in plan.rotations:
+            speed = SPEEDS[rotation.to_index] - SPEEDS[rotation.from_index]
+            for move in rotation.moves:
+                self._slots[move.target] = [
+                    dataclasses.replace(key, angle=key.angle + (move.first_position + offset + 1) * speed)
+                    for offset, key in enumerate(self._slots[move.source])
+                ]
+        for scale_index, block_ids in plan.block_scales.items():
+            for block_id in block_ids:
+                self._scales[block_id] = scale_index
+
+    def _forward(self, name: str, num_computed: int, num_new: int) -> list[int]:
+        kept = self._kept[name]
+        end = num_computed + num_new
+        if end > len(kept.tokens):
+            raise Broken(f"{name} is to compute {end} tokens, but has said {len(kept.tokens)}")
+        for position in range(num_computed, end):
+            previous = self._key(kept, position - 1).content if position else 0
+            scale = self._scales[kept.blocks[position // self._block_size]]
+            content = content_after(previous, kept.tokens[position], scale)
+            self._slots[kept.blocks[position // self._block_size]][position % self._block_size] = Key(
+                content, position, (position + 1) * SPEEDS[scale]
+            )
+        keys = [self._key(kept, position) for position in range(end)]
+        if [key.position for key in keys] != list(range(end)) or {key.scale for key in keys} != {scale}:
+            raise Broken(f"{name} computes at scale number {scale} and reads {keys}")
+        if end < len(kept.tokens):
+            return []
+        kept.tokens.append(token_after(content))
+        return [kept.tokens[-1]]
+
+    def _key(self, kept: _Kept, position: int) -> Key:
+        return self._slots[kept.blocks[position // self._block_size]][position % self._block_size]

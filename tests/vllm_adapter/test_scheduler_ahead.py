@@ -1,0 +1,151 @@
+"""Our scheduler over many steps, scheduled ahead of its workers or not, for both of vLLM's model runners.
+
+What becomes of requests and blocks is vLLM's own doing here; what workers compute is a model of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import init_none_hash
+
+from posenc_runtime import vllm_adapter
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.engine_args import engine_arguments
+from tests.checkpoints import save_tiny
+from tests.vllm_adapter.model_core import Asked, EngineCore, said_alone
+
+TEXT = [0, 1, 1, 0, 1, 0, 0, 0, 1, 1, 0, 1, 1, 1]
+# Steps that are begun before the first is heard of, and whether requests may be in all of them.
+PIPELINES = {"in-step": (1, False), "ahead": (2, True), "two-stages": (2, False)}
+
+
+@pytest.fixture(scope="module")
+def vllm_config(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    vllm_adapter.register()
+    init_none_hash(sha256)
+    deployment = Deployment(
+        rope_type="linear", scales=(1.0, 2.0), original_max_position_embeddings=256, max_model_len=512
+    )
+    arguments = engine_arguments(deployment, {"dtype": "float32", "enforce_eager": True, "skip_tokenizer_init": True})
+    model = save_tiny(tmp_path_factory.mktemp("model") / "tiny")
+    return AsyncEngineArgs(model=str(model), **arguments).create_engine_config()
+
+
+@st.composite
+def deployments(draw: st.DrawFn) -> Deployment:
+    trained = draw(st.integers(6, 12))
+    return Deployment(
+        rope_type="linear",
+        scales=draw(st.sampled_from([(1.0, 2.0, 4.0), (1.0, 1.5, 4.0)])),
+        original_max_position_embeddings=trained,
+        max_model_len=draw(st.integers(trained + 2, 4 * trained)),
+        headroom_tokens=draw(st.integers(1, 4)),
+        on_crossing=draw(st.sampled_from(["rerotate"] * 5 + ["recompute"])),
+        prefix_reuse=draw(st.sampled_from(["exact", "exact", "rerotate"])),
+        rerotate_budget_tokens=draw(st.sampled_from([1, 3, 6, 20, 100])),
+    )
+
+
+@st.composite
+def arrivals(draw: st.DrawFn, deployment: Deployment) -> list[Asked]:
+    """Prompts are beginnings of one text, so that blocks are shared. What is not to be had is refused elsewhere."""
+    asked = []
+    for _ in range(draw(st.integers(1, 6))):
+        prompt = TEXT[: draw(st.integers(1, 14))] + draw(st.lists(st.integers(0, 1), max_size=2))
+        prompt = prompt[: deployment.max_model_len - 1]
+        on_crossing = draw(st.sampled_from([None] * 4 + ["rerotate", "recompute", "pin"]))
+        asked.append(
+            Asked(
+                after=draw(st.integers(0, 12)),
+                prompt=prompt,
+                max_tokens=min(draw(st.sampled_from([40, 18, 9, 2])), deployment.max_model_len - len(prompt)),
+                on_crossing=on_crossing if deployment.on_crossing in ("rerotate", on_crossing) else None,
+                stops_at=draw(st.sampled_from([None, None, 3])),
+                cancelled_after=draw(st.sampled_from([None] * 5 + [1, 4, 9])),
+            )
+        )
+    return asked
+
+
+@pytest.mark.parametrize("model_runner", [1, 2])
+@pytest.mark.parametrize(("depth", "ahead"), PIPELINES.values(), ids=PIPELINES)
+def test_every_request_says_what_it_would_say_alone(
+    depth: int, ahead: bool, model_runner: int, vllm_config: Any
+) -> None:
+    @settings(max_examples=150, deadline=None, database=None, derandomize=True)
+    @given(data=st.data())
+    def holds(data: st.DataObject) -> None:
+        deployment = data.draw(deployments())
+        asked = data.draw(arrivals(deployment))
+        block_size = data.draw(st.integers(1, 4))
+        vllm_config.scheduler_config.max_num_seqs = data.draw(st.integers(2, 5))
+        vllm_config.scheduler_config.max_num_batched_tokens = data.draw(st.sampled_from([6, 16, 40]))
+        # An engine does not start with less than its longest request needs; and block 0 is vLLM's null block.
+        num_spare_blocks = data.draw(st.sampled_from([40, 16, 4, 2, 1, 0, 0]))
+        num_blocks = 1 + -(-deployment.max_model_len // block_size) + num_spare_blocks
+        core = EngineCore(
+            vllm_config,
+            deployment,
+            block_size=block_size,
+            num_blocks=num_blocks,
+            model_runner=model_runner,
+            depth=depth,
+            ahead=ahead,
+        )
+        core.serve(asked)
+        for index, one in enumerate(asked):
+            said, response = core.said[f"r{index}"], core.responses[f"r{index}"]
+            if "prefixes_reused" not in response:
+                alone = said_alone(deployment, one)
+                assert said == (alone if one.cancelled_after is None else alone[: len(said)])
+        assert core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == num_blocks - 1
+        assert ahead or not core.num_ahead
+
+    holds()
+
+
+CROWD = Deployment(
+    rope_type="linear",
+    scales=(1.0, 2.0),
+    original_max_position_embeddings=40,
+    max_model_len=80,
+    headroom_tokens=1,
+    rerotate_budget_tokens=100,
+)
+
+
+@pytest.mark.parametrize("model_runner", [1, 2])
+def test_others_are_scheduled_ahead_while_one_crosses(model_runner: int, vllm_config: Any) -> None:
+    vllm_config.scheduler_config.max_num_seqs, vllm_config.scheduler_config.max_num_batched_tokens = 4, 40
+    asked = [Asked(0, TEXT[:8], 60), Asked(0, [1] * 4, 30)]
+    core = EngineCore(vllm_config, CROWD, block_size=4, num_blocks=60, model_runner=model_runner, depth=2, ahead=True)
+    core.serve(asked)
+    assert core.responses["r0"]["crossings"] == [{"at": 40, "from": 1.0, "to": 2.0, "how": "rerotate"}]
+    # All but the last token of each, and the one that had to be heard of before its request crossed.
+    assert core.num_ahead == 60 - 1 + 30 - 1 - 1
+
+
+@pytest.mark.parametrize("model_runner", [1, 2])
+def test_whoever_makes_room_for_one_that_crosses_is_in_no_further_step(
+    model_runner: int, vllm_config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vllm_config.scheduler_config.max_num_seqs, vllm_config.scheduler_config.max_num_batched_tokens = 4, 40
+    core = EngineCore(vllm_config, CROWD, block_size=4, num_blocks=22, model_runner=model_runner, depth=2, ahead=True)
+    tried, blocks_to_copy = [], core.scheduler._blocks_to_copy
+
+    def counted(request: Any, held: Any) -> Any:
+        found = blocks_to_copy(request, held)
+        tried.append(found is not None)
+        return found
+
+    monkeypatch.setattr(core.scheduler, "_blocks_to_copy", counted)
+    # The second one reads the beginning of the first, which therefore has to be copied; the third fills the pool.
+    core.serve([Asked(0, TEXT[:8], 60), Asked(18, [*TEXT[:8], 1], 30), Asked(1, [1] * 10, 38, "pin")])
+    assert core.responses["r0"]["crossings"]
+    assert tried == [False, False, True]  # in flight, through, and out of the way
