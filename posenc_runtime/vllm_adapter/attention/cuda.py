@@ -72,7 +72,7 @@ class _OwnKernels(TritonAttentionImpl):
     """
 
     kind: ClassVar[Kind]
-    _is_prepared = False
+    _prepared_for: tuple[int, int] | None = None
 
     def __init__(self, *stock: Any, asked: Asked, choice: AttentionChoice) -> None:
         super().__init__(*stock)
@@ -89,7 +89,12 @@ class _OwnKernels(TritonAttentionImpl):
             kv_cache: ``[num_blocks, num_kv_heads, block_size, 2 * head_dim]``.
         """
         self.keep_beside(kv_cache)
-        self._is_prepared = True
+        self._prepared_for = _identity(kv_cache)
+
+    def follow(self, kv_cache: Tensor) -> None:
+        """Measuring what its graphs take, vLLM runs steps over a small cache of which no connector hears."""
+        if self._prepared_for != _identity(kv_cache):
+            self.prepare(kv_cache)
 
     def keep_beside(self, kv_cache: Tensor) -> None:
         """Make what this layer keeps beside a cache."""
@@ -108,9 +113,7 @@ class _OwnKernels(TritonAttentionImpl):
     ) -> Tensor:
         if attn_metadata is None:  # while vLLM measures memory
             return output.fill_(0)
-        if not self._is_prepared:
-            # Measuring what its graphs take, vLLM runs a step over a small cache of which no connector hears.
-            self.prepare(kv_cache)
+        self.follow(kv_cache)
         assert attn_metadata.causal is True, "our kernels attend to earlier keys"
         keys, values = kv_cache[..., : self.head_size], kv_cache[..., self.head_size :]
         self.attend(query, keys, values, batch_of(attn_metadata), output)
@@ -118,6 +121,11 @@ class _OwnKernels(TritonAttentionImpl):
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, batch: PagedBatch, output: Tensor) -> None:
         raise NotImplementedError
+
+
+def _identity(kv_cache: Tensor) -> tuple[int, int]:
+    """Where a cache lies, and how many blocks it has."""
+    return kv_cache.data_ptr(), kv_cache.shape[0]
 
 
 class BiasImpl(_OwnKernels):
@@ -137,6 +145,7 @@ class BiasImpl(_OwnKernels):
         self, layer: Any, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor
     ) -> None:
         super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
+        self.follow(kv_cache)
         if self._window is not None:
             ops.record_key_norms(self._window.key_norms, key, slot_mapping)
 

@@ -119,8 +119,9 @@ def test_nothing_is_attended_to_while_memory_is_measured() -> None:
     assert not impl.forward(None, output, None, None, None, None, output).any()
 
 
+@pytest.mark.parametrize("registered", [True, False], ids=["registered", "never-registered"])
 @pytest.mark.parametrize("kind", ["bias", "cope"])
-def test_a_step_may_come_before_the_cache_is_registered_and_the_registered_one_counts(kind: str) -> None:
+def test_a_step_may_come_before_its_cache_does_and_what_is_kept_beside_it_follows(kind: str, registered: bool) -> None:
     # vLLM measures what its CUDA graphs take with a small cache of their own, which connectors never see.
     pos_emb = torch.randn(HEAD_DIM, 16, generator=torch.Generator().manual_seed(1))
     asked = Asked(alibi_slopes=SLOPES) if kind == "bias" else Asked(encoding="cope", cope=lambda: Cope(pos_emb, 1.0))
@@ -129,7 +130,7 @@ def test_a_step_may_come_before_the_cache_is_registered_and_the_registered_one_c
     assert measured.isfinite().all()
     step = Step()
     step.cache = torch.zeros(20, BLOCK_SIZE, NUM_KV_HEADS, 2 * HEAD_DIM).transpose(1, 2)
-    assert torch.equal(step.run(impl), measured)
+    assert torch.equal(step.run(impl, prepared=registered), measured)
     if kind == "bias":
         assert impl._window.key_norms.shape == step.cache.shape[:3]
 
