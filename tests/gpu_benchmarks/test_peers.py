@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import types
 import warnings
 from typing import Any
@@ -120,6 +121,26 @@ def test_a_vllm_that_cannot_be_imported_is_no_failure(monkeypatch: pytest.Monkey
     on_gpu = types.SimpleNamespace(is_rehearsal=False)
     with pytest.raises(peers.NotHere, match="vLLM cannot be imported here: ImportError: No module named 'vllm'"):
         peers.need_vllm(on_gpu)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("vllm")
+@pytest.mark.parametrize(
+    ("lacking", "why"),
+    [
+        ("rotary_embedding", "vLLM's compiled operators must be there, and _C.rotary_embedding is not: install its"),
+        ("reshape_and_cache_flash", r"and _C_cache_ops\.reshape_and_cache_flash is not: install its CUDA build"),
+        ("", None),
+    ],
+)
+def test_a_vllm_without_its_compiled_operators_is_seen(
+    lacking: str, why: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"rotary_embedding", "reshape_and_cache_flash"} - {lacking}
+    library = types.SimpleNamespace(**dict.fromkeys(names))
+    operators = types.SimpleNamespace(_C=library, _C_cache_ops=library)
+    monkeypatch.setattr(peers, "torch", types.SimpleNamespace(ops=operators))
+    found = peers.missing()
+    assert found is None if why is None else found is not None and re.search(why, found)
 
 
 def test_windows_leave_out_what_a_deployment_lets_them() -> None:

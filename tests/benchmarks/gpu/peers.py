@@ -21,6 +21,24 @@ Store = Literal["flash", "triton"]
 _SEGMENTS, _LEAST_PROGRAMS = 16, 128
 
 
+# What its wrappers call: vLLM is imported without them, and says so in its log only.
+_OPERATORS = (("_C", "rotary_embedding"), ("_C_cache_ops", "reshape_and_cache_flash"))
+
+
+def missing() -> str | None:
+    """Why vLLM's kernels cannot be called here, or None. Imports it."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    try:
+        from vllm import _custom_ops  # noqa: F401
+        from vllm.v1.attention.ops import triton_reshape_and_cache_flash, triton_unified_attention  # noqa: F401
+    except Exception as error:  # whatever keeps a package from being imported
+        return f"vLLM cannot be imported here: {described(error)}"
+    for library, operator in _OPERATORS:
+        if not hasattr(getattr(torch.ops, library), operator):
+            return f"vLLM's compiled operators must be there, and {library}.{operator} is not: install its CUDA build"
+    return None
+
+
 def need_vllm(stage: Stage) -> None:
     """
     Raises:
@@ -28,11 +46,8 @@ def need_vllm(stage: Stage) -> None:
     """
     if stage.is_rehearsal:
         raise NotHere("vLLM's kernel needs CUDA")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    try:
-        import vllm  # noqa: F401
-    except Exception as error:  # whatever keeps a package from being imported
-        raise NotHere(f"vLLM cannot be imported here: {described(error)}") from error
+    if (why := missing()) is not None:
+        raise NotHere(why)
 
 
 class StockRotation:
