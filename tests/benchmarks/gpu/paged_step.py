@@ -57,6 +57,8 @@ class PagedStep:
         self.out = torch.empty_like(self._query)
         # A prompt reads what it has just written, and computes for much longer than it reads.
         enough = -(-stage.sizes.sample_bytes // model.cache_bytes(num_requests * context))
+        if num_requests == 1:  # what a launch costs besides is shared by layers, as it is in a model
+            enough = max(enough, stage.sizes.lone_layers)
         in_memory = (num_requests * blocks, model.block_size, model.num_kv_heads, 2 * model.head_dim)
         self.caches = []
         for _ in range(enough if kind == "decode" else 1):

@@ -104,6 +104,7 @@ class Sizes:
         copy_bytes: of the copy that is the yardstick, read and as many written.
         flush_bytes: read between two samples, so that nothing of the first is still cached.
         sample_bytes: of caches that a sample of attention goes through, layer after layer, at least.
+        lone_layers: that a sample of a lone request's attention goes through, at least.
         prompt, lone: tokens of a step that prefills, and of one that decodes.
         rerotated: tokens of requests that cross.
         dense, dense_batch: context and requests that decode with a dense bias.
@@ -120,6 +121,7 @@ class Sizes:
     copy_bytes: int
     flush_bytes: int
     sample_bytes: int
+    lone_layers: int
     prompt: int
     lone: int
     rerotated: tuple[int, int]
@@ -140,6 +142,7 @@ H200 = Sizes(
     copy_bytes=2**31,
     flush_bytes=2**29,
     sample_bytes=2**30,
+    lone_layers=8,
     prompt=8192,
     lone=256,
     rerotated=(32_768, 131_072),
@@ -160,6 +163,7 @@ TINY = Sizes(
     copy_bytes=2**16,
     flush_bytes=2**12,
     sample_bytes=2**13,
+    lone_layers=3,
     prompt=24,
     lone=3,
     rerotated=(16, 32),
