@@ -13,7 +13,7 @@ import torch
 import typer
 
 from tests.benchmarks.gpu import __main__ as program
-from tests.benchmarks.gpu import device, worker
+from tests.benchmarks.gpu import device, peers, worker
 from tests.benchmarks.gpu.compiled import Compiled
 from tests.benchmarks.gpu.rows import Row
 from tests.benchmarks.gpu.sizes import H200, TINY
@@ -78,7 +78,9 @@ def test_a_result_names_the_device_and_its_clocks_and_what_failed_ends_the_run_w
         for trial in asked:
             tell(trial.name, None)
             first, *others = trial.rows
-            measured = first.measured(Estimate(0.5, 0.4, 0.6), seconds=(1e-3,), moved=10**9, kernels=(KERNEL,))
+            measured = first.measured(
+                Estimate(0.5, 0.4, 0.6), seconds=(1e-3,), moved=10**9, kernels=(KERNEL,), sm_clock="1980 MHz"
+            )
             tell(trial.name, (measured, *(row.failed("on purpose") for row in others)))
 
     monkeypatch.setattr(worker, "run", answered)
@@ -86,13 +88,24 @@ def test_a_result_names_the_device_and_its_clocks_and_what_failed_ends_the_run_w
     with pytest.raises(typer.Exit):
         run(only=["rotary_store"], out=tmp_path / "rotated")
     written = json.loads((tmp_path / "rotated.json").read_text())
-    assert written["device"]["GPU"] == "NVIDIA H200" and written["device"]["SM clock after"] == "345 MHz"
+    assert written["device"]["GPU"] == "NVIDIA H200" and written["device"]["SM clock after rounds"] == "1980 MHz"
     assert written["rows"][0]["kernels"] == [dataclasses.asdict(KERNEL)] and written["rounds"] == 30
     markdown = (tmp_path / "rotated.md").read_text()
     assert " GiB, " in markdown
-    assert "NVIDIA H200, driver 580.159.04, 143771 MiB of GPU memory, SM clock before 345 MHz" in markdown
+    assert "NVIDIA H200, driver 580.159.04, 143771 MiB of GPU memory, memory clock before 3201 MHz" in markdown
+    assert "345 MHz" not in markdown  # of a device that nothing runs on
     assert "Failed:\n\n- rotary_store, 8,192 tokens, times as fast as vLLM's" in markdown
     assert "0 of 1 targets reached that were measured." in markdown and f"; {KERNEL}" in markdown
+
+
+def test_a_run_that_needs_vllm_does_not_start_without_its_operators(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "missing", lambda: "its operators are missing")
+    with pytest.raises(typer.Exit) as ended:
+        run(need_vllm=True, rehearse=True, out=tmp_path / "result")
+    assert ended.value.exit_code == 1
+    assert capsys.readouterr().out == "its operators are missing\n" and list(tmp_path.iterdir()) == []
 
 
 def test_an_unknown_subject_is_refused() -> None:
@@ -108,8 +121,7 @@ def test_every_subject_can_be_asked_for_and_no_two_trials_share_a_name() -> None
 
 
 def run(**arguments: Any) -> None:
-    defaults = {"only": None, "rounds": None, "limit": 450.0, "trial_limit": 120.0, "rehearse": False, "out": None}
-    program.main(**(defaults | arguments))
+    program.main(**arguments)
 
 
 def rows_of(asked: Sequence[Any]) -> list[Row]:

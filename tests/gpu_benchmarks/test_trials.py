@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 import torch
 
 from posenc_runtime.kernels import ops
-from tests.benchmarks.gpu import timing
+from tests.benchmarks.gpu import rerotate, timing
+from tests.benchmarks.gpu.paged_step import PagedStep
 from tests.benchmarks.gpu.rows import State, at_least
-from tests.benchmarks.gpu.sizes import TINY
+from tests.benchmarks.gpu.sizes import H200, TINY
 from tests.benchmarks.gpu.timing import WallClock
 from tests.benchmarks.gpu.trial import Question, Rival, Stage, Timed, Times, faster, share_of_copy, slower
 from tests.benchmarks.gpu.trials import trials
@@ -77,6 +79,57 @@ def test_rivals_take_turns_and_the_order_alternates() -> None:
     assert [len(samples) for samples in seconds.values()] == [2, 2]
 
 
+def test_a_device_is_warmed_up_for_a_while_however_short_a_round_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ticking:
+        now = 0.0
+
+    class Clock(WallClock):
+        def seconds(self, work: timing.Work) -> float:
+            Ticking.now += 0.01
+            return Ticking.now
+
+    monkeypatch.setattr(timing, "time", types.SimpleNamespace(perf_counter=lambda: Ticking.now))
+    seconds = timing.in_turns({"a": lambda: None}, Clock(), rounds=2, warm_ups=3, warm_seconds=0.3)
+    assert seconds == {"a": [pytest.approx(0.31), pytest.approx(0.32)]}
+    assert timing.in_turns({}, Clock(), rounds=2, warm_ups=3, warm_seconds=0.3) == {}
+
+
+def test_what_waits_for_the_device_is_not_captured_and_does_not_leave_torch_refusing_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def waits() -> None:
+        raise RuntimeError("called a synchronizing CUDA operation")
+
+    calls: list[str] = []
+    monkeypatch.setattr(timing, "torch", pretended_cuda(calls))
+    clock = timing.DeviceClock(64)
+    assert not clock.can_capture(waits) and clock.can_capture(lambda: calls.append("work"))
+    assert calls == ["error", "default", "error", "work", "default"]
+
+
+def test_re_rotation_is_replayed_where_it_can_be_and_said_to_be_launched_by_the_host_where_not() -> None:
+    class Capturing(WallClock):
+        def can_capture(self, work: timing.Work) -> bool:
+            return True
+
+    trial = next(trial for trial in trials(TINY) if trial.subject == rerotate.SUBJECT)
+    assert isinstance(trial, Timed)
+    for clock, captured in ((Capturing(), {rerotate.IN_PLACE, rerotate.PARTLY, rerotate.COPIED}), (WallClock(), set())):
+        stage = dataclasses.replace(STAGE, clock=clock)
+        request = trial.setting(stage)
+        found = {name: enter(stage, request) for name, enter in trial.rivals.items()}
+        assert {name for name, rival in found.items() if rival.is_captured} == captured
+        said = {name for name, rival in found.items() if rival.remark.startswith("launched by the host")}
+        assert said == {rerotate.IN_PLACE, rerotate.PARTLY, rerotate.COPIED} - captured
+
+
+def test_a_lone_requests_step_goes_through_several_layers() -> None:
+    assert H200.lone_layers >= 8
+    for batch, layers in ((1, TINY.lone_layers), (3, 1)):
+        stage = dataclasses.replace(STAGE, sizes=dataclasses.replace(TINY, sample_bytes=1))
+        assert len(PagedStep(stage, TINY.model, 33, batch).caches) == layers
+
+
 def test_a_device_times_a_replay_with_cold_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     monkeypatch.setattr(timing, "torch", pretended_cuda(calls))
@@ -108,6 +161,7 @@ def pretended_cuda(calls: list[str]) -> Any:
             CUDAGraph=lambda: types.SimpleNamespace(replay=lambda: calls.append("replay")),
             graph=capture,
             synchronize=lambda: calls.append("wait"),
+            set_sync_debug_mode=calls.append,
         ),
     )
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tests.benchmarks.gpu import device, output, report, worker
+from tests.benchmarks.gpu import device, output, peers, report, worker
 from tests.benchmarks.gpu.report import Run
 from tests.benchmarks.gpu.rows import Row, State
 from tests.benchmarks.gpu.trial import Trial
@@ -24,6 +24,9 @@ def main(
     rounds: Annotated[int | None, typer.Option(min=1, help="Measured rounds of a trial.")] = None,
     limit: Annotated[float, typer.Option(min=1, help="Seconds that all of it may take.")] = 450.0,
     trial_limit: Annotated[float, typer.Option(min=1, help="Seconds that one trial may take.")] = 150.0,
+    need_vllm: Annotated[
+        bool, typer.Option("--need-vllm", help="Refuse to start where vLLM's compiled operators are missing.")
+    ] = False,
     rehearse: Annotated[bool, typer.Option("--rehearse", help="Run all of it at tiny shapes on the CPU.")] = False,
     out: Annotated[
         pathlib.Path | None,
@@ -35,6 +38,9 @@ def main(
     Without one, list what would be measured, and why it is not. Ends with 1 if anything failed; a target that is missed
     is a result.
     """
+    if need_vllm and (lacking := peers.missing()) is not None:
+        output.tell(lacking)
+        raise typer.Exit(1)
     subjects = only or SUBJECTS
     output.refuse_unknown(subjects, SUBJECTS)
     sizes = worker.sizes_of(rehearse)
@@ -49,7 +55,7 @@ def main(
     with output.place(out, "kernels", is_rehearsal=rehearse) as place:
         rows = _measure(asked, run, place, _REHEARSED_WARM_UPS if rehearse else _WARM_UPS, limit, trial_limit)
         if not rehearse:
-            run.facts.update(_clocks("after"))
+            run.facts.update(_at_the_moment("after"))
         files = report.write(place, run, rows)
         output.say([report.table(rows).as_markdown(), *report.remarks(run, rows)])
         if place == out or not rehearse:
@@ -64,15 +70,15 @@ def _measure(
     """All rows, written whenever some have come: what is there is kept if the run is ended from outside."""
     found = {trial.name: trial.rows for trial in asked}
     began = time.monotonic()
-    clocks: list[str] = []
+    clocks: dict[str, None] = {}
 
     def tell(name: str, rows: tuple[Row, ...] | None) -> None:
         said = [f"{name} ..."]
         if rows is not None:
             found[name] = rows
-            if not run.is_rehearsal:
-                clocks.append(device.looked_at().get("SM clock", "unknown"))
-                run.facts["SM clock after trials"] = ", ".join(dict.fromkeys(clocks))
+            clocks.update({row.sm_clock: None for row in rows if row.sm_clock})
+            if clocks:
+                run.facts["SM clock after rounds"] = ", ".join(clocks)
             report.write(place, run, [row for rows in found.values() for row in rows])
             said = [f"    {report.in_a_line(row)}" for row in rows]
         for line in said:
@@ -93,11 +99,13 @@ def _measure(
 def _facts() -> dict[str, str]:
     looked_at = device.looked_at()
     fixed = {name: looked_at[name] for name in device.FIXED if name in looked_at}
-    return {"GPU": device.name()} | fixed | _clocks("before")
+    return {"GPU": device.name()} | fixed | _at_the_moment("before")
 
 
-def _clocks(when: str) -> dict[str, str]:
-    return {f"{name} {when}": value for name, value in device.looked_at().items() if name not in device.FIXED}
+def _at_the_moment(when: str) -> dict[str, str]:
+    """What changes, but for the clock that falls as soon as nothing runs: trials look at it themselves."""
+    left_out = (*device.FIXED, "SM clock")
+    return {f"{name} {when}": value for name, value in device.looked_at().items() if name not in left_out}
 
 
 if __name__ == "__main__":

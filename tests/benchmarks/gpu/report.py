@@ -88,11 +88,11 @@ def setup(run: Run) -> str:
     return (
         f"{_model(model)}, if nothing else is said. {run.rounds} rounds, in which rivals take turns, fewer where one "
         "takes long; a round's ratio is of two samples that follow each other. Samples are replays of a CUDA graph, "
-        "but for copies, re-rotation and eager torch, timed by events; they go through layers with tensors of their "
-        f"own, and before each one {sizes.flush_bytes / 2**20:.0f} MiB of something else are read, so that caches are "
-        "cold. TB/s are counted bytes, each once as it is read and once as it is written, over the time. What is timed "
-        "was compared with its torch reference before. vLLM's rotation is its rotary_embedding; FlashAttention's store "
-        "is reshape_and_cache_flash, Triton's triton_reshape_and_cache_flash."
+        "but for copies, eager torch, and re-rotation where it says so, timed by events; they go through layers with "
+        f"tensors of their own, and before each one {sizes.flush_bytes / 2**20:.0f} MiB of something else are read, so "
+        "that caches are cold. TB/s are counted bytes, each once as it is read and once as it is written, over the "
+        "time. What is timed was compared with its torch reference before. vLLM's rotation is its rotary_embedding; "
+        "FlashAttention's store is reshape_and_cache_flash, Triton's triton_reshape_and_cache_flash."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 
@@ -21,6 +22,7 @@ from tests.benchmarks.gpu.trial import COPY, Question, Rival, Stage, Timed, dura
 
 SUBJECT = "rerotate"
 IN_PLACE, PARTLY, COPIED = "re-rotated in place", "re-rotated in place, YaRN", "re-rotated into copies"
+EAGER = "re-rotated in place, launched by the host"
 _MOST_MILLISECONDS = {131_072: 5.3}
 
 
@@ -50,20 +52,34 @@ class Request:
         return BlockMoves(self._own, self._free if into_copies else self._own, self._first_positions)
 
     def change(self, method: Scaling, ratio: float | None = None) -> ScaleChange:
-        """From scale 1 to scale 2.
+        """From scale 1 to scale 2, with its phases where the caches are, as an engine keeps it.
 
         Args:
             ratio: of the attention factors, if it is not theirs.
         """
         change = ScaleChange.between(*(method.frequencies(self.model.rotary_spec(), scale) for scale in (1.0, 2.0)))
-        return change if ratio is None else ScaleChange(change.phases, ratio)
+        if ratio is not None:
+            change = ScaleChange(change.phases, ratio)
+        return dataclasses.replace(change, phases=change.phases.to(self._stage.device))
 
     def fill(self, layer: int, cache: Tensor) -> None:
         """What the layer holds before anything is turned: the same each time."""
         cache.transpose(1, 2).normal_(generator=self._stage.generator(layer))
 
 
-def rerotating(stage: Stage, request: Request, method: Scaling, ratio: float | None, into_copies: bool) -> Rival:
+def rerotating(
+    stage: Stage,
+    request: Request,
+    method: Scaling,
+    ratio: float | None = None,
+    into_copies: bool = False,
+    from_host: bool = False,
+) -> Rival:
+    """
+    Args:
+        ratio: see ``Request.change``.
+        from_host: it is not replayed from a graph, even if it could be.
+    """
     moves, change = request.moves(into_copies), request.change(method, ratio)
 
     def call(_: int) -> None:
@@ -73,18 +89,18 @@ def rerotating(stage: Stage, request: Request, method: Scaling, ratio: float | N
         request.fill(layer, cache)
     kernels = stage.note(lambda: call(0))
     head_dim = request.model.head_dim
-    on_device = ScaleChange(change.phases.to(stage.device), change.attention_ratio)
     expected = torch.empty_like(request.caches[0])
     for layer, cache in enumerate(request.caches):
         request.fill(layer, expected)
-        reference.rerotate([expected], moves, on_device, request.layout)
+        reference.rerotate([expected], moves, change, request.layout)
         rotated_alike(cache[..., :head_dim], expected[..., :head_dim])
         same_bits(cache[..., head_dim:], expected[..., head_dim:])
     tokens = request.num_tokens
     pairs = _pairs_in_place(change)
     moved = request.model.copied_bytes(tokens) if into_copies else request.model.rerotated_bytes(tokens, pairs)
-    # It asks the device for something, which a graph cannot: what a step waits for is timed.
-    return Rival(call, moved=moved, is_captured=False, kernels=kernels)
+    is_captured = not from_host and stage.clock.can_capture(lambda: call(0))
+    remark = "" if is_captured or from_host else "launched by the host: it waits for the device, which no graph can"
+    return Rival(call, moved=moved, is_captured=is_captured, kernels=kernels, remark=remark)
 
 
 def _pairs_in_place(change: ScaleChange) -> int:
@@ -98,9 +114,10 @@ def trials(sizes: Sizes) -> list[Timed]:
     # Every pair but the first changes with NTK. YaRN leaves the fast pairs, where the factor on scores is the queries'.
     rivals = {
         COPY: copying,
-        IN_PLACE: functools.partial(rerotating, method=Ntk(), ratio=None, into_copies=False),
-        PARTLY: functools.partial(rerotating, method=Yarn(), ratio=1.0, into_copies=False),
-        COPIED: functools.partial(rerotating, method=Ntk(), ratio=None, into_copies=True),
+        IN_PLACE: functools.partial(rerotating, method=Ntk()),
+        EAGER: functools.partial(rerotating, method=Ntk(), from_host=True),
+        PARTLY: functools.partial(rerotating, method=Yarn(), ratio=1.0),
+        COPIED: functools.partial(rerotating, method=Ntk(), into_copies=True),
     }
     return [
         Timed(
@@ -119,6 +136,7 @@ def _questions(sizes: Sizes, tokens: int) -> Sequence[Question]:
     found = [share_of_copy(f"{IN_PLACE}, {where}", IN_PLACE, at_least(0.75))]
     if tokens in _MOST_MILLISECONDS:
         found.append(duration(f"{IN_PLACE}, {where}", IN_PLACE, "ms", at_most(_MOST_MILLISECONDS[tokens])))
+    found.append(share_of_copy(f"{EAGER}, {where}", EAGER))
     found.append(share_of_copy(f"{PARTLY}, {where}", PARTLY))
     found.append(share_of_copy(f"{COPIED}, {where}", COPIED))
     return found

@@ -55,6 +55,7 @@ class Row:
         others: seconds of those that it is compared with, round by round.
         moved: bytes that a call reads and writes, counted; None where they do not bound it.
         kernels: what was launched.
+        sm_clock: right after the last round.
         remark: more for those who read the row.
     """
 
@@ -68,6 +69,7 @@ class Row:
     others: dict[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
     moved: int | None = None
     kernels: tuple[Compiled, ...] = ()
+    sm_clock: str = ""
     remark: str = ""
 
     def measured(self, value: Estimate, **found: Any) -> Row:

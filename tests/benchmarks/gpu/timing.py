@@ -8,6 +8,8 @@ from typing import Protocol
 
 import torch
 
+from tests.benchmarks.gpu import device
+
 Work = Callable[[], None]
 
 
@@ -22,6 +24,14 @@ class Clock(Protocol):
 
     def seconds(self, work: Work) -> float:
         """Run it once."""
+        ...
+
+    def can_capture(self, work: Work) -> bool:
+        """Whether a CUDA graph can hold what ``work`` launches. It has run before, and is run once more."""
+        ...
+
+    def frequency(self) -> str:
+        """Of the device's multiprocessors at this moment; empty on a processor."""
         ...
 
 
@@ -56,6 +66,20 @@ class DeviceClock:
         end.synchronize()
         return begin.elapsed_time(end) / 1000
 
+    def can_capture(self, work: Work) -> bool:
+        # Not by a capture: one that fails leaves torch's allocator in the middle of it.
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            work()
+        except RuntimeError:  # it waits for the device
+            return False
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        return True
+
+    def frequency(self) -> str:
+        return device.looked_at().get("SM clock", "unknown")
+
 
 class WallClock:
     """Of the host."""
@@ -69,18 +93,34 @@ class WallClock:
         work()
         return time.perf_counter() - begin
 
+    def can_capture(self, work: Work) -> bool:
+        return False
 
-def in_turns(works: Mapping[str, Work], clock: Clock, *, rounds: int, warm_ups: int) -> dict[str, list[float]]:
+    def frequency(self) -> str:
+        return ""
+
+
+def in_turns(
+    works: Mapping[str, Work], clock: Clock, *, rounds: int, warm_ups: int, warm_seconds: float = 0.0
+) -> dict[str, list[float]]:
     """Seconds of each, a sample a round; the same index is the same round.
 
     Args:
-        warm_ups: rounds that are run first and not counted.
+        warm_ups: rounds that are run first and not counted, at least.
+        warm_seconds: that those rounds take together, at least: a device that idled needs a while to reach its clock.
     """
     seconds: dict[str, list[float]] = {name: [] for name in works}
-    for turn in range(-warm_ups, rounds):
-        # Who goes first changes, so that a clock that falls slows all of them equally.
-        for name in list(works) if turn % 2 == 0 else reversed(list(works)):
-            took = clock.seconds(works[name])
-            if turn >= 0:
-                seconds[name].append(took)
+    began, warmed = time.perf_counter(), 0
+    while works and (warmed < warm_ups or time.perf_counter() - began < warm_seconds):
+        warmed += 1
+        _round(works, clock, -warmed)
+    for turn in range(rounds):
+        for name, took in _round(works, clock, turn).items():
+            seconds[name].append(took)
     return seconds
+
+
+def _round(works: Mapping[str, Work], clock: Clock, turn: int) -> dict[str, float]:
+    """Who goes first changes from turn to turn, so that a clock that falls slows all of them equally."""
+    names = list(works) if turn % 2 == 0 else reversed(list(works))
+    return {name: clock.seconds(works[name]) for name in names}

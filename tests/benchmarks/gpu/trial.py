@@ -27,13 +27,18 @@ class NotHere(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """Where trials run, and how often."""
+    """Where trials run, and how often.
+
+    Attributes:
+        warm_ups, warm_seconds: see ``in_turns``.
+    """
 
     device: torch.device
     clock: Clock
     sizes: Sizes
     rounds: int
     warm_ups: int
+    warm_seconds: float = 0.0
 
     @property
     def is_rehearsal(self) -> bool:
@@ -184,15 +189,16 @@ class Timed:
                     print(f"{self.name}, {name}:", file=sys.stderr)
                     traceback.print_exception(error)
         rounds = min(stage.rounds, self.most_rounds or stage.rounds)
-        taken = in_turns(works, stage.clock, rounds=rounds, warm_ups=stage.warm_ups)
+        taken = in_turns(works, stage.clock, rounds=rounds, warm_ups=stage.warm_ups, warm_seconds=stage.warm_seconds)
+        frequency = stage.clock.frequency()  # at once: an idle device lets it fall
         times = {
             name: Times(rival, [seconds / rival.num_calls for seconds in taken[name]])
             for name, rival in entered.items()
         }
-        return tuple(_answer(question, times, missing) for question in self.questions)
+        return tuple(_answer(question, times, missing, frequency) for question in self.questions)
 
 
-def _answer(question: Question, times: Mapping[str, Times], missing: Mapping[str, Exception]) -> Row:
+def _answer(question: Question, times: Mapping[str, Times], missing: Mapping[str, Exception], frequency: str) -> Row:
     for name in question.rivals:
         if isinstance(error := missing.get(name), NotHere):
             return question.row.skipped(str(error))
@@ -205,6 +211,7 @@ def _answer(question: Question, times: Mapping[str, Times], missing: Mapping[str
         others={name: tuple(one.seconds) for name, one in zip(question.rivals[1:], others, strict=True)},
         moved=ours.rival.moved,
         kernels=ours.rival.kernels,
+        sm_clock=frequency,
         remark=ours.rival.remark,
     )
 

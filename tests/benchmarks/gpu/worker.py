@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import time
 import traceback
@@ -22,6 +23,7 @@ Worker = Callable[[Connection, Sequence[str], bool, int, int], None]
 Tell = Callable[[str, tuple[Row, ...] | None], None]
 
 _STOP_SECONDS = 10.0
+_WARM_SECONDS = 0.3  # of a trial
 
 
 def sizes_of(is_rehearsal: bool) -> Sizes:
@@ -32,13 +34,15 @@ def work(connection: Connection, names: Sequence[str], is_rehearsal: bool, round
     """The worker: answers the trials of these names, in their order. Ends early where CUDA answers no more."""
     sizes = sizes_of(is_rehearsal)
     clock = WallClock() if is_rehearsal else DeviceClock(sizes.flush_bytes)
-    stage = Stage(torch.device("cpu" if is_rehearsal else "cuda"), clock, sizes, rounds, warm_ups)
+    warm_seconds = 0.0 if is_rehearsal else _WARM_SECONDS
+    stage = Stage(torch.device("cpu" if is_rehearsal else "cuda"), clock, sizes, rounds, warm_ups, warm_seconds)
     for trial in trials(sizes):
         if trial.name in names:
             connection.send((trial.name, None))
             connection.send((trial.name, answered(trial, stage)))
             if not is_rehearsal:
                 torch.cuda.synchronize()  # raises where a kernel has gone wrong: no later one can run
+                gc.collect()  # an error that was caught holds its frames, and they hold the trial's tensors
                 torch.cuda.empty_cache()
 
 
