@@ -177,6 +177,21 @@ def test_both_sides_of_a_pair_get_the_same_prompts_and_no_two_pairs_do() -> None
     assert len({str(first[1]) for first, _ in pairs}) == len(pairs)
 
 
+def test_short_batches_with_prompts_of_their_own_are_repeated_as_often_on_both_sides() -> None:
+    calls: list[tuple[str, list[list[int]]]] = []
+    engines = FakeEngine("ours", calls, seconds=0.3), FakeEngine("stock", calls, seconds=0.4)
+    measured = measure(
+        Case("decode", 2, 8, 10), *engines, pairs=2, warm_ups=0, seed=0, advance=lambda: None, sample_seconds=1.0
+    )
+    # Ours goes first and fills a second with four; then stock vLLM does with three.
+    assert [name for name, _ in calls] == ["ours"] * 4 + ["stock"] * 4 + ["stock"] * 3 + ["ours"] * 3
+    assert [prompts for _, prompts in calls[:4]] == [prompts for _, prompts in calls[4:8]]
+    assert len({str(prompts) for _, prompts in calls}) == 4 + 3
+    assert measured.batches == [4, 3]
+    assert measured.ours == pytest.approx([20 / 0.3] * 2) and measured.stock == pytest.approx([20 / 0.4] * 2)
+    assert measured.step_seconds == pytest.approx([0.04] * 2)
+
+
 def test_decode_counts_generated_tokens_and_prefill_counts_prompt_tokens() -> None:
     decode, _ = run_fakes(Case("decode", 2, 8, 10))
     assert decode.ours == decode.stock == [10.0, 10.0, 10.0]

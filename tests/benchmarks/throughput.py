@@ -38,7 +38,8 @@ class Measured:
     Attributes:
         ours, stock: tokens per second, the same index being the same pair.
         step_seconds: seconds per step of stock vLLM, one for each pair; None for prefill.
-        idle_shares: what share of a core the waiting engine took, one for each run of the other.
+        batches: of a sample, one number for each pair.
+        idle_shares: what share of a core the waiting engine took, one for each sample of the other.
         scales: those that our engine ran the requests at.
     """
 
@@ -46,6 +47,7 @@ class Measured:
     ours: list[float] = dataclasses.field(default_factory=list)
     stock: list[float] = dataclasses.field(default_factory=list)
     step_seconds: list[float] = dataclasses.field(default_factory=list)
+    batches: list[int] = dataclasses.field(default_factory=list)
     idle_shares: list[float] = dataclasses.field(default_factory=list)
     scales: set[float] = dataclasses.field(default_factory=set)
 
@@ -75,32 +77,52 @@ def measure(
     warm_ups: int,
     seed: int,
     advance: Callable[[], None],
+    sample_seconds: float = 0.0,
+    goes_on: Callable[[], bool] = lambda: True,
 ) -> Measured:
     """Run one case on both engines, alternately.
 
     Args:
         are_ours: which of the two must name scales.
         warm_ups: pairs that are run first and not counted.
-        advance: called after every run.
+        advance: called after every sample.
+        sample_seconds: that a sample takes at least: batches with prompts of their own follow each other until the
+            engine that goes first has computed for so long, and the other one gets as many.
+        goes_on: whether another pair is begun.
 
     Raises:
         Invalid: when a prompt was answered from the prefix cache, or a scale is not where it should be.
     """
     measured = Measured(case)
     for pair in range(-warm_ups, pairs):
-        prompts = random_prompts(case, seed=f"{seed}:{case.name}:{pair}")
+        if not goes_on():
+            break
+        batches: int | None = None
         for engine in order(pair, ours, stock):
             other = stock if engine is ours else ours
             # The engine that ran last polls for another second; and the one before it may not be asleep either.
             other.wait_until_idle()
             idle_before = other.cpu_seconds()
-            batch = engine.run(prompts, case.new_tokens)
-            idle_share = (other.cpu_seconds() - idle_before) / batch.seconds
-            _verify(case, batch, scaled=are_ours[engine is not ours])
+            sample = _sample(case, engine, f"{seed}:{case.name}:{pair}", sample_seconds, batches)
+            idle_seconds = other.cpu_seconds() - idle_before
+            batches = len(sample)
+            for batch in sample:
+                _verify(case, batch, scaled=are_ours[engine is not ours])
             if pair >= 0:
-                _note(measured, batch, is_ours=engine is ours, idle_share=idle_share)
+                _note(measured, sample, is_ours=engine is ours, idle_seconds=idle_seconds)
             advance()
     return measured
+
+
+def _sample(case: Case, engine: Engine, seed: str, seconds: float, batches: int | None) -> list[Batch]:
+    """So many batches, or as many as it takes to fill so many seconds; each has prompts of its own."""
+    sample: list[Batch] = []
+    while not sample or (
+        sum(batch.seconds for batch in sample) < seconds if batches is None else len(sample) < batches
+    ):
+        prompts = random_prompts(case, seed=f"{seed}:{len(sample)}" if sample else seed)
+        sample.append(engine.run(prompts, case.new_tokens))
+    return sample
 
 
 def order(pair: int, ours: Engine, stock: Engine) -> tuple[Engine, Engine]:
@@ -150,14 +172,17 @@ def idleness(results: Sequence[Measured]) -> str:
     )
 
 
-def _note(measured: Measured, batch: Batch, *, is_ours: bool, idle_share: float) -> None:
+def _note(measured: Measured, sample: Sequence[Batch], *, is_ours: bool, idle_seconds: float) -> None:
     case = measured.case
-    tokens = batch.generated_tokens if case.kind == "decode" else batch.prompt_tokens
-    (measured.ours if is_ours else measured.stock).append(tokens / batch.seconds)
-    measured.idle_shares.append(idle_share)
-    measured.scales.update(batch.scales)
-    if not is_ours and case.kind == "decode":
-        measured.step_seconds.append(batch.seconds / case.new_tokens)
+    seconds = sum(batch.seconds for batch in sample)
+    tokens = sum(batch.generated_tokens if case.kind == "decode" else batch.prompt_tokens for batch in sample)
+    (measured.ours if is_ours else measured.stock).append(tokens / seconds)
+    measured.idle_shares.append(idle_seconds / seconds)
+    measured.scales.update(scale for batch in sample for scale in batch.scales)
+    if not is_ours:
+        measured.batches.append(len(sample))
+        if case.kind == "decode":
+            measured.step_seconds.append(seconds / len(sample) / case.new_tokens)
 
 
 def _verify(case: Case, batch: Batch, *, scaled: bool) -> None:
