@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import psutil
@@ -22,10 +24,11 @@ _ENVIRONMENT = {
     # OpenMP threads sleep between parallel regions and do not spin: an engine that waits must not slow the other.
     "OMP_WAIT_POLICY": "PASSIVE",
 }
+_ANSWER_SECONDS = 1800.0
 
 
 class EngineFailed(RuntimeError):
-    """The engine did not start or ended early; the message is the end of its log."""
+    """The engine did not start, ended early or did not answer; the message is the end of its log, and why last."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +52,8 @@ class EngineProcess:
         log: where all of the engine's output goes.
         worker: the module that runs the engine and answers on its stdout.
         in_one_process: scheduler and worker do not run apart, so that a step can be timed from its beginning.
+        patience: seconds that the next answer may take, its start included; then the engine is killed.
+        idle_patience: seconds that are waited for it to be idle.
     """
 
     def __init__(
@@ -61,6 +66,8 @@ class EngineProcess:
         log: pathlib.Path,
         worker: str = "tests.benchmarks.engine_worker",
         in_one_process: bool = False,
+        patience: Callable[[], float] = lambda: _ANSWER_SECONDS,
+        idle_patience: float = 15.0,
     ) -> None:
         self._worker = worker
         # A scheduler that is the worker, too, must not be moved off the cores that compute.
@@ -72,6 +79,7 @@ class EngineProcess:
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if in_one_process else "1",
         }
         self._log = log
+        self._patience, self._idle_patience = patience, idle_patience
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
@@ -96,7 +104,8 @@ class EngineProcess:
             return
         family = self._family()
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # of what an engine that ended has not read
+            self._process.stdin.close()
         self._process.stdout.close()
         try:
             self._process.wait(timeout=30)
@@ -111,7 +120,7 @@ class EngineProcess:
         """Generate ``max_tokens`` tokens for every prompt.
 
         Raises:
-            EngineFailed: when the engine ends before it answers.
+            EngineFailed: as ``ask``.
         """
         return Batch(**self.ask({"prompts": prompts, "max_tokens": max_tokens}))
 
@@ -126,12 +135,12 @@ class EngineProcess:
             total += times.user + times.system
         return total
 
-    def wait_until_idle(self, *, at_most: float = 0.05, patience: float = 15.0) -> float:
+    def wait_until_idle(self, *, at_most: float = 0.05) -> float:
         """Wait until the engine leaves the processor alone; returns the share of a core that it still takes.
 
         vLLM's workers poll for the next step for a second before they go to sleep.
         """
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + self._idle_patience
         while True:
             before, began = self.cpu_seconds(), time.monotonic()
             time.sleep(0.3)
@@ -151,19 +160,34 @@ class EngineProcess:
         """Send the worker a message and wait for its answer.
 
         Raises:
-            EngineFailed: when the engine ends before it answers.
+            EngineFailed: when the engine ends before it answers, or takes longer than it may.
         """
         assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
+        seconds, is_late = self._patience(), threading.Event()
+        # Killed, it ends the reading below, and the writing of a message that is longer than the pipe.
+        watch = threading.Timer(seconds, self._kill, (is_late,))
+        watch.daemon = True
+        watch.start()
         try:
             self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
+            line = self._process.stdout.readline()
         except BrokenPipeError:
-            raise EngineFailed(self._end_of_log()) from None
-        line = self._process.stdout.readline()
+            line = ""
+        finally:
+            watch.cancel()
         if not line:
-            raise EngineFailed(self._end_of_log())
+            late = f"\nthe engine must answer within {seconds:.0f} s and did not: it was killed"
+            raise EngineFailed(self._end_of_log() + (late if is_late.is_set() else ""))
         answer: dict[str, Any] = json.loads(line)
         return answer
 
+    def _kill(self, is_late: threading.Event) -> None:
+        is_late.set()
+        for process in self._family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
     def _end_of_log(self) -> str:
-        return "the engine ended early; its log ends with\n" + self._log.read_text(errors="replace")[-6000:]
+        log = self._log.read_text(errors="replace")[-6000:]
+        return f"the engine ended early; its log ends with\n{log}".rstrip()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -47,24 +48,32 @@ class ServerFailed(RuntimeError):
 
 
 @contextlib.contextmanager
-def running(command: Command, *, waiting: Callable[[], None] = lambda: None) -> Iterator[str]:
+def running(
+    command: Command,
+    *,
+    waiting: Callable[[], None] = lambda: None,
+    log: pathlib.Path | None = None,
+    start_seconds: float = START_SECONDS,
+) -> Iterator[str]:
     """Start a server on a free port, give its address once it is healthy, stop it on leaving.
 
     Args:
         waiting: called now and then until the server is up.
+        log: where its output goes, if that is to be kept.
+        start_seconds: that it may take to be up.
 
     What goes wrong while it serves is raised with the end of its log as a note.
 
     Raises:
-        ServerFailed: when it ends or is not up after ten minutes.
+        ServerFailed: when it ends or is not up in time.
     """
     port = free_port()
     address = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryFile("w+", errors="replace") as log:
+    with tempfile.TemporaryFile("w+", errors="replace") if log is None else log.open("w+", errors="replace") as said:
         process = subprocess.Popen(
             command.on_port(port),
             stdin=subprocess.DEVNULL,
-            stdout=log,
+            stdout=said,
             stderr=subprocess.STDOUT,
             env=os.environ | _ENVIRONMENT | dict(command.environment),
             # A group of its own: it can be stopped whole, and an interrupt from the keyboard reaches it through us. But
@@ -73,13 +82,13 @@ def running(command: Command, *, waiting: Callable[[], None] = lambda: None) -> 
             process_group=0,
         )
         try:
-            _wait_until_healthy(process, address, log, waiting)
+            _wait_until_healthy(process, address, said, waiting, start_seconds)
             try:
                 yield address
             except Exception as error:
                 ended = process.poll()
                 state = "still runs" if ended is None else f"ended with status {ended}"
-                error.add_note(f"the server {state}; its log ends with\n{_end(log)}")
+                error.add_note(f"the server {state}; its log ends with\n{_end(said)}")
                 raise
         finally:
             _stop(process)
@@ -94,9 +103,9 @@ def free_port() -> int:
 
 
 def _wait_until_healthy(
-    process: subprocess.Popen[bytes], address: str, log: IO[str], waiting: Callable[[], None]
+    process: subprocess.Popen[bytes], address: str, log: IO[str], waiting: Callable[[], None], seconds: float
 ) -> None:
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + seconds
     while True:
         with contextlib.suppress(httpx.HTTPError):
             if httpx.get(f"{address}/health", timeout=5).status_code == 200:
@@ -104,7 +113,7 @@ def _wait_until_healthy(
         if process.poll() is not None:
             raise ServerFailed(f"the server ended with status {process.returncode}; its log ends with\n{_end(log)}")
         if time.monotonic() > deadline:
-            raise ServerFailed(f"the server was not up after {START_SECONDS:.0f} s; its log ends with\n{_end(log)}")
+            raise ServerFailed(f"the server was not up after {seconds:.0f} s; its log ends with\n{_end(log)}")
         waiting()
         time.sleep(0.5)
 
