@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
+import dataclasses
+import itertools
+import json
+import math
 import pathlib
+import time
+import types
 from typing import Any, Self
 
 import httpx
+import psutil
 import pytest
 import torch
 import typer
 
 from posenc_runtime.vllm_adapter import engine_args
-from tests.benchmarks.engine_process import Batch, EngineFailed
+from tests.benchmarks.engine_process import Batch, EngineFailed, EngineProcess
 from tests.benchmarks.gpu.rows import Row, at_most
 from tests.benchmarks.gpu_engine import __main__ as program
-from tests.benchmarks.gpu_engine import report, sides
-from tests.benchmarks.gpu_engine.part import Part, Stage
-from tests.benchmarks.gpu_engine.served import Stream
+from tests.benchmarks.gpu_engine import part, report, sides
+from tests.benchmarks.gpu_engine.part import Found, Part, Stage
+from tests.benchmarks.gpu_engine.served import Noticed
 from tests.benchmarks.gpu_engine.sizes import H200, SCALES, TINY, Sizes
 from tests.benchmarks.gpu_engine.stepped import deployment
+from tests.benchmarks.gpu_engine.stream import Stream
 from tests.benchmarks.intervals import Estimate
+from tests.benchmarks.throughput import Invalid
+
+CLIENT = httpx.AsyncClient()  # that nothing is asked of
 
 
 def test_without_a_gpu_every_row_is_listed_with_the_reason_and_nothing_is_written(
@@ -30,7 +40,7 @@ def test_without_a_gpu_every_row_is_listed_with_the_reason_and_nothing_is_writte
     program.main(out=tmp_path / "result")
     printed = capsys.readouterr().out
     rows = [row for name in program.USUAL for row in program.PARTS[name].rows(H200)]
-    assert len(rows) == 11
+    assert len(rows) == 12
     for row in rows:
         assert f"- {row.name}, {row.quantity}: needs an NVIDIA GPU, and torch finds none\n" in printed
     assert list(tmp_path.iterdir()) == []
@@ -41,25 +51,95 @@ def test_an_unknown_part_is_refused_by_name() -> None:
         program.main(only=["crossing"])
 
 
-def test_a_part_that_fails_is_told_and_written_and_the_next_one_runs(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def two_rows(sizes: Sizes) -> list[Row]:
+    return [Row("this", "ms", at_most(2)), Row("that", "ms")]
+
+
+def works(stage: Stage) -> Found:
+    yield [row.measured(Estimate(1, 1, 1)) for row in two_rows(stage.sizes)], {"ms": [1]}
+
+
+def written(place: pathlib.Path) -> list[tuple[str, str]]:
+    """State and reason of all rows."""
+    return [(row["state"], row["why"]) for row in json.loads(place.with_suffix(".json").read_text())["rows"]]
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (EngineFailed("a long log\nno memory"), "no memory"),
+        (ValueError("nobody thought of it"), "ValueError: nobody thought of it"),
+    ],
+)
+def test_a_part_that_fails_leaves_what_it_measured_and_the_next_one_runs(
+    error: Exception,
+    why: str,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def rows(sizes: Sizes) -> list[Row]:
-        return [Row("this", "ms", at_most(2))]
+    place = tmp_path / "result"
 
-    def breaks(stage: Stage) -> tuple[list[Row], dict[str, object]]:
-        raise EngineFailed("a long log\nno memory")
+    def breaks(stage: Stage) -> Found:
+        assert written(place) == [("not run", "")] * 4
+        yield [two_rows(stage.sizes)[0].measured(Estimate(3, 3, 3))], {"ms": [3]}
+        assert written(place) == [("measured", ""), *[("not run", "")] * 3]
+        raise error
 
-    def works(stage: Stage) -> tuple[list[Row], dict[str, object]]:
-        return [row.measured(Estimate(1, 1, 1)) for row in rows(stage.sizes)], {"ms": [1]}
-
-    parts = {"first": Part("first", rows, breaks), "second": Part("second", rows, works)}
+    parts = {"first": Part("first", two_rows, breaks), "second": Part("second", two_rows, works)}
     monkeypatch.setattr(program, "PARTS", parts)
     with pytest.raises(typer.Exit):
-        program.main(only=["first", "second"], rehearse=True, out=tmp_path / "result")
-    assert "this, ms: failed, at most 2: no memory" in capsys.readouterr().out
-    failed, answered = (tmp_path / "result.md").read_text().splitlines()[2:4]
-    assert "failed" in failed and "1.000 (1.000 to 1.000)" in answered
+        program.main(only=["first", "second"], rehearse=True, out=place)
+    said = capsys.readouterr()
+    assert f"that, ms: failed: {why}" in said.out and "Traceback (most recent call last)" in said.err
+    assert written(place) == [("measured", ""), ("failed", why), ("measured", ""), ("measured", "")]
+    assert json.loads((tmp_path / "result.json").read_text())["samples"] == {
+        "first": {"ms": [3]},
+        "second": {"ms": [1]},
+    }
+
+
+def test_what_there_is_no_time_for_is_not_begun_and_listed_with_the_reason(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+
+    def takes_long(stage: Stage) -> Found:
+        yield [two_rows(stage.sizes)[0].measured(Estimate(3, 3, 3))], {}
+        monkeypatch.setattr(part, "time", types.SimpleNamespace(monotonic=lambda: now + 1000))
+
+    parts = {"first": Part("first", two_rows, takes_long), "second": Part("second", two_rows, works)}
+    monkeypatch.setattr(program, "PARTS", parts)
+    program.main(only=["first", "second"], limit=700, rehearse=True, out=tmp_path / "result")
+    assert written(tmp_path / "result") == [("measured", ""), *[("not run", "the run had its 700 s")] * 3]
+    assert "Not run:\n\n- that, ms: the run had its 700 s" in capsys.readouterr().out
+
+
+def test_an_engine_is_waited_for_until_shortly_after_the_end() -> None:
+    stage = Stage(TINY, pathlib.Path(), pathlib.Path(), end=time.monotonic() + 30)
+    assert 40 < stage.patience() <= 50 and stage.goes_on()
+    assert dataclasses.replace(stage, end=time.monotonic() - 60).patience() == 1
+    assert dataclasses.replace(stage, end=math.inf).patience() == 300
+
+
+def test_an_engine_that_does_not_answer_is_killed_and_the_end_of_its_log_is_told(tmp_path: pathlib.Path) -> None:
+    patience = iter([60.0, 1.0, 60.0])  # until it has started, and until it answers
+    silent = EngineProcess(
+        tmp_path,
+        {},
+        worker_cores=[],
+        plugins="",
+        log=tmp_path / "log",
+        worker="tests.silent_worker",
+        patience=lambda: next(patience),
+    )
+    with silent as engine:
+        (process,) = engine._family()
+        with pytest.raises(EngineFailed, match=r"nothing is wrong\nthe engine must answer within 1 s and did not"):
+            engine.run([[1] * 100_000], 1)  # longer than what a pipe holds
+        assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+        with pytest.raises(EngineFailed, match=r"the engine ended early; its log ends with\nnothing is wrong$"):
+            engine.run([[1]], 1)
 
 
 @pytest.mark.parametrize("sizes", [H200, TINY], ids=["h200", "tiny"])
@@ -119,7 +199,7 @@ def test_attention_that_rotates_is_measured_over_tables_and_is_asked_for_on_a_gp
     monkeypatch.setattr(sides, "EngineProcess", process)
     monkeypatch.setattr(engine_args, "_is_cuda", lambda: True)
     for is_rehearsal in (False, True):
-        rows, _ = sides.FUSED.measure(Stage(TINY, tmp_path, tmp_path, is_rehearsal=is_rehearsal))
+        rows, _ = all_of(sides.FUSED, Stage(TINY, tmp_path, tmp_path, is_rehearsal=is_rehearsal))
         assert [row.value for row in rows] == [Estimate(1, 1, 1)] * len(TINY.cases)
         assert all(row.is_reached for row in rows)
     assert made == ["on", "off", "auto", "off"]
@@ -130,11 +210,67 @@ def test_throughput_is_ours_over_that_of_stock_vllm(
     part: Part, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sides, "EngineProcess", FakeProcess)
-    rows, samples = part.measure(Stage(TINY, tmp_path, tmp_path))
+    rows, samples = all_of(part, Stage(TINY, tmp_path, tmp_path))
     assert [(row.name, row.quantity) for row in rows] == [(row.name, row.quantity) for row in part.rows(TINY)]
     assert [row.value for row in rows] == [Estimate(2, 2, 2)] * len(TINY.cases)
     assert {row.is_reached for row in rows} == {True if part is sides.PINNED else None}
-    assert len(samples["cases"]) == len(TINY.cases)
+    assert list(samples) == [case.name for case in TINY.cases]
+
+
+def all_of(part: Part, stage: Stage) -> tuple[list[Row], dict[str, Any]]:
+    """Rows and samples of a whole part."""
+    rows: list[Row] = []
+    samples: dict[str, Any] = {}
+    for some, sampled in part.measure(stage):
+        rows += some
+        samples |= sampled
+    return rows, samples
+
+
+@pytest.mark.parametrize(
+    ("error", "why", "starts"),
+    [
+        (Invalid("32 prompt tokens came from the prefix cache"), "32 prompt tokens came from the prefix cache", 2),
+        (EngineFailed("a long log\nno memory"), "no memory", 4),
+    ],
+)
+def test_a_case_that_fails_fails_alone_and_engines_that_ended_are_started_again(
+    error: Exception, why: str, starts: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    class Failing(FakeProcess):
+        def __init__(self, model: pathlib.Path, arguments: dict[str, Any], *, log: pathlib.Path, **others: Any) -> None:
+            started.append(log.name)
+            super().__init__(model, arguments, **others)
+
+        def run(self, prompts: list[list[int]], max_tokens: int) -> Batch:
+            if (len(prompts), max_tokens) == (2, TINY.decode_tokens):
+                raise error
+            return super().run(prompts, max_tokens)
+
+    monkeypatch.setattr(sides, "EngineProcess", Failing)
+    rows, samples = all_of(sides.PINNED, Stage(TINY, tmp_path, tmp_path))
+    assert [row.state for row in rows] == ["measured", "failed", "measured", "measured"]
+    assert rows[1].why == why and len(samples) == 3
+    assert len(set(started)) == len(started) == starts
+
+
+def test_pairs_are_begun_until_the_time_is_over_and_those_that_were_are_kept(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ticking(FakeProcess):
+        now = 0.0
+
+        def run(self, prompts: list[list[int]], max_tokens: int) -> Batch:
+            Ticking.now += 1.0
+            return super().run(prompts, max_tokens)
+
+    monkeypatch.setattr(sides, "EngineProcess", Ticking)
+    monkeypatch.setattr(part, "time", types.SimpleNamespace(monotonic=lambda: Ticking.now))
+    # A pair takes two seconds, and the first one warms up.
+    rows, _ = all_of(sides.PINNED, Stage(dataclasses.replace(TINY, pairs=3), tmp_path, tmp_path, end=6.0))
+    assert [row.remark for row in rows] == ["8 and 4 tokens/s, 2 of 3 pairs"]
 
 
 def test_two_engines_of_the_shape_of_llama_3_8b_fit_side_by_side() -> None:
@@ -143,12 +279,40 @@ def test_two_engines_of_the_shape_of_llama_3_8b_fit_side_by_side() -> None:
         assert 2 * (weights + arguments["kv_cache_memory_bytes"]) < 2 * 0.4 * 139 * 2**30
 
 
-def test_a_streams_gaps_are_those_that_a_stretch_of_time_touches() -> None:
-    async def gaps() -> list[float]:
-        async with httpx.AsyncClient() as http:
-            return Stream(http, [], 1, times=[0.0, 1.0, 3.0, 6.0, 10.0, 15.0]).gaps(1.5, 7.0)
+def test_graphs_hold_a_step_of_all_requests_and_the_tokens_behind_a_reused_prefix() -> None:
+    captured = H200.crossing_arguments["cudagraph_capture_sizes"]
+    assert {H200.others, H200.others + 1, H200.asked} <= set(captured) and captured == sorted(set(captured))
+    assert max(captured) >= H200.asked + H200.others
 
-    assert asyncio.run(gaps()) == [2.0, 3.0, 4.0]
+
+def test_one_slow_step_shows_in_what_the_others_notice() -> None:
+    crossing = noticed(slow=0.050)
+    assert 8 * 40 <= len(crossing.gaps) <= 8 * 42
+    assert crossing.p99 == pytest.approx(0.050, abs=1e-4) and crossing.longest_over_median == pytest.approx(
+        10, rel=0.01
+    )
+    usual = noticed(slow=0.005)
+    assert usual.p99 == pytest.approx(0.005, abs=1e-4) and usual.longest_over_median == pytest.approx(1, rel=0.01)
+
+
+def noticed(slow: float) -> Noticed:
+    """Steps of 5 ms, but for the one in which the long request crosses; pieces of the others come a little later."""
+    steps = [0.005] * (H200.before + H200.after + 10)
+    steps[4 + H200.before] = slow  # the others are there for four steps more
+    times = list(itertools.accumulate(steps, initial=0.0))
+    said = range(1, H200.before + H200.after + 1)
+    long = Stream(CLIENT, [], 0, times=times[4 : 4 + len(said)], said=list(said))
+    others = [Stream(CLIENT, [], 0, times=[time + 1e-5 * number for time in times]) for number in range(H200.others)]
+    return Noticed.by(others, long, H200)
+
+
+def test_tokens_that_come_in_one_piece_are_said_at_its_time() -> None:
+    stream = Stream(CLIENT, [], 0, times=[1.0, 2.0, 3.0], said=[1, 4, 5])
+    assert [stream.when(tokens) for tokens in range(1, 6)] == [1.0, 2.0, 2.0, 2.0, 3.0]
+
+
+def test_a_streams_gaps_are_those_that_a_stretch_of_time_touches() -> None:
+    assert Stream(CLIENT, [], 1, times=[0.0, 1.0, 3.0, 6.0, 10.0, 15.0]).gaps(1.5, 7.0) == [2.0, 3.0, 4.0]
 
 
 def test_a_rehearsal_does_not_judge() -> None:

@@ -81,6 +81,9 @@ class Row:
     def failed(self, why: str) -> Row:
         return dataclasses.replace(self, state=State.failed, why=why)
 
+    def not_run(self, why: str) -> Row:
+        return dataclasses.replace(self, state=State.open, why=why)
+
     @property
     def is_reached(self) -> bool | None:
         """Whether the target is; None where there is none, or nothing was measured."""

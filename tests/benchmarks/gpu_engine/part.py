@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 import random
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from tests.benchmarks.gpu.rows import Row
 from tests.benchmarks.gpu_engine.sizes import Sizes
 
-Found = tuple[list[Row], dict[str, Any]]
+# Rows that are answered, and all samples, by name: as soon as they are there, while their engines are still alive.
+Found = Generator[tuple[list[Row], dict[str, Any]]]
+
+_ANSWER_SECONDS = 300.0  # that an engine may take to start, or to answer
+_GRACE_SECONDS = 20.0  # that it may take beyond the end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,10 +25,11 @@ class Stage:
     """Where a part is measured.
 
     Attributes:
-        folder: for logs, with the model in it.
+        folder: for logs.
         cores: that an engine may compute on; none where a GPU does.
         in_one_process: engines start sooner so, and are slower.
         is_rehearsal: on the CPU, to see that it runs.
+        end: of the monotonic clock: no part, pair or repetition begins later.
     """
 
     sizes: Sizes
@@ -31,6 +38,14 @@ class Stage:
     cores: Sequence[int] = ()
     in_one_process: bool = False
     is_rehearsal: bool = False
+    end: float = math.inf
+
+    def goes_on(self) -> bool:
+        return time.monotonic() < self.end
+
+    def patience(self) -> float:
+        """Seconds that are waited for an engine."""
+        return max(1.0, min(_ANSWER_SECONDS, self.end + _GRACE_SECONDS - time.monotonic()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +53,7 @@ class Part:
     """
     Attributes:
         rows: what it measures.
-        measure: fills the rows in, and gives all samples, by name.
+        measure: answers the rows, some at a time; not all of them once the stage's time is over.
     """
 
     name: str

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.benchmarks import record
 from tests.benchmarks.gpu.report import not_measured
-from tests.benchmarks.gpu.rows import Row, State
+from tests.benchmarks.gpu.rows import Row
 from tests.benchmarks.gpu_engine.sizes import SCALES, Sizes
 from tests.benchmarks.tables import Table
 
@@ -60,8 +60,8 @@ def setup(sizes: Sizes, *, is_rehearsal: bool) -> str:
         f"{' and '.join(f'{scale:g}' for scale in SCALES)} of {sizes.trained:,} trained tokens, for throughput of "
         f"{sizes.throughput_trained:,}, where stock vLLM has the larger one for everybody. Crossings and reuse: "
         f"{sizes.repetitions} repetitions. Throughput: {sizes.pairs} pairs, both engines alive, one after the other, "
-        f"in changing order; decoding of {sizes.decode_tokens} tokens from prompts of 8, prompts of "
-        f"{sizes.prefill_tokens:,}, none of them cached."
+        f"in changing order, for {sizes.sample_seconds:g} s each or longer; decoding of {sizes.decode_tokens} tokens "
+        f"from prompts of 8, prompts of {sizes.prefill_tokens:,}, none of them cached."
     )
 
 
@@ -91,7 +91,7 @@ def write(
 
 def in_a_line(row: Row) -> str:
     """As it is told while others are measured."""
-    value = f"{row.value:.3f}" if row.value else row.state.value
+    value = row.state.value if row.value is None else f"{row.value:.3f}"
     target = f", {row.target}" if row.target else ""
-    why = f": {row.why}" if row.state in (State.failed, State.skipped) else ""
+    why = f": {row.why}" if row.why else ""
     return f"{row.name}, {row.quantity}: {value}{target}{why}"

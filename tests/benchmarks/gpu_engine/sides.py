@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,12 +12,16 @@ from posenc_runtime.kv.deployment import Deployment, OnCrossing
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.engine_args import engine_arguments
 from tests.benchmarks.engine_process import EngineFailed, EngineProcess
+from tests.benchmarks.gpu import output
 from tests.benchmarks.gpu.rows import Row, Target, at_least
 from tests.benchmarks.gpu_engine.part import Found, Part, Stage
 from tests.benchmarks.gpu_engine.sizes import SCALES, Sizes
 from tests.benchmarks.intervals import median_and_quartiles
 from tests.benchmarks.throughput import Invalid, Measured
 from tests.benchmarks.throughput import measure as measure_case
+from tests.benchmarks.two_engines import Case
+
+_IDLE_SECONDS = 3.0  # that are waited for the other engine to be idle: beside a GPU there are cores for both
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,41 +50,65 @@ class Match:
         return [Row(f"{case.name}, {self.how}", self.quantity, self.target) for case in sizes.cases]
 
     def measure(self, stage: Stage) -> Found:
-        sizes = stage.sizes
-        asked = self.engines(sizes, stage.is_rehearsal)
-        are_ours = asked[0][1] != "", asked[1][1] != ""
+        """Case by case. One that costs an engine its life fails alone: both are started again for what is left."""
+        left = list(zip(self.rows(stage.sizes), stage.sizes.cases, strict=True))
+        while left:
+            with self._started(stage, num_left=len(left)) as engines:
+                is_alive = True
+                while is_alive and left:
+                    row, case = left.pop(0)
+                    try:
+                        answers, samples = self._answer(stage, engines, row, case)
+                    except (Invalid, EngineFailed) as error:
+                        if not stage.goes_on():
+                            raise
+                        is_alive = isinstance(error, Invalid)
+                        output.tell(f"{row.name}: {error}")
+                        answers, samples = [row.failed(str(error).splitlines()[-1])], {}
+                    yield answers, samples
+                    if not stage.goes_on():
+                        return
+
+    @contextlib.contextmanager
+    def _started(self, stage: Stage, num_left: int) -> Iterator[tuple[EngineProcess, EngineProcess]]:
+        """Both engines, with logs of their own for each start."""
         engines = [
             EngineProcess(
                 stage.model,
                 arguments,
                 worker_cores=stage.cores,
                 plugins=plugins,
-                log=stage.folder / f"{self.name}-{number}.log",
+                log=stage.folder / f"{self.name}-{num_left}-left-{number}.log",
                 in_one_process=stage.in_one_process,
+                patience=stage.patience,
+                idle_patience=_IDLE_SECONDS,
             )
-            for number, (arguments, plugins) in enumerate(asked)
+            for number, (arguments, plugins) in enumerate(self.engines(stage.sizes, stage.is_rehearsal))
         ]
         with contextlib.ExitStack() as stack:
             with ThreadPoolExecutor() as pool:  # they start side by side
                 first, second = pool.map(stack.enter_context, engines)
-            try:
-                measured = [
-                    measure_case(
-                        *(case, first, second),
-                        are_ours=are_ours,
-                        pairs=sizes.pairs,
-                        warm_ups=1,
-                        seed=0,
-                        advance=lambda: None,
-                    )
-                    for case in sizes.cases
-                ]
-            except Invalid as error:
-                raise EngineFailed(str(error)) from error
-        filled = [
-            row.measured(one.ratio, remark=_speeds(one)) for row, one in zip(self.rows(sizes), measured, strict=True)
-        ]
-        return filled, {"cases": [one.to_json() for one in measured]}
+            yield first, second
+
+    def _answer(
+        self, stage: Stage, engines: tuple[EngineProcess, EngineProcess], row: Row, case: Case
+    ) -> tuple[list[Row], dict[str, Any]]:
+        """Nothing when there was no time for a pair."""
+        sizes = stage.sizes
+        (_, first_plugins), (_, second_plugins) = self.engines(sizes, stage.is_rehearsal)
+        measured = measure_case(
+            *(case, *engines),
+            are_ours=(first_plugins != "", second_plugins != ""),
+            pairs=sizes.pairs,
+            warm_ups=1,
+            seed=0,
+            advance=lambda: None,
+            sample_seconds=sizes.sample_seconds,
+            goes_on=stage.goes_on,
+        )
+        if not measured.ours:
+            return [], {}
+        return [row.measured(measured.ratio, remark=_remark(measured, sizes))], {case.name: measured.to_json()}
 
 
 def our_arguments(sizes: Sizes, on_crossing: OnCrossing, attention: AttentionChoice | None = None) -> dict[str, Any]:
@@ -111,9 +139,10 @@ def stock_arguments(sizes: Sizes) -> dict[str, Any]:
     }
 
 
-def _speeds(one: Measured) -> str:
+def _remark(one: Measured, sizes: Sizes) -> str:
     ours, stock = median_and_quartiles(one.ours).value, median_and_quartiles(one.stock).value
-    return f"{ours:,.0f} and {stock:,.0f} tokens/s"
+    pairs = "" if len(one.ours) == sizes.pairs else f", {len(one.ours)} of {sizes.pairs} pairs"
+    return f"{ours:,.0f} and {stock:,.0f} tokens/s{pairs}"
 
 
 def _over_stock(on_crossing: OnCrossing) -> Callable[[Sizes, bool], Any]:

@@ -21,14 +21,18 @@ class Sizes:
         budget: cached tokens that are re-rotated before a step.
         before: tokens that a request says before it crosses, and
         after: after it.
+        window: of those before, and as many of those after: what the others notice is looked at meanwhile. So few that
+            one slow step is more than a hundredth of the steps.
         others: requests that decode meanwhile, each of so many tokens at first:
         others_tokens: of the prompt.
         repetitions: of a crossing and of a reuse, besides one that warms up.
         pairs: of throughput, besides one that warms up.
+        sample_seconds: that a side of a pair takes at least.
         batches, decode_tokens, prefill_tokens: of throughput.
         throughput_trained: tokens; its requests are all shorter.
         step_tokens: at most in one step.
         engine: further arguments of every engine.
+        crossing_engine: and of those whose requests cross.
     """
 
     model: dict[str, Any]
@@ -37,16 +41,19 @@ class Sizes:
     budget: int
     before: int
     after: int
+    window: int
     others: int
     others_tokens: int
     repetitions: int
     pairs: int
+    sample_seconds: float
     batches: tuple[int, ...]
     decode_tokens: int
     prefill_tokens: int
     throughput_trained: int
     step_tokens: int
     engine: dict[str, Any]
+    crossing_engine: dict[str, Any]
 
     @property
     def longest(self) -> int:
@@ -82,7 +89,7 @@ class Sizes:
     def crossing_arguments(self) -> dict[str, Any]:
         """Engine arguments with room for a long request twice, for the others, and for what stays cached."""
         tokens = 3 * self.longest + self.others * (self.others_tokens + self.others_new)
-        return self._arguments(self.others + 1, tokens)
+        return self._arguments(self.others + 1, tokens) | self.crossing_engine
 
     @property
     def throughput_arguments(self) -> dict[str, Any]:
@@ -138,16 +145,21 @@ H200 = Sizes(
     budget=32768,
     before=24,
     after=200,
+    window=20,
     others=8,
     others_tokens=1024,
     repetitions=5,
     pairs=7,
+    sample_seconds=1.0,
     batches=(1, 32, 128),
     decode_tokens=256,
     prefill_tokens=1024,
     throughput_trained=8192,
     step_tokens=8192,
     engine={"block_size": 32, "gpu_memory_utilization": 0.4},
+    # Decoding of all of them at once, and the 80 tokens behind a reused prefix: by default graphs end at twice the
+    # number of requests.
+    crossing_engine={"cudagraph_capture_sizes": [1, 2, 4, 8, 9, *range(16, 97, 8)]},
 )
 TINY = Sizes(
     model=_LLAMA
@@ -166,14 +178,17 @@ TINY = Sizes(
     budget=2048,
     before=24,
     after=100,
+    window=20,
     others=2,
     others_tokens=16,
     repetitions=1,
     pairs=1,
+    sample_seconds=0.05,
     batches=(1, 2),
     decode_tokens=8,
     prefill_tokens=64,
     throughput_trained=512,
     step_tokens=512,
     engine={"block_size": 32, "enforce_eager": True},
+    crossing_engine={},
 )

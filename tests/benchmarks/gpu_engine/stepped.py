@@ -44,41 +44,44 @@ def measure(stage: Stage) -> Found:
         worker_cores=stage.cores,
         plugins="posenc",
         log=stage.folder / "stepped.log",
+        patience=stage.patience,
         worker="tests.benchmarks.stepping_worker",
         in_one_process=True,
     ) as engine:
-        crossed = _cross(engine, sizes)
-        pairs = _reuse(engine, sizes)
-    usual = statistics.median(crossed.usual)
-    waits = [1000 * sum(window) for window in crossed.crossing]
-    worst, wait, reuse = rows(sizes)
-    budget = f"{sizes.budget:,} tokens are re-rotated before a step"
-    measured = [
-        worst.measured(
-            median_and_quartiles(crossed.worst_steps),
-            remark=f"the median step takes {1000 * usual:.2f} ms, with {sizes.others} others; {budget}",
-        ),
-        wait.measured(median_and_quartiles(waits)),
-        reuse.measured(
-            median_and_quartiles([prefilled / reused for prefilled, reused in pairs]),
-            remark=f"{1000 * statistics.median(prefilled for prefilled, _ in pairs):,.0f} ms prefilled, "
-            f"{1000 * statistics.median(reused for _, reused in pairs):,.1f} ms reused, with {sizes.asked} tokens "
-            f"behind the prefix; {budget}",
-        ),
-    ]
-    samples = {
-        "usual_seconds": crossed.usual,
-        "crossing_seconds": crossed.crossing,
-        "first_token_seconds": [{"prefilled": prefilled, "reused": reused} for prefilled, reused in pairs],
-    }
-    return measured, samples
+        worst, wait, reuse = rows(sizes)
+        budget = f"{sizes.budget:,} tokens are re-rotated before a step"
+        crossed = _cross(engine, stage)
+        if crossed.crossing:
+            usual = statistics.median(crossed.usual)
+            remark = f"the median step takes {1000 * usual:.2f} ms, with {sizes.others} others; {budget}"
+            waits = [1000 * sum(window) for window in crossed.crossing]
+            yield (
+                [
+                    worst.measured(median_and_quartiles(crossed.worst_steps), remark=remark),
+                    wait.measured(median_and_quartiles(waits)),
+                ],
+                {"usual_seconds": crossed.usual, "crossing_seconds": crossed.crossing},
+            )
+        pairs = _reuse(engine, stage)
+        if pairs:
+            ratio = median_and_quartiles([prefilled / reused for prefilled, reused in pairs])
+            remark = (
+                f"{1000 * statistics.median(prefilled for prefilled, _ in pairs):,.0f} ms prefilled, "
+                f"{1000 * statistics.median(reused for _, reused in pairs):,.1f} ms reused, with {sizes.asked} tokens "
+                f"behind the prefix; {budget}"
+            )
+            samples = [{"prefilled": prefilled, "reused": reused} for prefilled, reused in pairs]
+            yield [reuse.measured(ratio, remark=remark)], {"first_token_seconds": samples}
 
 
-def _cross(engine: EngineProcess, sizes: Sizes) -> Crossed:
+def _cross(engine: EngineProcess, stage: Stage) -> Crossed:
+    sizes = stage.sizes
     assert sizes.before == BEFORE, "the steps of a crossing are told by the tokens before it"
     crossed = Crossed(Crossing(sizes.trained, sizes.budget, keeps_prefix=True))
     long = tokens(sizes, sizes.trained - BEFORE, "long")
     for repetition in range(sizes.repetitions + 1):
+        if not stage.goes_on():
+            break
         others = [tokens(sizes, sizes.others_tokens, f"{repetition}:{number}") for number in range(sizes.others)]
         answer = engine.ask({"others": others, "long": long, "new_tokens": BEFORE + sizes.after})
         if [crossing["at"] for crossing in answer["posenc"]["crossings"]] != [sizes.trained]:
@@ -88,10 +91,12 @@ def _cross(engine: EngineProcess, sizes: Sizes) -> Crossed:
     return crossed
 
 
-def _reuse(engine: EngineProcess, sizes: Sizes) -> list[tuple[float, float]]:
+def _reuse(engine: EngineProcess, stage: Stage) -> list[tuple[float, float]]:
     """Seconds to the first token, prefilled and reused, pair by pair."""
-    pairs = []
+    sizes, pairs = stage.sizes, []
     for repetition in range(sizes.repetitions + 1):
+        if not stage.goes_on():
+            break
         document = tokens(sizes, sizes.reused, f"document {repetition}")
         question = tokens(sizes, sizes.asked, f"question {repetition}")
         fresh = tokens(sizes, sizes.reused + sizes.asked, f"fresh {repetition}")
