@@ -188,7 +188,7 @@ def _reuse(model: pathlib.Path, folder: pathlib.Path, repetitions: int, advance:
         for prefix_reuse in get_args(PrefixReuse)
     )
     with (
-        _engine(model, folder / "exact.log", exact, async_scheduling=False) as first,
+        _engine(model, folder / "exact.log", exact) as first,
         _engine(model, folder / "rerotate.log", rerotate) as second,
     ):
         for repetition in range(repetitions):
