@@ -19,9 +19,18 @@ from posenc_runtime.kernels import chunks
 from posenc_runtime.kernels.attention_launch import cache_strides, in_base_2, layout, query_strides
 from posenc_runtime.kernels.chunks import Partials, chunk_size, merge, store_partial
 from posenc_runtime.kernels.cope import Cope
-from posenc_runtime.kernels.cope_tile import count_keys, gate, position_logits, store_position_logits
+from posenc_runtime.kernels.cope_tile import (
+    count_keys,
+    gate,
+    is_saturated,
+    position,
+    position_logits,
+    store_position_logits,
+)
 from posenc_runtime.kernels.paged import PagedBatch
-from posenc_runtime.kernels.paged_tiles import attend, dot, load_queries, load_rows, offsets_of_keys
+from posenc_runtime.kernels.paged_tiles import dot, load_queries, load_rows, offsets_of_keys
+
+GATED_TILES = 4  # after so many, a program looks whether older keys all stand at the last position
 
 
 @triton.jit(do_not_specialize=["num_kv_heads", "room", "scale", "qe_scale"])
@@ -30,7 +39,7 @@ def _score_kernel(  # type: ignore[no-untyped-def]
     p_keys,
     p_pos_emb,
     p_scores,  # float32 [num_requests * num_heads, stride_scores], base 2
-    p_gate_sums,  # float32 [num_requests * num_heads, room]
+    p_gate_sums,  # int64 [num_requests * num_heads, room], see cope_tile
     p_position_logits,  # float32 [num_requests * num_heads, NPOS], base 2
     p_query_start_loc,
     p_seq_lens,
@@ -76,7 +85,7 @@ def _score_kernel(  # type: ignore[no-untyped-def]
         store_position_logits(p_position_logits + o_row * NPOS, m_row, b_query, p_pos_emb, qe_scale, NPOS, HEAD_DIM, BD)
     p_table_row = p_block_table + i_request.to(tl.int64) * stride_table
     p_keys += i_kv_head.to(tl.int64) * stride_key_head
-    b_gate_sum = tl.zeros([BM], tl.float32)
+    b_gate_sum = tl.zeros([BM], tl.int64)
     for first in range(begin, end, TILE):
         o_key = first + tl.arange(0, TILE)
         m_key = o_key < end
@@ -86,8 +95,36 @@ def _score_kernel(  # type: ignore[no-untyped-def]
         b_scores = dot(b_query, tl.trans(b_keys)) * scale  # [BM, TILE]
         p_score = p_scores + o_row[:, None] * stride_scores + o_key[None, :]
         tl.store(p_score, b_scores, mask=m_row[:, None] & m_key[None, :])
-        b_gate_sum += tl.sum(gate(b_scores, m_key[None, :]), 1)
+        b_gates = gate(b_scores, m_key[None, :])
+        b_gate_sum += tl.sum(b_gates, 1)
     tl.store(p_gate_sums + o_row * room + i_chunk, b_gate_sum, mask=m_row)
+
+
+@triton.jit
+def repeated(b_rows, BM: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Rows ``[BR, N]`` again and again, ``[BM, N]``."""
+    BR: tl.constexpr = b_rows.shape[0]
+    N: tl.constexpr = b_rows.shape[1]
+    return tl.reshape(tl.broadcast_to(b_rows[None, :, :], [BM // BR, BR, N]), [BM, N])
+
+
+@triton.jit
+def attend_by_few(b_scores, b_values, b_acc, b_max, b_sum):  # type: ignore[no-untyped-def]
+    """As ``paged_tiles.attend``, of rows that are fewer than a product on tensor cores has.
+
+    A product takes 16 rows where a group may have 4 heads. Rows are repeated for it, and all before is done once.
+
+    Args:
+        b_scores: ``[BR, BN]``; b_max, b_sum: ``[BR]``.
+        b_acc: ``[BM, BD]``, BM a multiple of BR.
+    """
+    BM: tl.constexpr = b_acc.shape[0]
+    b_new_max = tl.maximum(b_max, tl.max(b_scores, 1))
+    b_decay = tl.exp2(b_max - b_new_max)
+    b_weights = tl.exp2(b_scores - b_new_max[:, None])
+    b_acc = b_acc * repeated(b_decay[:, None], BM)
+    b_acc = dot(repeated(b_weights.to(b_values.dtype), BM), b_values, b_acc)
+    return b_acc, b_new_max, b_sum * b_decay + tl.sum(b_weights, 1)
 
 
 @triton.jit(do_not_specialize=["num_kv_heads", "room"])
@@ -117,7 +154,9 @@ def _value_kernel(  # type: ignore[no-untyped-def]
     MAX_CHUNKS: tl.constexpr,
     MIN_CHUNK: tl.constexpr,
     TILE: tl.constexpr,
-    BM: tl.constexpr,  # at least GROUP
+    GATED_TILES: tl.constexpr,
+    BR: tl.constexpr,  # at least GROUP
+    BM: tl.constexpr,  # a multiple of BR
     BD: tl.constexpr,
 ):
     i_pair = tl.program_id(0)
@@ -130,44 +169,60 @@ def _value_kernel(  # type: ignore[no-untyped-def]
     end = tl.minimum(begin + size, seq_len)
     if (tl.load(p_query_start_loc + i_request + 1) - query != 1) | (begin >= end):
         return
-    o_row = tl.arange(0, BM)
+    o_row = tl.arange(0, BR)
     m_row = o_row < GROUP
     o_row = (i_pair * GROUP + o_row).to(tl.int64)
     o_chunk = tl.arange(0, MAX_CHUNKS)
     m_newer = (o_chunk > i_chunk) & (o_chunk < tl.cdiv(seq_len, size))
     p_newer = p_gate_sums + o_row[:, None] * room + o_chunk[None, :]
-    b_newer = tl.sum(tl.load(p_newer, mask=m_row[:, None] & m_newer[None, :], other=0.0), 1)
-    was_saturated = tl.min(tl.where(m_row, b_newer, NPOS), 0) >= NPOS - 1
-    num_saturated = seq_len * 0
+    b_newer = tl.sum(tl.load(p_newer, mask=m_row[:, None] & m_newer[None, :], other=0), 1)
+    b_newer = tl.where(m_row, b_newer, position(NPOS))  # rows that do not count hold no other row back
+    p_row = p_scores + o_row * stride_scores
+    p_logits = p_position_logits + o_row * NPOS
+    was_saturated = is_saturated(b_newer, NPOS)
     p_table_row = p_block_table + i_request.to(tl.int64) * stride_table
     p_values += (i_pair % num_kv_heads).to(tl.int64) * stride_value_head
     b_acc = tl.zeros([BM, BD], tl.float32)
-    b_max = tl.full([BM], -float("inf"), tl.float32)
-    b_sum = tl.zeros([BM], tl.float32)
+    b_max = tl.full([BR], -float("inf"), tl.float32)
+    b_sum = tl.zeros([BR], tl.float32)
+    # Tiles that are left, the oldest. A loop that asked after each whether to go on would not load ahead.
     num_tiles = tl.cdiv(end - begin, TILE)
+    is_gated = not was_saturated
+    while is_gated:
+        num_gated = tl.minimum(GATED_TILES, num_tiles)
+        for i_tile in range(0, num_gated):
+            o_key = begin + (num_tiles - 1 - i_tile) * TILE + tl.arange(0, TILE)
+            m_key = o_key < end
+            m_score = m_row[:, None] & m_key[None, :]
+            b_scores = tl.load(p_row[:, None] + o_key[None, :], mask=m_score, other=0.0)
+            b_block = tl.load(p_table_row + o_key // BLOCK_SIZE, mask=m_key, other=0)
+            o_value = offsets_of_keys(b_block, o_key, stride_value_block, stride_value_token, BLOCK_SIZE)
+            b_values = load_rows(p_values + o_value, m_key, HEAD_DIM, BD)
+            b_gates = gate(b_scores, m_key[None, :])
+            b_scores += position_logits(b_gates, b_newer, p_logits, m_score, NPOS)
+            b_newer += tl.sum(b_gates, 1)
+            b_scores = tl.where(m_key[None, :], b_scores, -float("inf"))
+            b_acc, b_max, b_sum = attend_by_few(b_scores, b_values, b_acc, b_max, b_sum)
+        num_tiles -= num_gated
+        is_gated = (num_tiles > 0) & (not is_saturated(b_newer, NPOS))
+    b_last_logit = tl.load(p_logits + NPOS - 1, mask=m_row, other=0.0)
     for i_tile in range(0, num_tiles):
-        first = begin + (num_tiles - 1 - i_tile) * TILE
-        o_key = first + tl.arange(0, TILE)
-        m_key = o_key < end
-        m_score = m_row[:, None] & m_key[None, :]
-        p_score = p_scores + o_row[:, None] * stride_scores + o_key[None, :]
-        b_scores = tl.load(p_score, mask=m_score, other=0.0)
-        b_gates = gate(b_scores, m_key[None, :])
-        b_scores += position_logits(b_gates, b_newer, p_position_logits + o_row * NPOS, m_score, NPOS)
-        b_newer += tl.sum(b_gates, 1)
-        if p_counts is not None:
-            is_saturated = tl.min(tl.where(m_row, b_newer, NPOS), 0) >= NPOS - 1
-            num_saturated = tl.maximum(num_saturated, tl.where(is_saturated, first, 0))
-        b_scores = tl.where(m_key[None, :], b_scores, -float("inf"))
-        b_block = tl.load(p_table_row + o_key // BLOCK_SIZE, mask=m_key, other=0)
+        o_key = begin + i_tile * TILE + tl.arange(0, TILE)
+        m_key = o_key >= begin
+        b_scores = tl.load(p_row[:, None] + o_key[None, :], mask=m_row[:, None], other=0.0) + b_last_logit[:, None]
+        b_block = tl.load(p_table_row + o_key // BLOCK_SIZE)
         o_value = offsets_of_keys(b_block, o_key, stride_value_block, stride_value_token, BLOCK_SIZE)
         b_values = load_rows(p_values + o_value, m_key, HEAD_DIM, BD)
-        b_acc, b_max, b_sum = attend(b_scores, b_values, b_acc, b_max, b_sum)
+        b_acc, b_max, b_sum = attend_by_few(b_scores, b_values, b_acc, b_max, b_sum)
     if p_counts is not None:
         # One program counts for all chunks: that in which the last position is reached, or the last to get there.
-        is_saturated = tl.min(tl.where(m_row, b_newer, NPOS), 0) >= NPOS - 1
-        if (not was_saturated) & (is_saturated | (i_chunk == 0)):
-            count_keys(p_counts, seq_len, num_saturated)
+        has_saturated = is_saturated(b_newer, NPOS)
+        if (not was_saturated) & (has_saturated | (i_chunk == 0)):
+            count_keys(p_counts, seq_len, tl.where(has_saturated, begin + num_tiles * TILE, 0))
+    o_row = tl.arange(0, BM)
+    m_row = o_row < GROUP
+    o_row = (i_pair * GROUP + o_row).to(tl.int64)
+    b_max, b_sum = tl.reshape(repeated(b_max[:, None], BM), [BM]), tl.reshape(repeated(b_sum[:, None], BM), [BM])
     store_partial(b_acc, b_max, b_sum, p_acc, p_maxima, p_sums, o_row, m_row, i_chunk, room, HEAD_DIM, BD)
 
 
@@ -186,10 +241,10 @@ def decode(
     partials = Partials.empty(query, batch)
     rows, npos = len(batch) * query.shape[1], cope.pos_emb.shape[1]
     stride_scores = triton.cdiv(batch.max_seq_len, 16) * 16  # so that a row begins where wide accesses may
-    scores, gate_sums, position_logits = (
-        torch.empty(rows, columns, dtype=torch.float32, device=query.device)
-        for columns in (stride_scores, chunks.room(batch), npos)
+    scores, position_logits = (
+        torch.empty(rows, columns, dtype=torch.float32, device=query.device) for columns in (stride_scores, npos)
     )
+    gate_sums = torch.empty(rows, chunks.room(batch), dtype=torch.int64, device=query.device)
     of_chunks: dict[str, Any] = {"p_scores": scores, "p_gate_sums": gate_sums, "p_position_logits": position_logits}
     of_chunks |= layout(query, key_cache, batch) | chunks.sizes()
     of_chunks |= {
@@ -212,6 +267,8 @@ def decode(
     )
     _value_kernel[grid](
         p_values=value_cache,
+        GATED_TILES=GATED_TILES,
+        BR=triton.next_power_of_2(query.shape[1] // num_kv_heads),
         p_counts=counts,
         **cache_strides("value", value_cache),
         **(of_chunks | partials.arguments()),

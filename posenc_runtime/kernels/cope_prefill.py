@@ -14,7 +14,14 @@ from torch import Tensor
 
 from posenc_runtime.kernels.attention_launch import cache_strides, in_base_2, is_wide, layout, query_strides
 from posenc_runtime.kernels.cope import Cope
-from posenc_runtime.kernels.cope_tile import count_keys, gate, position_logits, store_position_logits
+from posenc_runtime.kernels.cope_tile import (
+    count_keys,
+    gate,
+    is_saturated,
+    position,
+    position_logits,
+    store_position_logits,
+)
 from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.paged_tiles import (
     attend,
@@ -98,7 +105,7 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
         b_acc = tl.zeros([BM, BD], tl.float32)
         b_max = tl.full([BM], _LOWEST, tl.float32)
         b_sum = tl.zeros([BM], tl.float32)
-        b_newer = tl.where(m_row, 0.0, NPOS)  # rows that do not count hold no other row back
+        b_newer = tl.where(m_row, 0, position(NPOS))  # rows that do not count hold no other row back
         end = (last_position // BG + 1) * BG  # of the keys that are left
         is_gated = end > 0
         while is_gated:
@@ -110,14 +117,15 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
             b_scores = dot(b_query, tl.trans(b_keys)) * scale  # [BM, BG]
             m_score = o_key[None, :] <= b_position[:, None]
             b_gates = gate(b_scores, m_score)
-            b_scores += position_logits(b_gates, b_newer, p_logits, m_score & m_row[:, None], NPOS)
+            m_logit = m_score & m_row[:, None]
+            b_scores += position_logits(b_gates, b_newer, p_logits, m_logit, NPOS)
             b_newer += tl.sum(b_gates, 1)
             b_scores = tl.where(m_score, b_scores, -float("inf"))
             o_row = offsets_of_keys(b_block, o_key, stride_value_block, stride_value_token, BLOCK_SIZE)
             b_values = load_rows(p_head_values + o_row, m_key, HEAD_DIM, BD)
             b_acc, b_max, b_sum = attend(b_scores, b_values, b_acc, b_max, b_sum)
             end -= BG
-            is_gated = (end > 0) & ((tl.min(b_newer, 0) < NPOS - 1) | (end % BN != 0))
+            is_gated = (end > 0) & ((not is_saturated(b_newer, NPOS)) | (end % BN != 0))
 
         if p_counts is not None:
             count_keys(p_counts, last_position + 1, end)

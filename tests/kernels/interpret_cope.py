@@ -9,7 +9,7 @@ import json
 
 import torch
 
-from posenc_runtime.kernels import chunks, cope_prefill
+from posenc_runtime.kernels import chunks, cope_decode, cope_prefill
 from posenc_runtime.kernels.cope_attention import cope_attention
 from tests.kernels import interpreted_bfloat16
 from tests.kernels.attention_cases import COPE_CASES, Case, Tensors
@@ -21,6 +21,7 @@ TILE = 16
 def main() -> None:
     interpreted_bfloat16.mend()
     chunks.TILE, chunks.MIN_CHUNK, chunks.MAX_CHUNKS = TILE, 32, 4
+    cope_decode.GATED_TILES = 2
     cope_prefill.ROWS, cope_prefill.GATED_TILE, cope_prefill.TILE = 32, 8, TILE
     cope_prefill.PROGRAMS, cope_prefill.POSITION_LOGITS = 3, 0  # so that one launch does not take them all
     print(json.dumps({name: faults(case) for name, case in COPE_CASES.items()}))
@@ -42,7 +43,7 @@ def faults(case: Case) -> list[str]:
 
 
 def miscounted(tensors: Tensors, gated: int, saturated: int) -> list[str]:
-    """A walk learns after a whole tile that all of its rows are saturated, and goes on to where a plain one begins."""
+    """A walk learns after one or two tiles that all of its rows are saturated, and goes on to where a plain one begins."""
     case, begin, totals = tensors.case, 0, torch.zeros(3, dtype=torch.int64)
     for (_, own), keys in zip(case.requests, tensors.keys, strict=True):
         step = 1 if own == 1 else cope_prefill.ROWS * case.num_kv_heads // case.num_heads
