@@ -13,7 +13,7 @@ from posenc_runtime.kernels.paged import PagedBatch
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _MOST_HEADS = 32  # of a group: a tile holds all of them for one query at least
-_NARROW_BYTES = 256  # of a key or value; twice as many registers and as much shared memory are not there
+_NARROW_BYTES, _MOST_BYTES = 256, 1024  # of a key or value
 
 
 def check(query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: PagedBatch, out: Tensor) -> None:
@@ -21,7 +21,7 @@ def check(query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: PagedBat
 
     Raises:
         ValueError: when data types differ or are not floating point of 2 or 4 bytes, when heads do not divide into
-            groups or those are too large, when rows are not contiguous, or when the batch's tensors are not int32.
+            groups, when those or heads are too large, when rows are not contiguous, or when the batch's tensors are not int32.
     """
     if query.dtype not in _DTYPES or {key_cache.dtype, value_cache.dtype} != {query.dtype}:
         raise ValueError(
@@ -34,6 +34,11 @@ def check(query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: PagedBat
         raise ValueError(
             f"a KV head must have at most {_MOST_HEADS} query heads, got {query.shape[1] // key_cache.shape[1]}"
         )
+    if _row_bytes(query) > _MOST_BYTES:
+        raise ValueError(
+            f"heads must take at most {_MOST_BYTES} bytes, got {query.shape[2]} of {query.dtype}, which tiles round up "
+            f"to {_row_bytes(query)} bytes"
+        )
     if any(tensor.stride(-1) != 1 for tensor in (query, key_cache, value_cache, out, batch.block_table)):
         raise ValueError("the last stride must be 1 for queries, keys, values, outputs and the block table")
     of_requests = (batch.block_table, batch.query_start_loc, batch.seq_lens)
@@ -41,9 +46,14 @@ def check(query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: PagedBat
         raise ValueError(f"the batch must be of int32, got {[tensor.dtype for tensor in of_requests]}")
 
 
-def is_wide(query: Tensor) -> bool:
-    """Whether heads take more than half of the room that tiles are made for, so that tiles must be smaller."""
-    return bool(triton.next_power_of_2(query.shape[2]) * query.element_size() > _NARROW_BYTES)
+def width(query: Tensor) -> int:
+    """By how much tiles are divided: what they take of registers and shared memory grows with the heads' rows."""
+    return max(1, _row_bytes(query) // _NARROW_BYTES)
+
+
+def _row_bytes(query: Tensor) -> int:
+    """Of a head in a tile."""
+    return max(16, triton.next_power_of_2(query.shape[2])) * query.element_size()
 
 
 def layout(query: Tensor, cache: Tensor, batch: PagedBatch) -> dict[str, Any]:

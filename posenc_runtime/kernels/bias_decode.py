@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from posenc_runtime.kernels import chunks
-from posenc_runtime.kernels.attention_launch import in_base_2, is_wide
+from posenc_runtime.kernels.attention_launch import in_base_2, width
 from posenc_runtime.kernels.bias_forms import load_form
 from posenc_runtime.kernels.bias_tile import attend_with_bias
 from posenc_runtime.kernels.chunks import Partials, chunk_size, merge, store_partial
@@ -159,7 +159,7 @@ def decode(
         num_kv_heads=num_kv_heads,
         scale=in_base_2(scale),
         BM=max(16, triton.next_power_of_2(arguments["GROUP"])),
-        num_warps=8 if is_wide(query) else 4,
+        num_warps=8 if width(query) > 1 else 4,
         **arguments,
         **of_plan,
         **partials.arguments(),

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from posenc_runtime.kernels.attention_launch import in_base_2, is_wide
+from posenc_runtime.kernels.attention_launch import in_base_2, width
 from posenc_runtime.kernels.bias_forms import load_form
 from posenc_runtime.kernels.bias_tile import attend_with_bias
 from posenc_runtime.kernels.paged import PagedBatch
@@ -23,7 +23,7 @@ from posenc_runtime.kernels.paged_tiles import (
 from posenc_runtime.kernels.window import Window
 from posenc_runtime.kernels.window_plan import Plan, count_blocks, first_keys, window_arguments
 
-ROWS = 128  # of a tile: queries times heads of a group; half of them where heads are wide
+ROWS = 128  # of a tile: queries times heads of a group; fewer of them where heads are wide
 TILE = 64  # keys, likewise
 
 
@@ -161,7 +161,7 @@ def prefill(
     of_window: dict[str, Any] = {"p_counts": None, "log_tolerance": 0.0, "ROUNDING": 0.0, "p_largest_norms": None}
     if window is not None and found is not None:
         of_window = window_arguments(window) | {"p_largest_norms": found.largest_norms}
-    rows, keys = (ROWS // 2, TILE // 2) if is_wide(query) else (ROWS, TILE)
+    rows, keys = ROWS // width(query), TILE // width(query)
     queries = rows // arguments["GROUP"]
     _prefill_kernel[(query.shape[0] // queries + len(batch), num_kv_heads)](
         p_query=query,

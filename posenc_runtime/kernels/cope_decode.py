@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from posenc_runtime.kernels import chunks
-from posenc_runtime.kernels.attention_launch import cache_strides, in_base_2, layout, query_strides
+from posenc_runtime.kernels.attention_launch import cache_strides, in_base_2, layout, query_strides, width
 from posenc_runtime.kernels.chunks import Partials, chunk_size, merge, store_partial
 from posenc_runtime.kernels.cope import Cope
 from posenc_runtime.kernels.cope_tile import (
@@ -252,6 +252,7 @@ def decode(
         "room": gate_sums.shape[1],
         "stride_scores": stride_scores,
         "NPOS": npos,
+        "num_warps": 8 if width(query) > 1 else 4,
         "BM": max(16, triton.next_power_of_2(query.shape[1] // num_kv_heads)),
     }
     grid = (len(batch) * num_kv_heads, gate_sums.shape[1])

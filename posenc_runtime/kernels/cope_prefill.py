@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from posenc_runtime.kernels.attention_launch import cache_strides, in_base_2, is_wide, layout, query_strides
+from posenc_runtime.kernels.attention_launch import cache_strides, in_base_2, layout, query_strides, width
 from posenc_runtime.kernels.cope import Cope
 from posenc_runtime.kernels.cope_tile import (
     count_keys,
@@ -34,9 +34,9 @@ from posenc_runtime.kernels.paged_tiles import (
     store_rows,
 )
 
-ROWS = 64  # of a tile: queries times heads of a group
+ROWS = 64  # of a tile: queries times heads of a group; half of them where heads are at their widest
 GATED_TILE = 16  # keys; positions take registers, and two programs are to share a multiprocessor's
-TILE = 64  # keys of plain attention, half of them where heads are wide; a multiple of GATED_TILE
+TILE = 64  # keys of plain attention, fewer of them where heads are wide; a multiple of GATED_TILE
 POSITION_LOGITS = 2**24  # that one launch has room for: 64 MiB, the tiles of 8,192 tokens by 32 heads at 64 positions
 PROGRAMS = 264  # that a launch has at least, if there is work: two for each multiprocessor of an H100
 _LOWEST = tl.constexpr(-1e30)  # below every logit; unlike minus infinity, a row without a key yet may start from it
@@ -156,12 +156,12 @@ def prefill(
 ) -> None:
     """Write the outputs of all requests with more than one query."""
     num_kv_heads, npos = key_cache.shape[1], cope.pos_emb.shape[1]
-    queries = ROWS // (query.shape[1] // num_kv_heads)
-    keys, num_warps = (TILE // 2, 8) if is_wide(query) else (TILE, 4)
+    rows = ROWS // 2 if width(query) > 2 else ROWS
+    queries = rows // (query.shape[1] // num_kv_heads)
     num_tiles = query.shape[0] // queries + len(batch)
     num_programs = num_tiles * num_kv_heads
-    most = min(num_programs, max(PROGRAMS, POSITION_LOGITS // (ROWS * npos)))
-    position_logits = torch.empty(most, ROWS, npos, dtype=torch.float32, device=query.device)
+    most = min(num_programs, max(PROGRAMS, POSITION_LOGITS // (rows * npos)))
+    position_logits = torch.empty(most, rows, npos, dtype=torch.float32, device=query.device)
     for first_program in range(0, num_programs, most):
         _prefill_kernel[(min(most, num_programs - first_program),)](
             p_query=query,
@@ -180,11 +180,11 @@ def prefill(
             stride_out_token=out.stride(0),
             stride_out_head=out.stride(1),
             NPOS=npos,
-            BM=ROWS,
+            BM=rows,
             BQ=queries,
             BG=GATED_TILE,
-            BN=keys,
-            num_warps=num_warps,
+            BN=TILE // width(query),
+            num_warps=8 if width(query) > 1 else 4,
             **layout(query, key_cache, batch),
             **query_strides(query),
             **cache_strides("key", key_cache),

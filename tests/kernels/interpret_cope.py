@@ -43,7 +43,7 @@ def faults(case: Case) -> list[str]:
 
 
 def miscounted(tensors: Tensors, gated: int, saturated: int) -> list[str]:
-    """A walk learns after one or two tiles that all of its rows are saturated, and goes on to where a plain one begins."""
+    """A walk learns after a tile or two that all of its rows are saturated, and goes on to where a plain one begins."""
     case, begin, totals = tensors.case, 0, torch.zeros(3, dtype=torch.int64)
     for (_, own), keys in zip(case.requests, tensors.keys, strict=True):
         step = 1 if own == 1 else cope_prefill.ROWS * case.num_kv_heads // case.num_heads
