@@ -21,7 +21,8 @@ def check(query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: PagedBat
 
     Raises:
         ValueError: when data types differ or are not floating point of 2 or 4 bytes, when heads do not divide into
-            groups, when those or heads are too large, when rows are not contiguous, or when the batch's tensors are not int32.
+            groups, when those or heads are too large, when rows are not contiguous, or when the batch's tensors are
+            not int32.
     """
     if query.dtype not in _DTYPES or {key_cache.dtype, value_cache.dtype} != {query.dtype}:
         raise ValueError(

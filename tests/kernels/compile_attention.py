@@ -39,12 +39,10 @@ def biased(
     bias_attention(query, keys, values, batch(), form, head_dim**-0.5, torch.empty_like(query), keep)
 
 
-def contextual(npos: int) -> None:
-    query, keys, values = tensors(32, 8, 128, torch.bfloat16)
-    cope = Cope(torch.zeros(128, npos, dtype=torch.bfloat16), 1.0)
-    cope_attention(
-        query, keys, values, batch(), cope, 128**-0.5, torch.empty_like(query), torch.zeros(2, dtype=torch.int64)
-    )
+def contextual(npos: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype = torch.bfloat16) -> None:
+    query, keys, values = tensors(32, num_kv_heads, head_dim, dtype)
+    cope, counts = Cope(torch.zeros(head_dim, npos, dtype=dtype), 1.0), torch.zeros(2, dtype=torch.int64)
+    cope_attention(query, keys, values, batch(), cope, head_dim**-0.5, torch.empty_like(query), counts)
 
 
 def recorded() -> None:
@@ -79,7 +77,7 @@ LAUNCHED: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     "log": (lambda: biased(Log(HEADS, HEADS), 8, 128, window=True), ("decode",)),
     "table": (lambda: biased(Table(torch.zeros(32, 129)), 8, 128), ("decode",)),
     "float32": (lambda: biased(Flat(32), 8, 128, dtype=torch.float32), ("decode",)),
-    "cope-64": (lambda: contextual(64), ("cope-prefill", "cope-scores", "cope-values")),
+    "cope-64": (lambda: contextual(64, 8, 128), ("cope-prefill", "cope-scores", "cope-values")),
     "key-norms": (recorded, ("norms", "maxima")),
 }
 
@@ -95,10 +93,16 @@ def machine_codes() -> dict[str, MachineCode]:
 
 def compiled(launched: Callable[[], None], names: tuple[str, ...]) -> dict[str, MachineCode]:
     """The machine code of each kernel named, as it was launched."""
+    launches = launches_of(launched)
+    return {name: launches[name].machine_code() for name in names}
+
+
+def launches_of(launched: Callable[[], None]) -> dict[str, Launch]:
+    """What was launched of each kernel."""
     launches = {name: Launch(getattr(module, attribute)) for name, (module, attribute) in KERNELS.items()}
     for name, (module, attribute) in KERNELS.items():
         setattr(module, attribute, launches[name])
     launched()
     for name, (module, attribute) in KERNELS.items():
         setattr(module, attribute, launches[name].kernel)
-    return {name: launches[name].machine_code() for name in names}
+    return launches

@@ -64,11 +64,18 @@ class Launch:
         self.num_warps = num_warps
 
     def machine_code(self) -> MachineCode:
-        source = self._specialised()
-        compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": self.num_warps})
+        compiled = self._compiled()
         cubin = compiled.asm["cubin"]
         used = Compiled(compiled.name, _registers(cubin), 0, self.num_warps, compiled.metadata.shared)
         return MachineCode(_instructions(cubin), used.programs)
+
+    def shared_bytes(self) -> int:
+        """Of a program."""
+        return int(self._compiled().metadata.shared)
+
+    def _compiled(self) -> Any:
+        source = self._specialised()
+        return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": self.num_warps})
 
     def _specialised(self) -> ASTSource:
         """As Triton specialises at a launch: on a one, and on what sixteen divides."""
