@@ -37,7 +37,9 @@ from posenc_runtime.kernels.paged_tiles import (
 ROWS = 64  # of a tile: queries times heads of a group; half of them where heads are at their widest
 GATED_TILE = 16  # keys; positions take registers, and two programs are to share a multiprocessor's
 TILE = 64  # keys of plain attention, fewer of them where heads are wide; a multiple of GATED_TILE
-POSITION_LOGITS = 2**24  # that one launch has room for: 64 MiB, the tiles of 8,192 tokens by 32 heads at 64 positions
+# A launch has room for about so many: 64 MiB, 8,192 tokens by 32 heads at 64 positions. Launches are equally large and
+# may have half as much again, so that a few programs too many, such as a request's last tile, take none of their own.
+POSITION_LOGITS = 2**24
 PROGRAMS = 264  # that a launch has at least, if there is work: two for each multiprocessor of an H100
 _LOWEST = tl.constexpr(-1e30)  # below every logit; unlike minus infinity, a row without a key yet may start from it
 
@@ -160,7 +162,8 @@ def prefill(
     queries = rows // (query.shape[1] // num_kv_heads)
     num_tiles = query.shape[0] // queries + len(batch)
     num_programs = num_tiles * num_kv_heads
-    most = min(num_programs, max(PROGRAMS, POSITION_LOGITS // (rows * npos)))
+    num_launches = max(1, round(num_programs / max(PROGRAMS, POSITION_LOGITS // (rows * npos))))
+    most = triton.cdiv(num_programs, num_launches)
     position_logits = torch.empty(most, rows, npos, dtype=torch.float32, device=query.device)
     for first_program in range(0, num_programs, most):
         _prefill_kernel[(min(most, num_programs - first_program),)](
