@@ -38,4 +38,5 @@ def cope_attention(
         return
     if batch.max_query_len > 1:
         prefill(query, key_cache, value_cache, batch, cope, scale, out, counts)
-    decode(query, key_cache, value_cache, batch, cope, scale, out, counts)
+    if batch.max_query_len == 1 or len(batch) > 1:
+        decode(query, key_cache, value_cache, batch, cope, scale, out, counts)

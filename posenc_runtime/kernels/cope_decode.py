@@ -30,20 +30,22 @@ from posenc_runtime.kernels.cope_tile import (
 from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.paged_tiles import dot, load_queries, load_rows, offsets_of_keys
 
+SCORES = 2**26  # that one launch has room for, if it is of more than one request: 256 MiB, 2,097,152 keys by 32 heads
 GATED_TILES = 4  # after so many, a program looks whether older keys all stand at the last position
 
 
-@triton.jit(do_not_specialize=["num_kv_heads", "room", "scale", "qe_scale"])
+@triton.jit(do_not_specialize=["first_request", "num_kv_heads", "room", "scale", "qe_scale"])
 def _score_kernel(  # type: ignore[no-untyped-def]
     p_query,
     p_keys,
     p_pos_emb,
-    p_scores,  # float32 [num_requests * num_heads, stride_scores], base 2
-    p_gate_sums,  # int64 [num_requests * num_heads, room], see cope_tile
-    p_position_logits,  # float32 [num_requests * num_heads, NPOS], base 2
+    p_scores,  # float32 [rows, stride_scores], base 2; rows are the heads of this launch's requests
+    p_gate_sums,  # int64 [rows, room], see cope_tile
+    p_position_logits,  # float32 [rows, NPOS], base 2
     p_query_start_loc,
     p_seq_lens,
     p_block_table,
+    first_request,  # of this launch
     num_kv_heads,
     room,
     scale,  # this and the next in base 2
@@ -65,9 +67,9 @@ def _score_kernel(  # type: ignore[no-untyped-def]
     BM: tl.constexpr,  # at least GROUP
     BD: tl.constexpr,
 ):
-    i_pair = tl.program_id(0)
+    i_pair = tl.program_id(0)  # of a request of this launch and a KV head
     i_chunk = tl.program_id(1)
-    i_request = i_pair // num_kv_heads
+    i_request = first_request + i_pair // num_kv_heads
     i_kv_head = i_pair % num_kv_heads
     query = tl.load(p_query_start_loc + i_request)
     seq_len = tl.load(p_seq_lens + i_request)
@@ -127,7 +129,7 @@ def attend_by_few(b_scores, b_values, b_acc, b_max, b_sum):  # type: ignore[no-u
     return b_acc, b_new_max, b_sum * b_decay + tl.sum(b_weights, 1)
 
 
-@triton.jit(do_not_specialize=["num_kv_heads", "room"])
+@triton.jit(do_not_specialize=["first_request", "num_kv_heads", "room"])
 def _value_kernel(  # type: ignore[no-untyped-def]
     p_values,
     p_scores,
@@ -140,6 +142,7 @@ def _value_kernel(  # type: ignore[no-untyped-def]
     p_query_start_loc,
     p_seq_lens,
     p_block_table,
+    first_request,  # of this launch
     num_kv_heads,
     room,
     stride_scores,
@@ -159,9 +162,9 @@ def _value_kernel(  # type: ignore[no-untyped-def]
     BM: tl.constexpr,  # a multiple of BR
     BD: tl.constexpr,
 ):
-    i_pair = tl.program_id(0)
+    i_pair = tl.program_id(0)  # of a request of this launch and a KV head
     i_chunk = tl.program_id(1)
-    i_request = i_pair // num_kv_heads
+    i_request = first_request + i_pair // num_kv_heads
     query = tl.load(p_query_start_loc + i_request)
     seq_len = tl.load(p_seq_lens + i_request)
     size = chunk_size(seq_len, MAX_CHUNKS, MIN_CHUNK, TILE)
@@ -221,7 +224,7 @@ def _value_kernel(  # type: ignore[no-untyped-def]
             count_keys(p_counts, seq_len, tl.where(has_saturated, begin + num_tiles * TILE, 0))
     o_row = tl.arange(0, BM)
     m_row = o_row < GROUP
-    o_row = (i_pair * GROUP + o_row).to(tl.int64)
+    o_row += (first_request * num_kv_heads + i_pair) * GROUP  # of all launches
     b_max, b_sum = tl.reshape(repeated(b_max[:, None], BM), [BM]), tl.reshape(repeated(b_sum[:, None], BM), [BM])
     store_partial(b_acc, b_max, b_sum, p_acc, p_maxima, p_sums, o_row, m_row, i_chunk, room, HEAD_DIM, BD)
 
@@ -236,42 +239,52 @@ def decode(
     out: Tensor,
     counts: Tensor | None,
 ) -> None:
-    """Write the outputs of all requests with one query. Scores take ``4 num_requests num_heads max_seq_len`` bytes."""
-    num_kv_heads = key_cache.shape[1]
+    """Write the outputs of all requests with one query.
+
+    Scores take ``4 num_heads max_seq_len`` bytes a request. Requests are launched in parts that have room for theirs.
+    """
+    num_heads, num_kv_heads = query.shape[1], key_cache.shape[1]
+    npos, room = cope.pos_emb.shape[1], chunks.room(batch)
     partials = Partials.empty(query, batch)
-    rows, npos = len(batch) * query.shape[1], cope.pos_emb.shape[1]
     stride_scores = triton.cdiv(batch.max_seq_len, 16) * 16  # so that a row begins where wide accesses may
+    num_launches = triton.cdiv(len(batch), max(1, SCORES // (num_heads * stride_scores)))
+    most = triton.cdiv(len(batch), num_launches)
+    rows = most * num_heads
     scores, position_logits = (
         torch.empty(rows, columns, dtype=torch.float32, device=query.device) for columns in (stride_scores, npos)
     )
-    gate_sums = torch.empty(rows, chunks.room(batch), dtype=torch.int64, device=query.device)
-    of_chunks: dict[str, Any] = {"p_scores": scores, "p_gate_sums": gate_sums, "p_position_logits": position_logits}
-    of_chunks |= layout(query, key_cache, batch) | chunks.sizes()
-    of_chunks |= {
+    of_chunks: dict[str, Any] = {
+        "p_scores": scores,
+        "p_gate_sums": torch.empty(rows, room, dtype=torch.int64, device=query.device),
+        "p_position_logits": position_logits,
         "num_kv_heads": num_kv_heads,
-        "room": gate_sums.shape[1],
+        "room": room,
         "stride_scores": stride_scores,
         "NPOS": npos,
+        "BM": max(16, triton.next_power_of_2(num_heads // num_kv_heads)),
         "num_warps": 8 if width(query) > 1 else 4,
-        "BM": max(16, triton.next_power_of_2(query.shape[1] // num_kv_heads)),
     }
-    grid = (len(batch) * num_kv_heads, gate_sums.shape[1])
-    _score_kernel[grid](
-        p_query=query,
-        p_keys=key_cache,
-        p_pos_emb=cope.pos_emb,
-        scale=in_base_2(scale),
-        qe_scale=in_base_2(cope.qe_scale),
-        **query_strides(query),
-        **cache_strides("key", key_cache),
-        **of_chunks,
-    )
-    _value_kernel[grid](
-        p_values=value_cache,
-        GATED_TILES=GATED_TILES,
-        BR=triton.next_power_of_2(query.shape[1] // num_kv_heads),
-        p_counts=counts,
-        **cache_strides("value", value_cache),
-        **(of_chunks | partials.arguments()),
-    )
+    of_chunks |= layout(query, key_cache, batch) | chunks.sizes()
+    for first_request in range(0, len(batch), most):
+        grid = (min(most, len(batch) - first_request) * num_kv_heads, room)
+        _score_kernel[grid](
+            p_query=query,
+            p_keys=key_cache,
+            p_pos_emb=cope.pos_emb,
+            first_request=first_request,
+            scale=in_base_2(scale),
+            qe_scale=in_base_2(cope.qe_scale),
+            **query_strides(query),
+            **cache_strides("key", key_cache),
+            **of_chunks,
+        )
+        _value_kernel[grid](
+            p_values=value_cache,
+            p_counts=counts,
+            first_request=first_request,
+            GATED_TILES=GATED_TILES,
+            BR=triton.next_power_of_2(num_heads // num_kv_heads),
+            **cache_strides("value", value_cache),
+            **(of_chunks | partials.arguments()),
+        )
     merge(partials, None, batch, num_kv_heads, out)

@@ -16,7 +16,7 @@ class PagedBatch:
             past a request's last block is never read.
         query_start_loc: int32 ``[num_requests + 1]``, where in the queries each request's begin.
         seq_lens: int32 ``[num_requests]``, tokens of each request, those of this step included.
-        max_query_len: at least the largest number of queries of a request.
+        max_query_len: at least the largest number of queries of a request; of a lone request, its number.
         max_seq_len: at least the largest of ``seq_lens``.
     """
 

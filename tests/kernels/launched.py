@@ -61,11 +61,13 @@ def integers(*shape: int) -> Tensor:
     return empty(*shape, dtype=torch.int32)
 
 
-def attended(max_query_len: int) -> tuple[Tensor, Tensor, Tensor, PagedBatch]:
+def attended(
+    max_query_len: int, requests: int = REQUESTS, length: int = LENGTH
+) -> tuple[Tensor, Tensor, Tensor, PagedBatch]:
     """Queries, keys, values and where they lie, of prompts or of lone queries."""
-    tokens = REQUESTS * max_query_len
+    tokens = requests * max_query_len
     batch = PagedBatch(
-        integers(REQUESTS, LENGTH // BLOCK_SIZE), integers(REQUESTS + 1), integers(REQUESTS), max_query_len, LENGTH
+        integers(requests, length // BLOCK_SIZE), integers(requests + 1), integers(requests), max_query_len, length
     )
     keys, values = cache().split(HEAD_DIM, dim=-1)
     return empty(tokens, HEADS, HEAD_DIM, dtype=torch.bfloat16), keys, values, batch
@@ -80,8 +82,8 @@ def biased(max_query_len: int, is_windowed: bool) -> None:
     ops.bias_attention(query, keys, values, batch, form, HEAD_DIM**-0.5, torch.empty_like(query), window)
 
 
-def contextual(max_query_len: int) -> None:
-    query, keys, values, batch = attended(max_query_len)
+def contextual(max_query_len: int, requests: int = REQUESTS, length: int = LENGTH) -> None:
+    query, keys, values, batch = attended(max_query_len, requests, length)
     cope = Cope(empty(HEAD_DIM, 64, dtype=torch.bfloat16), 1.0)
     counts = empty(2, dtype=torch.int64)
     ops.cope_attention(query, keys, values, batch, cope, HEAD_DIM**-0.5, torch.empty_like(query), counts)
@@ -116,7 +118,9 @@ STEPS: dict[str, Callable[[], None]] = {
     "bias, lone queries, windowed": lambda: biased(1, is_windowed=True),
     "bias, prompts, windowed": lambda: biased(300, is_windowed=True),
     "contextual positions, lone queries": lambda: contextual(1),
+    "contextual positions, lone queries of very many keys": lambda: contextual(1, 3, 2**20),
     "contextual positions, prompts": lambda: contextual(300),
+    "contextual positions, a prompt": lambda: contextual(8192, 1, 8192),
 }
 
 

@@ -16,5 +16,8 @@ def test_steps_launch_what_they_need_without_asking_the_device() -> None:
         "bias, lone queries, windowed": ["plan", "decode", "merge"],
         "bias, prompts, windowed": ["plan", "prefill", "decode", "merge"],
         "contextual positions, lone queries": ["cope-scores", "cope-values", "merge"],
+        # the scores of two requests fill the room for them
+        "contextual positions, lone queries of very many keys": ["cope-scores", "cope-values"] * 2 + ["merge"],
         "contextual positions, prompts": ["cope-prefill", "cope-scores", "cope-values", "merge"],
+        "contextual positions, a prompt": ["cope-prefill"],
     }
