@@ -54,7 +54,7 @@ def width(query: Tensor) -> int:
 
 def _row_bytes(query: Tensor) -> int:
     """Of a head in a tile."""
-    return max(16, triton.next_power_of_2(query.shape[2])) * query.element_size()
+    return int(max(16, triton.next_power_of_2(query.shape[2])) * query.element_size())
 
 
 def layout(query: Tensor, cache: Tensor, batch: PagedBatch) -> dict[str, Any]:

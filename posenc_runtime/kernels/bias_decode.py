@@ -145,11 +145,9 @@ def decode(
     num_pairs = len(batch) * num_kv_heads
     partials = Partials.empty(query, batch)
     programs = num_pairs * chunks.room(batch)
-    first_keys = None
     of_plan: dict[str, Tensor | None] = {"p_work": None, "p_num_items": None, "p_first_keys": None}
     if found is not None:
-        first_keys = found.first_keys
-        of_plan = {"p_work": found.work, "p_num_items": found.num_items, "p_first_keys": first_keys}
+        of_plan = {"p_work": found.work, "p_num_items": found.num_items, "p_first_keys": found.first_keys}
         programs = min(programs, PROGRAMS)
     _decode_kernel[(programs,)](
         p_query=query,
@@ -165,4 +163,4 @@ def decode(
         **partials.arguments(),
         **chunks.sizes(),
     )
-    merge(partials, first_keys, batch, num_kv_heads, out)
+    merge(partials, of_plan["p_first_keys"], of_plan["p_num_items"], batch, num_kv_heads, out)

@@ -81,6 +81,7 @@ def _merge_kernel(  # type: ignore[no-untyped-def]
     p_maxima,
     p_sums,
     p_first_keys,  # int32 [num_requests, num_kv_heads]; None where chunks begin at key 0
+    p_num_items,  # a window's, if first keys are
     p_query_start_loc,
     p_seq_lens,
     p_out,
@@ -96,6 +97,8 @@ def _merge_kernel(  # type: ignore[no-untyped-def]
 ):
     i_request = tl.program_id(0)
     i_head = tl.program_id(1)
+    if p_num_items is not None and (i_request == 0) & (i_head == 0):
+        tl.store(p_num_items, 0)
     query = tl.load(p_query_start_loc + i_request)
     if tl.load(p_query_start_loc + i_request + 1) - query != 1:
         return
@@ -115,15 +118,24 @@ def _merge_kernel(  # type: ignore[no-untyped-def]
     tl.store(p_row + o_dim, b_out.to(p_out.dtype.element_ty), mask=o_dim < HEAD_DIM)
 
 
-def merge(partials: Partials, first_keys: Tensor | None, batch: PagedBatch, num_kv_heads: int, out: Tensor) -> None:
+def merge(
+    partials: Partials,
+    first_keys: Tensor | None,
+    num_items: Tensor | None,
+    batch: PagedBatch,
+    num_kv_heads: int,
+    out: Tensor,
+) -> None:
     """Write the outputs of all requests with one query.
 
     Args:
         first_keys: int32 ``[num_requests, num_kv_heads]``, where chunks begin; at key 0 if it is not given.
+        num_items: of the window that begins them, set back to 0; see ``window.Window``.
     """
     num_heads, head_dim = out.shape[1:]
     _merge_kernel[(len(batch), num_heads)](
         p_first_keys=first_keys,
+        p_num_items=num_items,
         p_query_start_loc=batch.query_start_loc,
         p_seq_lens=batch.seq_lens,
         p_out=out,

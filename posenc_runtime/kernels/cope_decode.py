@@ -287,4 +287,4 @@ def decode(
             **cache_strides("value", value_cache),
             **(of_chunks | partials.arguments()),
         )
-    merge(partials, None, batch, num_kv_heads, out)
+    merge(partials, None, None, batch, num_kv_heads, out)

@@ -38,6 +38,9 @@ class Window:
         tolerance: the part of the weights that may be skipped, in (0, 1).
         counts: int64 ``[2]``, added to: blocks read and blocks skipped, one for each KV head and each tile of queries
             that a kernel takes together.
+        num_items: int32 ``[1]``, the device's own count of what a step's lone queries read; 0 between steps. The last
+            kernel of a step sets it back, which is one launch less than to begin each with it. So steps of one window
+            are of one stream.
 
     Raises:
         ValueError: when the tolerance is out of range.
@@ -46,10 +49,13 @@ class Window:
     key_norms: Tensor
     tolerance: float
     counts: Tensor
+    num_items: Tensor = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.tolerance < 1:
             raise ValueError(f"tolerance must be above 0 and below 1, got {self.tolerance}")
+        num_items = torch.zeros(1, dtype=torch.int32, device=self.key_norms.device)
+        object.__setattr__(self, "num_items", num_items)
 
 
 def record_key_norms(key_norms: Tensor, keys: Tensor, slot_mapping: Tensor) -> None:

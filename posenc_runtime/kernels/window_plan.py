@@ -18,7 +18,10 @@ from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.paged_tiles import load_queries, offsets_of_keys
 from posenc_runtime.kernels.window import ROUNDING, Window
 
-_BLOCKS = 1024  # whose norms are read at a time
+_BLOCKS = 256  # whose norms a warp reads at a time
+# One request of 131,072 tokens then waits twice for a block's number and its norm. Where programs are more than an H100
+# has room for at once, they wait for memory beside each other, and a few warps to each are enough.
+_FEW_PROGRAMS, _WARPS_OF_FEW, _WARPS = 396, 16, 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Plan:
         first_keys: int32 ``[num_requests, num_kv_heads]``, where a lone query begins to read: a multiple of
             ``chunks.TILE``. Not written for other requests.
         work: int32, the chunks to read, as ``(request * num_kv_heads + kv_head) * MAX_CHUNKS + chunk``.
-        num_items: int32 ``[1]``, how many stand there.
+        num_items: int32 ``[1]``, how many stand there: the window's, see there.
     """
 
     largest_norms: Tensor
@@ -165,11 +168,12 @@ def plan(
         arguments: of the form, the layout and the key cache.
     """
     pairs = (len(batch), key_cache.shape[1])
+    num_warps = _WARPS_OF_FEW if pairs[0] * pairs[1] <= _FEW_PROGRAMS else _WARPS
     found = Plan(
         torch.empty(pairs, dtype=torch.float32, device=query.device),
         torch.empty(pairs, dtype=torch.int32, device=query.device),
         torch.empty(pairs[0] * pairs[1] * chunks.room(batch), dtype=torch.int32, device=query.device),
-        torch.zeros(1, dtype=torch.int32, device=query.device),
+        window.num_items,
     )
     _plan_kernel[pairs](
         p_query=query,
@@ -182,7 +186,8 @@ def plan(
         scale=scale,
         stride_norm_block=window.key_norms.stride(0),
         stride_norm_head=window.key_norms.stride(1),
-        BLOCKS=_BLOCKS,
+        BLOCKS=_BLOCKS * num_warps,
+        num_warps=num_warps,
         BM=triton.next_power_of_2(arguments["GROUP"]),
         **arguments,
         **window_arguments(window),

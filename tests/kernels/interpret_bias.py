@@ -43,6 +43,7 @@ def faults_of(case: Case) -> list[str]:
 def attend(tensors: Tensors, rows: slice = slice(None), batch: PagedBatch | None = None) -> list[int]:
     """Blocks read and skipped."""
     case, counts = tensors.case, torch.zeros(2, dtype=torch.int64)
+    keep = None if case.tolerance is None else window.Window(tensors.key_norms, case.tolerance, counts)
     bias_attention(
         tensors.query[rows],
         tensors.key_cache,
@@ -51,8 +52,9 @@ def attend(tensors: Tensors, rows: slice = slice(None), batch: PagedBatch | None
         case.form(),
         case.scale(),
         tensors.out[rows],
-        None if case.tolerance is None else window.Window(tensors.key_norms, case.tolerance, counts),
+        keep,
     )
+    assert keep is None or not keep.num_items.any(), "the next step would begin with what this one read"
     return counts.tolist()
 
 
