@@ -244,7 +244,7 @@ def decode(
     Scores take ``4 num_heads max_seq_len`` bytes a request. Requests are launched in parts that have room for theirs.
     """
     num_heads, num_kv_heads = query.shape[1], key_cache.shape[1]
-    npos, room = cope.pos_emb.shape[1], chunks.room(batch)
+    group, npos, room = num_heads // num_kv_heads, cope.pos_emb.shape[1], chunks.room(batch)
     partials = Partials.empty(query, batch)
     stride_scores = triton.cdiv(batch.max_seq_len, 16) * 16  # so that a row begins where wide accesses may
     num_launches = triton.cdiv(len(batch), max(1, SCORES // (num_heads * stride_scores)))
@@ -261,8 +261,8 @@ def decode(
         "room": room,
         "stride_scores": stride_scores,
         "NPOS": npos,
-        "BM": max(16, triton.next_power_of_2(num_heads // num_kv_heads)),
-        "num_warps": 8 if width(query) > 1 else 4,
+        "BM": max(16, triton.next_power_of_2(group)),
+        "num_warps": 8 if width(query) > 1 or group > 8 else 4,  # as many registers as a tile takes
     }
     of_chunks |= layout(query, key_cache, batch) | chunks.sizes()
     for first_request in range(0, len(batch), most):
@@ -283,7 +283,7 @@ def decode(
             p_counts=counts,
             first_request=first_request,
             GATED_TILES=GATED_TILES,
-            BR=triton.next_power_of_2(num_heads // num_kv_heads),
+            BR=triton.next_power_of_2(group),
             **cache_strides("value", value_cache),
             **(of_chunks | partials.arguments()),
         )
