@@ -9,36 +9,24 @@ import torch
 import triton
 from torch import Tensor
 
+from posenc_runtime.kernels.heads import check_heads, row_bytes
 from posenc_runtime.kernels.paged import PagedBatch
 
-_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-_MOST_HEADS = 32  # of a group: a tile holds all of them for one query at least
-_NARROW_BYTES, _MOST_BYTES = 256, 1024  # of a key or value
+_NARROW_BYTES = 256  # of a key or value
 
 
 def check(query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: PagedBatch, out: Tensor) -> None:
     """Refuse what the kernels would compute wrongly.
 
     Raises:
-        ValueError: when data types differ or are not floating point of 2 or 4 bytes, when heads do not divide into
-            groups, when those or heads are too large, when rows are not contiguous, or when the batch's tensors are
-            not int32.
+        ValueError: when data types differ, heads have no room in a tile (``check_heads``), rows are not contiguous, or
+            the batch's tensors are not int32.
     """
-    if query.dtype not in _DTYPES or {key_cache.dtype, value_cache.dtype} != {query.dtype}:
+    check_heads(query.shape[1], key_cache.shape[1], query.shape[2], query.dtype)
+    if {key_cache.dtype, value_cache.dtype} != {query.dtype}:
         raise ValueError(
-            "queries, keys and values must be of one data type, bfloat16, float16 or float32, got "
-            f"{query.dtype}, {key_cache.dtype} and {value_cache.dtype}"
-        )
-    if query.shape[1] % key_cache.shape[1]:
-        raise ValueError(f"num_kv_heads must divide num_heads, got {key_cache.shape[1]} and {query.shape[1]}")
-    if query.shape[1] > _MOST_HEADS * key_cache.shape[1]:
-        raise ValueError(
-            f"a KV head must have at most {_MOST_HEADS} query heads, got {query.shape[1] // key_cache.shape[1]}"
-        )
-    if _row_bytes(query) > _MOST_BYTES:
-        raise ValueError(
-            f"heads must take at most {_MOST_BYTES} bytes, got {query.shape[2]} of {query.dtype}, which tiles round up "
-            f"to {_row_bytes(query)} bytes"
+            f"queries, keys and values must be of one data type, got {query.dtype}, {key_cache.dtype} and "
+            f"{value_cache.dtype}"
         )
     if any(tensor.stride(-1) != 1 for tensor in (query, key_cache, value_cache, out, batch.block_table)):
         raise ValueError("the last stride must be 1 for queries, keys, values, outputs and the block table")
@@ -49,12 +37,7 @@ def check(query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: PagedBat
 
 def width(query: Tensor) -> int:
     """By how much tiles are divided: what they take of registers and shared memory grows with the heads' rows."""
-    return max(1, _row_bytes(query) // _NARROW_BYTES)
-
-
-def _row_bytes(query: Tensor) -> int:
-    """Of a head in a tile."""
-    return int(max(16, triton.next_power_of_2(query.shape[2])) * query.element_size())
+    return max(1, row_bytes(query.shape[2], query.dtype) // _NARROW_BYTES)
 
 
 def layout(query: Tensor, cache: Tensor, batch: PagedBatch) -> dict[str, Any]:

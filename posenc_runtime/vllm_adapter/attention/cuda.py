@@ -23,6 +23,7 @@ from vllm.v1.attention.backends.triton_attn import (
 from posenc_runtime.encodings.distance import BiasForm, Flat, Table, on_device
 from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.cope import Cope
+from posenc_runtime.kernels.heads import check_heads
 from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.window import Window
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Kind, choice_of
@@ -87,7 +88,12 @@ class _OwnKernels(TritonAttentionImpl):
 
         Args:
             kv_cache: ``[num_blocks, num_kv_heads, block_size, 2 * head_dim]``.
+
+        Raises:
+            ValueError: when heads have no room in the kernels' tiles.
         """
+        if self.kind != "plain":
+            check_heads(self.num_heads, kv_cache.shape[1], self.head_size, kv_cache.dtype)
         self.keep_beside(kv_cache)
         self._prepared_for = _identity(kv_cache)
 

@@ -165,3 +165,21 @@ def test_what_kernels_count_is_reported_once() -> None:
     RECORD.windows.on(torch.device("cpu")).add_(torch.tensor([1, 0]))
     assert RECORD.take() == {"window_kv_blocks_read": {"all": 1}}
     assert RECORD.take() == {}
+
+
+@pytest.mark.parametrize(
+    ("cache", "rule"),
+    [
+        (torch.zeros(2, 2, 16, 2 * 1024, dtype=torch.bfloat16), "heads must take at most 1024 bytes, got 1024"),
+        (torch.zeros(2, 2, 16, 2 * 320), "heads must take at most 1024 bytes, got 320 of torch.float32, which .* 2048"),
+        (torch.zeros(2, 3, 16, 2 * 64), "num_kv_heads must divide num_heads, got 3 and 4"),
+        (torch.zeros(2, 2, 16, 2 * 64, dtype=torch.float64), "must be bfloat16, float16 or float32, got torch.float64"),
+    ],
+    ids=["wide-heads", "wide-heads-rounded-up", "uneven-groups", "float64"],
+)
+def test_heads_that_have_no_room_in_a_tile_are_refused_when_the_engine_starts(cache: Tensor, rule: str) -> None:
+    head_dim = cache.shape[3] // 2
+    stock = (4, head_dim, SCALE, cache.shape[1], SLOPES, None, "auto", None, "decoder", None)
+    impl: Any = cuda.BiasImpl(*stock, asked=Asked(alibi_slopes=SLOPES), choice=AttentionChoice())
+    with pytest.raises(ValueError, match=rule):
+        impl.prepare(cache)

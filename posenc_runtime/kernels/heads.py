@@ -1,0 +1,34 @@
+"""Which heads the attention kernels for GPUs are made for."""
+
+from __future__ import annotations
+
+import torch
+
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_MOST_HEADS = 32  # of a group: a tile holds all of them for one query at least
+_LEAST_DIM, _MOST_BYTES = 16, 1024  # of a row in a tile
+
+
+def row_bytes(head_dim: int, dtype: torch.dtype) -> int:
+    """Of a head in a tile, whose rows are powers of two."""
+    return int(max(_LEAST_DIM, 2 ** (head_dim - 1).bit_length()) * dtype.itemsize)
+
+
+def check_heads(num_heads: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> None:
+    """Refuse heads that have no room in a tile.
+
+    Raises:
+        ValueError: when the data type is not floating point of 2 or 4 bytes, when heads do not divide into groups, or
+            when those or heads are too large.
+    """
+    if dtype not in _DTYPES:
+        raise ValueError(f"queries, keys and values must be bfloat16, float16 or float32, got {dtype}")
+    if num_heads % num_kv_heads:
+        raise ValueError(f"num_kv_heads must divide num_heads, got {num_kv_heads} and {num_heads}")
+    if num_heads > _MOST_HEADS * num_kv_heads:
+        raise ValueError(f"a KV head must have at most {_MOST_HEADS} query heads, got {num_heads // num_kv_heads}")
+    if row_bytes(head_dim, dtype) > _MOST_BYTES:
+        raise ValueError(
+            f"heads must take at most {_MOST_BYTES} bytes, got {head_dim} of {dtype}, which tiles round up to "
+            f"{row_bytes(head_dim, dtype)} bytes: take a data type of fewer, or attention.backend stock for ALiBi"
+        )
