@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections import deque
@@ -88,9 +89,16 @@ class EngineCore:
         self._depth = depth
         self._block_size = block_size
 
-    def serve(self, arrivals: list[Asked]) -> None:
-        """Until all have their answers, or are cancelled."""
+    def serve(self, arrivals: list[Asked], reset_before: int | None = None) -> None:
+        """Until all have their answers, or are cancelled.
+
+        Args:
+            reset_before: number of a step before which everybody is preempted and the prefix cache forgotten.
+        """
         for number in range(MAX_STEPS):
+            if number == reset_before:
+                with contextlib.suppress(RuntimeError):  # blocks in a step, or still to be copied, are not forgotten
+                    self.scheduler.reset_prefix_cache(reset_running_requests=True)
             for index, asked in enumerate(arrivals):
                 if asked.after == number:
                     self._admit(f"r{index}", asked)

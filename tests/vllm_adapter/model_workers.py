@@ -90,7 +90,7 @@ class ModelWorkers:
                 kept.blocks += block_ids[0]
             if self._model_runner == 1 and name not in self._batch:
                 told = cached.all_token_ids[name]
-                if told[: len(kept.tokens)] != kept.tokens:
+                if any(one != other for one, other in zip(told, kept.tokens, strict=False)):
                     raise Broken(f"{name} has said {kept.tokens}, but workers are told {told}")
                 kept.tokens = list(told)
 
