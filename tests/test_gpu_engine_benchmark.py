@@ -12,7 +12,6 @@ import types
 from typing import Any, Self
 
 import httpx
-import psutil
 import pytest
 import torch
 import typer
@@ -137,7 +136,7 @@ def test_an_engine_that_does_not_answer_is_killed_and_the_end_of_its_log_is_told
         (process,) = engine._family()
         with pytest.raises(EngineFailed, match=r"nothing is wrong\nthe engine must answer within 1 s and did not"):
             engine.run([[1] * 100_000], 1)  # longer than what a pipe holds
-        assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+        process.wait(timeout=30)  # raises where it has not ended: what was killed does so in its own time
         with pytest.raises(EngineFailed, match=r"the engine ended early; its log ends with\nnothing is wrong$"):
             engine.run([[1]], 1)
 
