@@ -78,7 +78,7 @@ def arrivals(draw: st.DrawFn, deployment: Deployment) -> list[Asked]:
 def test_every_request_says_what_it_would_say_alone(
     depth: int, ahead: bool, model_runner: int, vllm_config: Any
 ) -> None:
-    @settings(max_examples=150, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=80, deadline=None, database=None, derandomize=True)
     @given(data=st.data())
     def holds(data: st.DataObject) -> None:
         deployment = data.draw(deployments())
