@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from posenc_runtime.kv.coordinator import StepPlan
-from posenc_runtime.kv.crossing import BlockMove
+from posenc_runtime.kv.crossing import BlockMove, Rotation
 from tests.kv.model_request import Broken, Request, Turning
 
 Name = tuple[str | None, tuple[int, ...]]  # of a block in the prefix cache: its salt, and all tokens up to its end
@@ -93,17 +93,50 @@ def contents(tokens: Sequence[int], scales: Iterable[int], copied: Mapping[int, 
         yield content
 
 
-class Workers:
-    """What lies in each slot, and the table of block scales by which the next keys are turned."""
+class Slots:
+    """What lies in each slot, and the table of block scales by which the next keys are turned.
+
+    Args:
+        num_blocks: vLLM's null block not counted.
+    """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.scales = [0] * (num_blocks + 1)
         self._block_size = block_size
         self._slots = [[Key(0, -1, 0)] * block_size for _ in range(num_blocks + 1)]
-        self._turnings: dict[tuple[int, int], Turning] = {}
 
     def key(self, blocks: Sequence[int], position: int) -> Key:
         return self._slots[blocks[position // self._block_size]][position % self._block_size]
+
+    def turn(self, rotation: Rotation, move: BlockMove) -> None:
+        speed = SPEEDS[rotation.to_index] - SPEEDS[rotation.from_index]
+        self._slots[move.target] = [
+            # A kernel knows the position by the move only.
+            dataclasses.replace(key, angle=key.angle + (move.first_position + offset + 1) * speed)
+            for offset, key in enumerate(self._slots[move.source])
+        ]
+
+    def give_scales(self, plan: StepPlan) -> None:
+        for scale_index, block_ids in plan.block_scales.items():
+            for block_id in block_ids:
+                self.scales[block_id] = scale_index
+
+    def compute(self, blocks: Sequence[int], position: int, token: int) -> Key:
+        """The key of a request's token, at the scale of its block, over the one before it."""
+        block_id = blocks[position // self._block_size]
+        previous = self.key(blocks, position - 1).content if position else 0
+        scale = self.scales[block_id]
+        key = Key(content_after(previous, token, scale), position, (position + 1) * SPEEDS[scale])
+        self._slots[block_id][position % self._block_size] = key
+        return key
+
+
+class Workers(Slots):
+    """Workers who may overwrite nothing that is still to be read."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks, block_size)
+        self._turnings: dict[tuple[int, int], Turning] = {}
 
     def expect(self, turning: Turning) -> None:
         self._turnings |= {(move.source, move.target): turning for move in turning.left.values()}
@@ -116,32 +149,21 @@ class Workers:
                 turning = self._turnings.pop((move.source, move.target))
                 del turning.left[move.target]
                 self._overwrite(turning.request, move.target, running)
-                speed = SPEEDS[rotation.to_index] - SPEEDS[rotation.from_index]
-                self._slots[move.target] = [
-                    # A kernel knows the position by the move only.
-                    dataclasses.replace(key, angle=key.angle + (move.first_position + offset + 1) * speed)
-                    for offset, key in enumerate(self._slots[move.source])
-                ]
+                self.turn(rotation, move)
                 made.append((turning, move))
-        for scale_index, block_ids in plan.block_scales.items():
-            for block_id in block_ids:
-                self.scales[block_id] = scale_index
+        self.give_scales(plan)
         return made
 
     def forward(self, request: Request, num_tokens: int, running: Sequence[Request]) -> int:
         """Compute a request's next tokens, each at the scale of its block. Returns the token that follows."""
         for position in range(request.num_computed, request.num_computed + num_tokens):
-            block_id = request.table[position // self._block_size]
-            self._overwrite(request, block_id, running)
-            previous = self.key(request.table, position - 1).content if position else 0
-            scale = self.scales[block_id]
-            content = content_after(previous, request.tokens[position], scale)
-            self._slots[block_id][position % self._block_size] = Key(content, position, (position + 1) * SPEEDS[scale])
+            self._overwrite(request, request.table[position // self._block_size], running)
+            key = self.compute(request.table, position, request.tokens[position])
         request.num_computed += num_tokens
         read = {self.key(request.table, position).scale for position in range(request.num_computed)}
-        if read != {scale}:
-            raise Broken(f"{request.request_id} computes at scale number {scale} and reads keys of numbers {read}")
-        return content % 2
+        if read != {key.scale}:
+            raise Broken(f"{request.request_id} computes at scale number {key.scale} and reads keys of numbers {read}")
+        return key.content % 2
 
     def _overwrite(self, writer: Request, block_id: int, running: Sequence[Request]) -> None:
         """Whoever had keys in a block when the step began must still find them there."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from vllm.v1.outputs import ModelRunnerOutput
 
 from posenc_runtime.vllm_adapter.scheduler_half import PosencMetadata
-from tests.kv.model_blocks import SPEEDS, Key, content_after
+from tests.kv.model_blocks import Slots
 from tests.kv.model_request import Broken
 
 if TYPE_CHECKING:
@@ -42,9 +42,7 @@ class ModelWorkers:
     """
 
     def __init__(self, num_blocks: int, block_size: int, *, model_runner: int) -> None:
-        self._slots = [[Key(0, -1, 0)] * block_size for _ in range(num_blocks)]
-        self._scales = [0] * num_blocks
-        self._block_size = block_size
+        self._slots = Slots(num_blocks - 1, block_size)
         self._model_runner = model_runner
         self._kept: dict[str, _Kept] = {}
         self._batch: set[str] = set()  # who was in the step before
@@ -96,15 +94,9 @@ class ModelWorkers:
 
     def _carry_out(self, plan: StepPlan) -> None:
         for rotation in plan.rotations:
-            speed = SPEEDS[rotation.to_index] - SPEEDS[rotation.from_index]
             for move in rotation.moves:
-                self._slots[move.target] = [
-                    dataclasses.replace(key, angle=key.angle + (move.first_position + offset + 1) * speed)
-                    for offset, key in enumerate(self._slots[move.source])
-                ]
-        for scale_index, block_ids in plan.block_scales.items():
-            for block_id in block_ids:
-                self._scales[block_id] = scale_index
+                self._slots.turn(rotation, move)
+        self._slots.give_scales(plan)
 
     def _forward(self, name: str, num_computed: int, num_new: int) -> list[int]:
         kept = self._kept[name]
@@ -112,19 +104,11 @@ class ModelWorkers:
         if end > len(kept.tokens):
             raise Broken(f"{name} is to compute {end} tokens, but has said {len(kept.tokens)}")
         for position in range(num_computed, end):
-            previous = self._key(kept, position - 1).content if position else 0
-            scale = self._scales[kept.blocks[position // self._block_size]]
-            content = content_after(previous, kept.tokens[position], scale)
-            self._slots[kept.blocks[position // self._block_size]][position % self._block_size] = Key(
-                content, position, (position + 1) * SPEEDS[scale]
-            )
-        keys = [self._key(kept, position) for position in range(end)]
-        if [key.position for key in keys] != list(range(end)) or {key.scale for key in keys} != {scale}:
-            raise Broken(f"{name} computes at scale number {scale} and reads {keys}")
+            last = self._slots.compute(kept.blocks, position, kept.tokens[position])
+        keys = [self._slots.key(kept.blocks, position) for position in range(end)]
+        if [key.position for key in keys] != list(range(end)) or {key.scale for key in keys} != {last.scale}:
+            raise Broken(f"{name} computes at scale number {last.scale} and reads {keys}")
         if end < len(kept.tokens):
             return []
-        kept.tokens.append(token_after(content))
+        kept.tokens.append(token_after(last.content))
         return [kept.tokens[-1]]
-
-    def _key(self, kept: _Kept, position: int) -> Key:
-        return self._slots[kept.blocks[position // self._block_size]][position % self._block_size]

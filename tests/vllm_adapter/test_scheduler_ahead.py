@@ -18,9 +18,10 @@ from posenc_runtime import vllm_adapter
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.engine_args import engine_arguments
 from tests.checkpoints import save_tiny
+from tests.kv.test_state_machine import TEXTS, deployments
 from tests.vllm_adapter.model_core import Asked, EngineCore, said_alone
 
-TEXT = [0, 1, 1, 0, 1, 0, 0, 0, 1, 1, 0, 1, 1, 1]
+TEXT = TEXTS[0]
 # Steps that are begun before the first is heard of, and whether requests may be in all of them.
 PIPELINES = {"in-step": (1, False), "ahead": (2, True), "two-stages": (2, False)}
 
@@ -35,21 +36,6 @@ def vllm_config(tmp_path_factory: pytest.TempPathFactory) -> Any:
     arguments = engine_arguments(deployment, {"dtype": "float32", "enforce_eager": True, "skip_tokenizer_init": True})
     model = save_tiny(tmp_path_factory.mktemp("model") / "tiny")
     return AsyncEngineArgs(model=str(model), **arguments).create_engine_config()
-
-
-@st.composite
-def deployments(draw: st.DrawFn) -> Deployment:
-    trained = draw(st.integers(6, 12))
-    return Deployment(
-        rope_type="linear",
-        scales=draw(st.sampled_from([(1.0, 2.0, 4.0), (1.0, 1.5, 4.0)])),
-        original_max_position_embeddings=trained,
-        max_model_len=draw(st.integers(trained + 2, 4 * trained)),
-        headroom_tokens=draw(st.integers(1, 4)),
-        on_crossing=draw(st.sampled_from(["rerotate"] * 5 + ["recompute"])),
-        prefix_reuse=draw(st.sampled_from(["exact", "exact", "rerotate"])),
-        rerotate_budget_tokens=draw(st.sampled_from([1, 3, 6, 20, 100])),
-    )
 
 
 @st.composite
