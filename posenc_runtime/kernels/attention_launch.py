@@ -6,10 +6,9 @@ import math
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
-from posenc_runtime.kernels.heads import check_heads, row_bytes
+from posenc_runtime.kernels.heads import check_heads, row_bytes, row_dim
 from posenc_runtime.kernels.paged import PagedBatch
 
 _NARROW_BYTES = 256  # of a key or value
@@ -50,7 +49,7 @@ def layout(query: Tensor, cache: Tensor, batch: PagedBatch) -> dict[str, Any]:
         "GROUP": query.shape[1] // cache.shape[1],
         "HEAD_DIM": query.shape[2],
         "BLOCK_SIZE": cache.shape[2],
-        "BD": max(16, triton.next_power_of_2(query.shape[2])),
+        "BD": row_dim(query.shape[2]),
     }
 
 

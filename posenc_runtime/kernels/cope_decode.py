@@ -28,7 +28,7 @@ from posenc_runtime.kernels.cope_tile import (
     store_position_logits,
 )
 from posenc_runtime.kernels.paged import PagedBatch
-from posenc_runtime.kernels.paged_tiles import dot, load_queries, load_rows, offsets_of_keys
+from posenc_runtime.kernels.paged_tiles import attend, dot, load_queries, load_rows, offsets_of_keys, repeated
 
 SCORES = 2**26  # that one launch has room for, if it is of more than one request: 256 MiB, 2,097,152 keys by 32 heads
 GATED_TILES = 4  # after so many, a program looks whether older keys all stand at the last position
@@ -100,33 +100,6 @@ def _score_kernel(  # type: ignore[no-untyped-def]
         b_gates = gate(b_scores, m_key[None, :])
         b_gate_sum += tl.sum(b_gates, 1)
     tl.store(p_gate_sums + o_row * room + i_chunk, b_gate_sum, mask=m_row)
-
-
-@triton.jit
-def repeated(b_rows, BM: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Rows ``[BR, N]`` again and again, ``[BM, N]``."""
-    BR: tl.constexpr = b_rows.shape[0]
-    N: tl.constexpr = b_rows.shape[1]
-    return tl.reshape(tl.broadcast_to(b_rows[None, :, :], [BM // BR, BR, N]), [BM, N])
-
-
-@triton.jit
-def attend_by_few(b_scores, b_values, b_acc, b_max, b_sum):  # type: ignore[no-untyped-def]
-    """As ``paged_tiles.attend``, of rows that are fewer than a product on tensor cores has.
-
-    A product takes 16 rows where a group may have 4 heads. Rows are repeated for it, and all before is done once.
-
-    Args:
-        b_scores: ``[BR, BN]``; b_max, b_sum: ``[BR]``.
-        b_acc: ``[BM, BD]``, BM a multiple of BR.
-    """
-    BM: tl.constexpr = b_acc.shape[0]
-    b_new_max = tl.maximum(b_max, tl.max(b_scores, 1))
-    b_decay = tl.exp2(b_max - b_new_max)
-    b_weights = tl.exp2(b_scores - b_new_max[:, None])
-    b_acc = b_acc * repeated(b_decay[:, None], BM)
-    b_acc = dot(repeated(b_weights.to(b_values.dtype), BM), b_values, b_acc)
-    return b_acc, b_new_max, b_sum * b_decay + tl.sum(b_weights, 1)
 
 
 @triton.jit(do_not_specialize=["first_request", "num_kv_heads", "room"])
@@ -205,7 +178,7 @@ def _value_kernel(  # type: ignore[no-untyped-def]
             b_scores += position_logits(b_gates, b_newer, p_logits, m_score, NPOS)
             b_newer += tl.sum(b_gates, 1)
             b_scores = tl.where(m_key[None, :], b_scores, -float("inf"))
-            b_acc, b_max, b_sum = attend_by_few(b_scores, b_values, b_acc, b_max, b_sum)
+            b_acc, b_max, b_sum = attend(b_scores, b_values, b_acc, b_max, b_sum)
         num_tiles -= num_gated
         is_gated = (num_tiles > 0) & (not is_saturated(b_newer, NPOS))
     b_last_logit = tl.load(p_logits + NPOS - 1, mask=m_row, other=0.0)
@@ -216,7 +189,7 @@ def _value_kernel(  # type: ignore[no-untyped-def]
         b_block = tl.load(p_table_row + o_key // BLOCK_SIZE)
         o_value = offsets_of_keys(b_block, o_key, stride_value_block, stride_value_token, BLOCK_SIZE)
         b_values = load_rows(p_values + o_value, m_key, HEAD_DIM, BD)
-        b_acc, b_max, b_sum = attend_by_few(b_scores, b_values, b_acc, b_max, b_sum)
+        b_acc, b_max, b_sum = attend(b_scores, b_values, b_acc, b_max, b_sum)
     if p_counts is not None:
         # One program counts for all chunks: that in which the last position is reached, or the last to get there.
         has_saturated = is_saturated(b_newer, NPOS)

@@ -9,9 +9,13 @@ _MOST_HEADS = 32  # of a group: a tile holds all of them for one query at least
 _LEAST_DIM, _MOST_BYTES = 16, 1024  # of a row in a tile
 
 
+def row_dim(head_dim: int) -> int:
+    """Numbers that a head takes in a tile, whose rows are powers of two."""
+    return max(_LEAST_DIM, 1 << (head_dim - 1).bit_length())
+
+
 def row_bytes(head_dim: int, dtype: torch.dtype) -> int:
-    """Of a head in a tile, whose rows are powers of two."""
-    return int(max(_LEAST_DIM, 2 ** (head_dim - 1).bit_length()) * dtype.itemsize)
+    return row_dim(head_dim) * dtype.itemsize
 
 
 def check_heads(num_heads: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> None:

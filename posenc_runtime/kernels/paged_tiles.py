@@ -86,16 +86,30 @@ def dot(b_rows, b_columns, b_acc=None):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def repeated(b_rows, BM: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Rows ``[BR, N]`` again and again, ``[BM, N]``."""
+    BR: tl.constexpr = b_rows.shape[0]
+    N: tl.constexpr = b_rows.shape[1]
+    if BR != BM:
+        b_rows = tl.reshape(tl.broadcast_to(b_rows[None, :, :], [BM // BR, BR, N]), [BM, N])
+    return b_rows
+
+
+@triton.jit
 def attend(b_scores, b_values, b_acc, b_max, b_sum):  # type: ignore[no-untyped-def]
     """Take a tile of keys into a running softmax. It is kept in base 2, where an exponential is one instruction.
 
+    A product takes 16 rows where a group may have 4 heads. Those are repeated for it, and all before is done once.
+
     Args:
-        b_scores: base-2 logits ``[BM, BN]``, minus infinity for what is masked.
+        b_scores: base-2 logits ``[BR, BN]``, minus infinity for what is masked.
         b_values: ``[BN, BD]``.
-        b_acc, b_max, b_sum: weighted values ``[BM, BD]``, largest score and sum of weights ``[BM]`` so far.
+        b_acc: weighted values so far ``[BM, BD]``, BM a multiple of BR.
+        b_max, b_sum: largest score and sum of weights so far ``[BR]``.
     """
+    BM: tl.constexpr = b_acc.shape[0]
     b_new_max = tl.maximum(b_max, tl.max(b_scores, 1))
     b_decay = tl.exp2(b_max - b_new_max)
     b_weights = tl.exp2(b_scores - b_new_max[:, None])
-    b_acc = dot(b_weights.to(b_values.dtype), b_values, b_acc * b_decay[:, None])
+    b_acc = dot(repeated(b_weights.to(b_values.dtype), BM), b_values, b_acc * repeated(b_decay[:, None], BM))
     return b_acc, b_new_max, b_sum * b_decay + tl.sum(b_weights, 1)
