@@ -41,7 +41,6 @@ class Rerotation:
                 f"{len(rotaries)} that differ: set on_crossing to recompute or pin"
             )
         self._rotary = rotaries[0]
-        self._num_scales = len(rotaries[0].deployment.scales)
         self._layers = vllm_config.compilation_config.static_forward_context
         self._groups = [
             (_distinct(kv_caches, group), self._layout(kv_caches, group)) for group in kv_cache_config.kv_cache_groups
@@ -53,11 +52,11 @@ class Rerotation:
 
     def warm_up(self) -> None:
         """Turn vLLM's null block, which nobody reads, as any rotation would: no request waits for a compiler then."""
-        for from_index, to_index in itertools.permutations(range(self._num_scales), 2):
-            moves = tuple(
-                BlockMove(group=number, source=0, target=0, first_position=0, num_tokens=layout.block_size)
-                for number, (_, layout) in enumerate(self._groups)
-            )
+        moves = tuple(
+            BlockMove(group=number, source=0, target=0, first_position=0, num_tokens=layout.block_size)
+            for number, (_, layout) in enumerate(self._groups)
+        )
+        for from_index, to_index in itertools.permutations(range(len(self._rotary.deployment.scales)), 2):
             self.apply(Rotation(from_index=from_index, to_index=to_index, moves=moves))
 
     def apply(self, rotation: Rotation) -> None:
