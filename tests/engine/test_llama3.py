@@ -46,7 +46,7 @@ def test_short_requests_are_those_of_stock_vllm_and_longer_ones_those_of_an_unro
 ) -> None:
     short = [(prompts(length), 16) for length in (1, 63, 64, 150, 232)]
     long = [(prompts(240), 60), (prompts(300), 30), (prompts(500), 40), (prompts(100), 420)]
-    stock = ENGINE | {"max_model_len": TRAINED, "async_scheduling": False}  # scheduled as ours is
+    stock = ENGINE | {"max_model_len": TRAINED}
     (theirs,) = run_engine(llama3, stock, [short], plugins="", folder=tmp_path)
     answers, grown = run_engine(llama3, engine_arguments(DEPLOYMENT, ENGINE), [short, long], folder=tmp_path)
     assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in theirs]

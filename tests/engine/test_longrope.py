@@ -79,7 +79,7 @@ def test_short_requests_beside_long_ones_are_those_of_stock_vllm_that_serves_sho
     phi: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     batch = [(prompts(length), 24) for length in (1, 63, 64, 150, 232)]
-    stock = ENGINE | {"max_model_len": TRAINED, "async_scheduling": False}  # scheduled as ours is
+    stock = ENGINE | {"max_model_len": TRAINED}
     (theirs,) = run_engine(phi, stock, [batch], plugins="", folder=tmp_path)
     (answers,) = run_engine(phi, engine_arguments(deployment(1.0, LONGEST), ENGINE), [batch], folder=tmp_path)
     assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in theirs]

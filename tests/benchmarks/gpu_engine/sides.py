@@ -158,7 +158,7 @@ def _over_tables(sizes: Sizes, is_rehearsal: bool) -> Any:
 
 _OVER_STOCK = "tokens/s, ours over stock"
 PINNED = Match("throughput", "pinned", _OVER_STOCK, _over_stock("pin"), at_least(0.99)).part
-# Requests that may cross are not scheduled ahead, as stock vLLM's are: what that costs is for information.
+# What it costs that requests may cross, while none does, is for information.
 MAY_CROSS = Match("throughput-crossing", "may cross", _OVER_STOCK, _over_stock("rerotate"), None).part
 # Where all rows are reached, attention.fused_rotary: auto may be on (fused_rotary.MEASURED_FASTER).
 FUSED = Match("fused", "pinned", "tokens/s, attention that rotates over tables", _over_tables, at_least(1.0)).part
