@@ -10,6 +10,7 @@ from torch import Tensor
 from posenc_runtime.kernels.rotary_scales import RotaryScales
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_FLOAT8 = torch.float8_e4m3fn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +28,9 @@ class RotaryStep:
         slot_mapping: int64 ``[at least 0]``; more than ``num_tokens`` are ignored.
         scales: by what tokens are rotated.
         k_scale, v_scale: float32, one element each; read where the cache is float8.
-        out: where queries go, like ``query``; None rotates them in place.
+        out: where queries go, of the shape of ``query``; None rotates them in place. Of their data type, or
+            float8_e4m3fn: then they are divided by ``q_scale`` and clamped, as keys are.
+        q_scale: float32, one element; read where ``out`` is float8.
     """
 
     query: Tensor
@@ -40,6 +43,7 @@ class RotaryStep:
     k_scale: Tensor | None = None
     v_scale: Tensor | None = None
     out: Tensor | None = None
+    q_scale: Tensor | None = None
 
     def check(self) -> None:
         """Refuse what does not go together.
@@ -47,7 +51,7 @@ class RotaryStep:
         Raises:
             ValueError: naming the rule and the value, for shapes and data types that differ from those said above, rows
                 that are not contiguous, heads narrower than ``rotary_dim``, a block table that is too short for the
-                cache, or a float8 cache without its scales.
+                cache, or float8 without its scale.
         """
         query, key, value, kv_cache = self.query, self.key, self.value, self.kv_cache
         scales, out = self.scales, self.out
@@ -68,9 +72,16 @@ class RotaryStep:
                 f"key and value must be [{num_tokens}, num_kv_heads, {head_dim}], "
                 f"got {list(key.shape)} and {list(value.shape)}"
             )
-        if out is not None and (out.shape != query.shape or out.dtype != query.dtype):
-            raise ValueError(f"out must be {query.dtype} {list(query.shape)}, got {out.dtype} {list(out.shape)}")
-        _check_cache(kv_cache, key, scales, self.k_scale, self.v_scale)
+        if out is not None and (out.shape != query.shape or out.dtype not in (query.dtype, _FLOAT8)):
+            raise ValueError(
+                f"out must be {query.dtype} or float8_e4m3fn {list(query.shape)}, got {out.dtype} {list(out.shape)}"
+            )
+        if out is not None and out.dtype == _FLOAT8:
+            _check_scale("q_scale", self.q_scale, "out")
+        _check_cache(kv_cache, key, scales)
+        if kv_cache.dtype == _FLOAT8:
+            _check_scale("k_scale", self.k_scale, "cache")
+            _check_scale("v_scale", self.v_scale, "cache")
         rows = (query, key, value, kv_cache) if out is None else (query, key, value, kv_cache, out)
         if any(tensor.stride(-1) != 1 for tensor in rows):
             raise ValueError(
@@ -88,22 +99,20 @@ def _check_indices(positions: Tensor, slot_mapping: Tensor) -> None:
             )
 
 
-def _check_cache(
-    kv_cache: Tensor, key: Tensor, scales: RotaryScales, k_scale: Tensor | None, v_scale: Tensor | None
-) -> None:
+def _check_cache(kv_cache: Tensor, key: Tensor, scales: RotaryScales) -> None:
     num_kv_heads, head_dim = key.shape[1:]
     if kv_cache.dim() != 4 or (kv_cache.shape[1], kv_cache.shape[3]) != (num_kv_heads, 2 * head_dim):
         raise ValueError(
             f"kv_cache must be [num_blocks, {num_kv_heads}, block_size, {2 * head_dim}], got {list(kv_cache.shape)}"
         )
-    if kv_cache.dtype not in (*_DTYPES, torch.float8_e4m3fn):
+    if kv_cache.dtype not in (*_DTYPES, _FLOAT8):
         raise ValueError(f"kv_cache must be bfloat16, float16, float32 or float8_e4m3fn, got {kv_cache.dtype}")
     num_slots, num_scaled = kv_cache.shape[0] * kv_cache.shape[2], scales.block_scale.shape[0] * scales.block_size
     if num_scaled < num_slots:
         raise ValueError(f"block_scale must cover the cache's {num_slots} slots, got {num_scaled}")
-    if kv_cache.dtype != torch.float8_e4m3fn:
-        return
-    for name, scale in (("k_scale", k_scale), ("v_scale", v_scale)):
-        if scale is None or scale.dtype != torch.float32 or scale.numel() != 1:
-            got = "None" if scale is None else f"{scale.dtype} {list(scale.shape)}"
-            raise ValueError(f"{name} must be one float32 for a float8 cache, got {got}")
+
+
+def _check_scale(name: str, scale: Tensor | None, scaled: str) -> None:
+    if scale is None or scale.dtype != torch.float32 or scale.numel() != 1:
+        got = "None" if scale is None else f"{scale.dtype} {list(scale.shape)}"
+        raise ValueError(f"{name} must be one float32 for a float8 {scaled}, got {got}")

@@ -28,6 +28,7 @@ def _rotary_store_kernel(  # type: ignore[no-untyped-def]
     p_phases,
     p_attention_factor,
     p_block_scale,
+    p_q_scale,  # None where queries are not scaled
     p_k_scale,  # None, as the next, where the cache is not scaled
     p_v_scale,
     num_slots,
@@ -69,26 +70,23 @@ def _rotary_store_kernel(  # type: ignore[no-untyped-def]
 
     on_query = factor if FACTOR_ON_KEYS else factor * factor
     b_query_cos, b_query_sin = b_cos * on_query, b_sin * on_query
+    per_q_scale = None if p_q_scale is None else 1.0 / tl.load(p_q_scale)
     for i_tile in range(i_part, (NUM_HEADS + BH - 1) // BH, num_parts):
         o_head = i_tile * BH + tl.arange(0, BH)
         m_head = o_head < NUM_HEADS
         p_source = p_query + i_token * stride_query_token + o_head * stride_query_head
         p_target = p_out + i_token * stride_out_token + o_head * stride_out_head
-        rotate_rows(p_source, p_target, m_head, b_query_cos, b_query_sin, None, HALF, IS_NEOX, BH, BP)
+        rotate_rows(p_source, p_target, m_head, b_query_cos, b_query_sin, per_q_scale, HALF, IS_NEOX, BH, BP)
         if 2 * HALF < HEAD_DIM and not IN_PLACE:
-            copy_rows(p_source, p_target, m_head, None, 2 * HALF, HEAD_DIM, BR)
+            copy_rows(p_source, p_target, m_head, per_q_scale, 2 * HALF, HEAD_DIM, BR)
 
     if slot < 0:
         return
     if FACTOR_ON_KEYS:
         b_cos *= factor
         b_sin *= factor
-    if p_k_scale is None:
-        per_k_scale = None
-        per_v_scale = None
-    else:
-        per_k_scale = 1.0 / tl.load(p_k_scale)
-        per_v_scale = 1.0 / tl.load(p_v_scale)
+    per_k_scale = None if p_k_scale is None else 1.0 / tl.load(p_k_scale)
+    per_v_scale = None if p_v_scale is None else 1.0 / tl.load(p_v_scale)
     p_slot = p_cache + slot // BLOCK_SIZE * stride_cache_block + slot % BLOCK_SIZE * stride_cache_token
     # From the last part back, so that in a launch of many parts keys are not in those that have queries.
     for i_tile in range(num_parts - 1 - i_part, (NUM_KV_HEADS + BH - 1) // BH, num_parts):
@@ -131,6 +129,7 @@ def rotary_store(step: RotaryStep) -> None:
         p_phases=scales.phases,
         p_attention_factor=scales.attention_factor,
         p_block_scale=scales.block_scale,
+        p_q_scale=step.q_scale if target.element_size() == 1 else None,
         p_k_scale=step.k_scale if is_scaled else None,
         p_v_scale=step.v_scale if is_scaled else None,
         num_slots=step.slot_mapping.shape[0],

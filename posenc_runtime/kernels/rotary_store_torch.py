@@ -36,7 +36,8 @@ def rotary_store(step: RotaryStep) -> None:
 
     on_query, on_keys = (factor, factor) if scales.factor_on_keys else (factor * factor, torch.ones_like(factor))
     rotated = _rotated(query, on_query * angle.cos(), on_query * angle.sin(), scales)
-    (query if step.out is None else step.out).copy_(rotated)
+    target = query if step.out is None else step.out
+    target.copy_(_stored(rotated, step.q_scale, target.dtype))
     keys = _rotated(step.key, on_keys * angle.cos(), on_keys * angle.sin(), scales)
 
     blocks = slots[is_cached] // kv_cache.shape[2], slots[is_cached] % kv_cache.shape[2]

@@ -63,7 +63,7 @@ def store(p_target, b_rows, mask, per_scale):  # type: ignore[no-untyped-def]
     """Store in the target's data type.
 
     Args:
-        per_scale: one by the scale of a float8 cache, whose numbers end at 448; None where nothing is scaled.
+        per_scale: one by the scale of a float8 target, whose numbers end at 448; None where nothing is scaled.
     """
     if per_scale is not None:
         b_rows = tl.clamp(b_rows.to(tl.float32) * per_scale, -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)

@@ -91,7 +91,6 @@ _ENGINE_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.attention.backends.flash_attn", "FlashAttentionImpl.do_kv_cache_update", ("key", "slot_mapping")),
     ("vllm.v1.attention.backends.flash_attn", "FlashAttentionMetadataBuilder.build", ("common_attn_metadata",)),
     ("vllm.v1.attention.backend", "CommonAttentionMetadata", ("positions", "slot_mapping", "num_actual_tokens")),
-    ("vllm.model_executor.layers.quantization.input_quant_fp8", "QuantFP8", ("static", "group_shape")),
     ("vllm.v1.attention.backends.registry", "AttentionBackendEnum.CPU_ATTN", ()),
     ("vllm.v1.attention.backends.registry", "AttentionBackendEnum.FLASH_ATTN", ()),
     ("vllm.v1.attention.backends.registry", "AttentionBackendEnum.TRITON_ATTN", ()),

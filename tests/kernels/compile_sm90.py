@@ -51,6 +51,7 @@ def rotation(
     is_neox_style: bool,
     in_place: bool = True,
     cache_dtype: torch.dtype = torch.bfloat16,
+    out_dtype: torch.dtype = torch.bfloat16,
 ) -> MachineCode:
     """Of a prompt's tokens, whose queries, keys and values are parts of one projection."""
     launch = Launch(_ROTARY_STORE)
@@ -62,8 +63,8 @@ def rotation(
     of_tokens, one = torch.zeros(num_tokens, dtype=torch.int64), torch.ones(1)
     phases, block_scale = torch.ones(1, rotary_dim // 2, dtype=torch.int64), torch.zeros(1, dtype=torch.int32)
     scales = RotaryScales(phases, one, block_scale, block_size, is_neox_style)
-    out = None if in_place else torch.empty(query.shape, dtype=query.dtype)
-    rotary_store.rotary_store(RotaryStep(query, key, value, cache, of_tokens, of_tokens, scales, one, one, out))
+    out = None if in_place else torch.empty(query.shape, dtype=out_dtype)
+    rotary_store.rotary_store(RotaryStep(query, key, value, cache, of_tokens, of_tokens, scales, one, one, out, one))
     return launch.machine_code()
 
 
@@ -84,7 +85,9 @@ COMPILED = {
 STORED = {
     "neox-32-to-8-by-128": lambda: rotation(32, 8, 128, 128, True),
     "gptj-half-of-128-out-of-place": lambda: rotation(16, 16, 128, 64, False, in_place=False),
-    "float8-28-to-4-by-128": lambda: rotation(28, 4, 128, 128, True, cache_dtype=torch.float8_e4m3fn),
+    "float8-28-to-4-by-128": lambda: rotation(
+        28, 4, 128, 128, True, in_place=False, cache_dtype=torch.float8_e4m3fn, out_dtype=torch.float8_e4m3fn
+    ),
 }
 
 if __name__ == "__main__":

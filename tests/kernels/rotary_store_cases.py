@@ -18,7 +18,8 @@ TWO_PI = Fraction("6.283185307179586476925286766559005768394")
 NUM_BLOCKS = 6
 BLOCK_SCALES = (1, 2, 1, 0, 1, 2)  # not 0 of block 0, so that padding is seen to take scale 0 and no block's
 DIVISORS, FACTORS = (1, 2, 8), (1.0, 1.07, 1.25)  # of the frequencies, and of cosine and sine, at each scale
-K_SCALE, V_SCALE = 0.00390625, 0.005  # keys past 1.75 and values past 2.24 are clamped
+# Queries past 2.69, keys past 1.75 and values past 2.24 are clamped.
+Q_SCALE, K_SCALE, V_SCALE = 0.006, 0.00390625, 0.005
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Case:
         storage: of the cache: "tokens-first" is the transposed view that vLLM's CUDA backends hold, "heads-first" is
             contiguous, "spaced" has as much room after each block.
         packed: query, key and value are views of one projection.
+        out_dtype: of what queries become out of place, if it is not theirs.
         scale_block_size: tokens per block of ``block_scale``.
         with_nans: some elements of the projections are none.
     """
@@ -49,6 +51,7 @@ class Case:
     storage: str = "tokens-first"
     packed: bool = False
     in_place: bool = True
+    out_dtype: torch.dtype | None = None
     factor_on_keys: bool = False
     with_nans: bool = False
 
@@ -85,7 +88,7 @@ class Tensors:
         if case.with_nans:
             self.projected[::97] = math.nan
         self.query, self.key, self.value = self.split(self.projected)
-        self.out = torch.full_like(self.query, math.nan).contiguous()
+        self.out = torch.full_like(self.query, math.nan, dtype=case.out_dtype).contiguous()
         size = NUM_BLOCKS * case.num_kv_heads * case.block_size * 2 * case.head_dim
         room = 2 if case.storage == "spaced" else 1
         self.memory = torch.randn(room * size, generator=generator).to(case.cache_dtype or case.dtype)
@@ -105,6 +108,7 @@ class Tensors:
             torch.tensor(K_SCALE),
             torch.tensor([V_SCALE]),
             None if case.in_place else self.out,
+            torch.tensor(Q_SCALE),
         )
 
     def split(self, projected: Tensor) -> list[Tensor]:
@@ -139,7 +143,7 @@ class Tensors:
             factor = torch.tensor(FACTORS[scale]).double().item()  # as float32 holds it
             on_query, on_key = (factor, factor) if case.factor_on_keys else (factor**2, 1.0)
             turn = self.turn(position, scale)
-            found += _wrong(f"query {token}", rotated[token], self.rotated(query[token], on_query * turn))
+            found += _wrong(f"query {token}", rotated[token], self.rotated(query[token], on_query * turn), Q_SCALE)
             if slot >= 0:
                 block, place = divmod(slot, case.block_size)
                 row = self.cache[block, :, place].clone()
@@ -243,6 +247,16 @@ CASES = {
         dtype=torch.float16, cache_dtype=_FLOAT8, is_neox_style=False, head_dim=40, rotary_dim=16, packed=True
     ),
     "float8-with-nans": Case(dtype=torch.bfloat16, cache_dtype=_FLOAT8, with_nans=True),
+    "float8-queries": Case(dtype=torch.bfloat16, cache_dtype=_FLOAT8, packed=True, in_place=False, out_dtype=_FLOAT8),
+    "gptj-float8-queries-partial": Case(
+        dtype=torch.float16,
+        is_neox_style=False,
+        head_dim=40,
+        rotary_dim=16,
+        in_place=False,
+        out_dtype=_FLOAT8,
+        with_nans=True,
+    ),
     "float8-stock-bytes": Case(cache_dtype=_FLOAT8, factor_on_keys=True, storage="spaced"),
 }
 # whose programs go on to further tiles of a token, as they do where there are many tokens

@@ -122,8 +122,8 @@ def test_rotation_into_the_cache_reads_and_writes_sixteen_bytes_at_a_time(stored
         assert counted(counts, "LDG", ".128") >= 6, name
         assert counted(counts, "LDG") - counted(counts, "LDG", ".128") <= 5 + 2 * name.startswith("float8"), name
         narrower = counted(counts, "STG") - counted(counts, "STG", ".128")
-        if name.startswith("float8"):  # sixteen bytes of a half of a key become eight
-            assert counted(counts, "STG", ".64") == narrower <= 2, name
+        if name.startswith("float8"):  # sixteen bytes of a half of a query or a key become eight
+            assert counted(counts, "STG", ".64") == narrower <= 4, name
         else:
             assert narrower == 0, name
 

@@ -42,6 +42,7 @@ BAD: dict[str, tuple[str, Any]] = {
     "outputs-of-another-type": ("out", lambda given: torch.zeros(5, 4, 32).half()),
     "a-float8-cache-without-its-scale": ("k_scale", lambda given: None),
     "a-scale-of-two": ("v_scale", lambda given: torch.ones(2)),
+    "float8-queries-without-their-scale": ("q_scale", lambda given: None),
 }
 SAYS = {
     "queries-of-float64": "one data type, bfloat16, float16 or float32, got torch.float64",
@@ -56,16 +57,17 @@ SAYS = {
     "dims-that-are-not-next-to-each-other": r"the last stride must be 1 .*, got \[1, 2, 1, 1\]",
     "positions-of-int32": r"positions must be int64, contiguous and of one dimension, got torch.int32 \[5\]",
     "every-second-slot": r"slot_mapping must be int64, contiguous .* with strides \(2,\)",
-    "outputs-of-another-type": r"out must be torch.float32 \[5, 4, 32\], got torch.float16 \[5, 4, 32\]",
+    "outputs-of-another-type": r"out must be torch.float32 or float8_e4m3fn \[5, 4, 32\], got torch.float16",
     "a-float8-cache-without-its-scale": "k_scale must be one float32 for a float8 cache, got None",
     "a-scale-of-two": r"v_scale must be one float32 for a float8 cache, got torch.float32 \[2\]",
+    "float8-queries-without-their-scale": "q_scale must be one float32 for a float8 out, got None",
 }
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_what_would_be_computed_wrongly_is_refused_with_the_rule_and_the_value(name: str) -> None:
     field, change = BAD[name]
-    case = CASES["float8-stock-bytes"] if "scale" in field else CASES["neox"]
+    case = CASES["float8-queries"] if "scale" in field else CASES["neox"]
     step = case.tensors().step()
     with pytest.raises(ValueError, match=SAYS[name]):
         ops.rotary_store(dataclasses.replace(step, **{field: change(getattr(step, field))}))

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from vllm.config import get_current_vllm_config_or_none
-from vllm.model_executor.layers.quantization.input_quant_fp8 import QuantFP8
-from vllm.model_executor.layers.quantization.utils.quant_utils import GroupShape
 
 from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.rotary_scales import RotaryScales
@@ -60,7 +58,7 @@ class RotatesInAttention:
 
     supports_quant_query_input: bool
     _scales: RotaryScales | None = None
-    _quantise_query: Any = None
+    _quantises_query = False
 
     def __init__(
         self,
@@ -89,15 +87,15 @@ class RotatesInAttention:
         )
         self._is_float8 = kv_cache_dtype.startswith("fp8")
         if self._is_float8 and self.supports_quant_query_input:
-            # Queries are quantised here, after they are rotated. vLLM asks while it makes the layer whether it may do
-            # that itself, and later by what its kernel has to divide.
-            self._quantise_query = QuantFP8(static=True, group_shape=GroupShape.PER_TENSOR)
+            # Queries are quantised as they are rotated. vLLM asks while it makes the layer whether it may do that
+            # before, and later by what its kernel has to divide.
+            self._quantises_query = True
             self.supports_quant_query_input = False
 
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
         stock: Any = super()
         stock.process_weights_after_loading(act_dtype)
-        self.supports_quant_query_input |= self._quantise_query is not None
+        self.supports_quant_query_input |= self._quantises_query
 
     def rotate_by(self, scales: RotaryScales) -> None:
         """Once the cache is there, before the first step."""
@@ -122,8 +120,6 @@ class RotatesInAttention:
         stock: Any = super()
         if attn_metadata is not None:  # None while vLLM measures memory
             query = self._rotated_and_cached(layer, query, key, value, kv_cache, attn_metadata)
-            if self._quantise_query is not None:
-                query = self._quantise_query(query.flatten(1), layer._q_scale)[0].view(query.shape)
         attended: Tensor = stock.forward(layer, query, key, value, kv_cache, attn_metadata, output, *others, **named)
         return attended
 
@@ -131,7 +127,8 @@ class RotatesInAttention:
         self, layer: Any, query: Tensor, key: Tensor, value: Tensor, kv_cache: Tensor, attn_metadata: Any
     ) -> Tensor:
         num_tokens = attn_metadata.num_actual_tokens
-        rotated = torch.empty(num_tokens, *query.shape[1:], dtype=query.dtype, device=query.device)
+        dtype = torch.float8_e4m3fn if self._quantises_query else query.dtype
+        rotated = torch.empty(num_tokens, *query.shape[1:], dtype=dtype, device=query.device)
         if self._scales is None:
             # Measuring what its graphs take, vLLM runs a step over a small cache of which no connector hears.
             return rotated.copy_(query[:num_tokens])
@@ -146,6 +143,7 @@ class RotatesInAttention:
             layer._k_scale,
             layer._v_scale,
             rotated,
+            layer._q_scale,
         )
         ops.rotary_store(step)
         return rotated

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.v1.attention.backends import flash_attn, triton_attn
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
@@ -52,8 +51,7 @@ class Rotating(RotatesInAttention, Seen):
 
 
 def made(kv_cache_dtype: str = "auto", shared: str | None = None) -> Rotating:
-    with set_current_vllm_config(VllmConfig()):
-        return Rotating(NUM_HEADS, HEAD_DIM, 0.125, NUM_KV_HEADS, None, None, kv_cache_dtype, None, "decoder", shared)
+    return Rotating(NUM_HEADS, HEAD_DIM, 0.125, NUM_KV_HEADS, None, None, kv_cache_dtype, None, "decoder", shared)
 
 
 def scales() -> RotaryScales:
