@@ -50,6 +50,8 @@ def reason_against(vllm_config: VllmConfig) -> str | None:
         return "attention_config.backend_per_kind gives layers different backends"
     if vllm_config.cache_config.cache_dtype not in _CACHE_DTYPES:
         return f"kv_cache_dtype is none of {', '.join(_CACHE_DTYPES)}: {vllm_config.cache_config.cache_dtype}"
+    if (getattr(vllm_config.quant_config, "kv_cache_scheme", None) or {}).get("strategy") == "attn_head":
+        return "the checkpoint has a scale of its KV cache for each head, and the launch takes one for all"
     for architecture in vllm_config.model_config.architectures:
         if condition := condition_of_rotating(architecture):
             return f"{architecture} of vLLM asks `{condition}` before it rotates"

@@ -32,6 +32,7 @@ def engine(
     backend: str | None = None,
     per_kind: dict[str, str] | None = None,
     cache_dtype: str = "auto",
+    kv_cache_scheme: dict[str, Any] | None = None,
 ) -> Any:
     return types.SimpleNamespace(
         additional_config={DEPLOYMENT: deployment.to_mapping(), KEY: choice.to_mapping()},
@@ -39,6 +40,7 @@ def engine(
             backend=None if backend is None else types.SimpleNamespace(name=backend), backend_per_kind=per_kind or {}
         ),
         cache_config=types.SimpleNamespace(cache_dtype=cache_dtype),
+        quant_config=types.SimpleNamespace(kv_cache_scheme=kv_cache_scheme) if kv_cache_scheme else None,
         model_config=types.SimpleNamespace(architectures=[architecture]),
     )
 
@@ -64,6 +66,14 @@ ON = AttentionChoice(fused_rotary="on")
         pytest.param(engine(ON, backend="FLASHINFER"), "engine.attention_backend is FLASHINFER", id="flashinfer"),
         pytest.param(engine(ON, per_kind={"full_attention": "FLASHINFER"}), "backend_per_kind", id="per-kind"),
         pytest.param(engine(ON, cache_dtype="nvfp4"), "fp8, fp8_e4m3: nvfp4", id="cache"),
+        pytest.param(
+            engine(ON, cache_dtype="fp8", kv_cache_scheme={"strategy": "tensor"}), None, id="float8-checkpoint"
+        ),
+        pytest.param(
+            engine(ON, cache_dtype="fp8", kv_cache_scheme={"strategy": "attn_head"}),
+            "a scale of its KV cache for each head",
+            id="float8-checkpoint-by-heads",
+        ),
         pytest.param(
             engine(ON, architecture="CohereForCausalLM"), "asks `.*` before it rotates", id="some-layers-do-not-rotate"
         ),
