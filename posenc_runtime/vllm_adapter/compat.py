@@ -90,6 +90,11 @@ _ENGINE_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.attention.backends.flash_attn", "FlashAttentionImpl.forward", ("query", "attn_metadata", "output")),
     ("vllm.v1.attention.backends.flash_attn", "FlashAttentionImpl.do_kv_cache_update", ("key", "slot_mapping")),
     ("vllm.v1.attention.backends.flash_attn", "FlashAttentionMetadataBuilder.build", ("common_attn_metadata",)),
+    (
+        "vllm.v1.attention.backends.flash_attn",
+        "FlashAttentionMetadataBuilder.get_cudagraph_support",
+        ("vllm_config", "kv_cache_spec"),
+    ),
     ("vllm.v1.attention.backend", "CommonAttentionMetadata", ("positions", "slot_mapping", "num_actual_tokens")),
     ("vllm.v1.attention.backends.registry", "AttentionBackendEnum.CPU_ATTN", ()),
     ("vllm.v1.attention.backends.registry", "AttentionBackendEnum.FLASH_ATTN", ()),

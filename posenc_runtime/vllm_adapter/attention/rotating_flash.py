@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from vllm.v1.attention.backend import AttentionCGSupport
 from vllm.v1.attention.backends.flash_attn import (
     FlashAttentionBackend,
     FlashAttentionImpl,
@@ -10,9 +13,22 @@ from vllm.v1.attention.backends.flash_attn import (
 
 from posenc_runtime.vllm_adapter.attention.rotating import PositionsInMetadata, RotatesInAttention, RotatingBackend
 
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheSpec
+
 
 class PosencFlashAttentionMetadataBuilder(PositionsInMetadata, FlashAttentionMetadataBuilder):
-    pass
+    @classmethod
+    def get_cudagraph_support(cls, vllm_config: VllmConfig, kv_cache_spec: KVCacheSpec) -> AttentionCGSupport:
+        """vLLM decides by the version that it finds as its module is imported: with us, before a version is asked for.
+
+        Of those only 3 can capture steps of prompts and lone queries together.
+        """
+        if vllm_config.attention_config.flash_attn_version not in (None, 3):
+            return AttentionCGSupport.UNIFORM_BATCH
+        support: AttentionCGSupport = super().get_cudagraph_support(vllm_config, kv_cache_spec)
+        return support
 
 
 class RotatingFlashAttentionImpl(RotatesInAttention, FlashAttentionImpl):

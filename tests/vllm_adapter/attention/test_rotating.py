@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from vllm.v1.attention.backend import AttentionCGSupport
 from vllm.v1.attention.backends import flash_attn, triton_attn
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
@@ -147,6 +148,21 @@ def test_metadata_says_where_tokens_stand() -> None:
     metadata = Builder().build(3, types.SimpleNamespace(positions=POSITIONS), True)
     assert metadata.of == (3, True)
     assert metadata.positions is POSITIONS
+
+
+@pytest.mark.parametrize(
+    ("asked", "support"),
+    [(None, AttentionCGSupport.ALWAYS), (3, AttentionCGSupport.ALWAYS), (2, AttentionCGSupport.UNIFORM_BATCH)],
+)
+def test_the_version_of_flash_attention_that_is_asked_for_says_which_steps_are_captured(
+    asked: int | None, support: AttentionCGSupport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_hopper = AttentionCGSupport.ALWAYS
+    monkeypatch.setattr(flash_attn.FlashAttentionMetadataBuilder, "_cudagraph_support", on_hopper)
+    vllm_config: Any = types.SimpleNamespace(attention_config=types.SimpleNamespace(flash_attn_version=asked))
+    layers: Any = None
+    builder = rotating_flash.PosencFlashAttentionMetadataBuilder
+    assert builder.get_cudagraph_support(vllm_config, layers) == support
 
 
 def rotary(slowed: float = 1.0, *, factor_on_keys: bool = False) -> Rotary:
