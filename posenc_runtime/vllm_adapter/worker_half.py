@@ -29,6 +29,7 @@ class WorkerHalf:
         self._vllm_config = vllm_config
         self._kv_cache_config = kv_cache_config
         self._rerotation: Rerotation | None = None
+        self._has_begun = False
         self._apply_seconds: list[float] = []
         self._rerotate_seconds: list[float] = []
 
@@ -68,6 +69,9 @@ class WorkerHalf:
 
     def apply(self, plan: StepPlan) -> None:
         """Carry out a step's plan. Runs on the runner's current stream, so the forward sees it."""
+        if not self._has_begun:
+            self._has_begun = True
+            RECORD.forget()
         if plan.rotations:
             assert self._rerotation is not None, "only a deployment that re-rotates plans rotations"
             began = time.perf_counter()

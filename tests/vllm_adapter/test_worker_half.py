@@ -15,6 +15,7 @@ from posenc_runtime.kernels.rerotation import BlockMoves, ScaleChange
 from posenc_runtime.kv.coordinator import StepPlan
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import cpu_key_order
+from posenc_runtime.vllm_adapter.attention.record import RECORD
 from posenc_runtime.vllm_adapter.worker_half import WorkerHalf
 from posenc_runtime.vllm_adapter.worker_state import STATE, Rotary
 
@@ -115,6 +116,18 @@ def test_steps_that_gave_blocks_a_scale_are_timed_and_others_are_not() -> None:
     half.apply(StepPlan(block_scales={1: [2]}))
     assert len(half.take_report()["apply_seconds"]) == 1
     assert "apply_seconds" not in half.take_report()
+
+
+def test_what_attention_did_while_the_engine_warmed_up_is_not_reported() -> None:
+    half = worker()
+    RECORD.take()
+    read_and_skipped = RECORD.windows.on(torch.device("cpu"))
+    read_and_skipped.add_(torch.tensor([300, 500]))
+    half.apply(StepPlan())
+    assert half.take_report() == {}
+    read_and_skipped.add_(torch.tensor([3, 5]))
+    half.apply(StepPlan())
+    assert half.take_report() == {"window_kv_blocks_read": {"all": 3}, "window_kv_blocks_skipped": {"all": 5}}
 
 
 @pytest.mark.parametrize("built", [[], [ROTARY, Rotary(deployment=None, own=SPEC, scaled=SPEC, is_neox_style=True)]])  # type: ignore[arg-type]

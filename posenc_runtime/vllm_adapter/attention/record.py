@@ -17,13 +17,20 @@ class Tally:
         self._counts: Tensor | None = None
 
     def on(self, device: torch.device) -> Tensor:
-        """int64 ``[2]``, only ever added to: captured CUDA graphs hold its address."""
+        """int64 ``[2]``, written in place only: captured CUDA graphs hold its address."""
         if self._counts is None or self._counts.device != device:
             self._counts = torch.zeros(2, dtype=torch.int64, device=device)
             self._copy = torch.zeros(2, dtype=torch.int64, pin_memory=device.type == "cuda")
             self._copied: torch.cuda.Event | None = None
             self._taken = (0, 0)
         return self._counts
+
+    def forget(self) -> None:
+        """What was added so far is not to be taken."""
+        if self._counts is not None:
+            self._counts.zero_()
+            self._copy.zero_()
+            self._copied, self._taken = None, (0, 0)
 
     def take(self) -> tuple[int, int]:
         """What was added between the last two copies from the device; on the CPU, since the last call."""
@@ -51,6 +58,11 @@ class AttentionRecord:
 
     windows: Tally = dataclasses.field(default_factory=Tally)
     walks: Tally = dataclasses.field(default_factory=Tally)
+
+    def forget(self) -> None:
+        """Leave out the steps that vLLM runs to warm up and to capture, which nobody asked for."""
+        self.windows.forget()
+        self.walks.forget()
 
     def take(self) -> dict[str, dict[str, int]]:
         """The counts since the last call, in the form of ``counts.merged``; what is zero is left out."""
