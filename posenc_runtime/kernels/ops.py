@@ -21,13 +21,14 @@ from posenc_runtime.kernels.window import Window
 from posenc_runtime.kernels.window import record_key_norms as record_key_norms_in_torch
 
 
-def rope_rows(positions: Tensor, slot_mapping: Tensor, block_row_offset: Tensor, block_size: int) -> Tensor:
+def rope_rows(positions: Tensor, slot_mapping: Tensor, block_row_offset: Tensor, block_size: int, out: Tensor) -> None:
     """See ``reference.rope_rows``."""
     if positions.is_cuda:
         from posenc_runtime.kernels.rope_rows import rope_rows as kernel
 
-        return kernel(positions, slot_mapping, block_row_offset, block_size)
-    return reference.rope_rows(positions, slot_mapping, block_row_offset, block_size)
+        kernel(positions, slot_mapping, block_row_offset, block_size, out)
+    else:
+        reference.rope_rows(positions, slot_mapping, block_row_offset, block_size, out)
 
 
 def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange, layout: KeyLayout) -> None:

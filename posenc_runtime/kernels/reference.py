@@ -11,7 +11,7 @@ from torch import Tensor
 from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
 
 
-def rope_rows(positions: Tensor, slot_mapping: Tensor, block_row_offset: Tensor, block_size: int) -> Tensor:
+def rope_rows(positions: Tensor, slot_mapping: Tensor, block_row_offset: Tensor, block_size: int, out: Tensor) -> None:
     """Row of each token in the stacked table: its position, plus the first row of its block's scale.
 
     Args:
@@ -19,15 +19,12 @@ def rope_rows(positions: Tensor, slot_mapping: Tensor, block_row_offset: Tensor,
         slot_mapping: int64 ``[at least 0]``; -1 for a token that is not written. Tokens past its end are padding.
         block_row_offset: int64 ``[num_blocks]``, first row of the scale that each physical block carries.
         block_size: tokens per block.
-
-    Returns:
-        int64 ``[num_tokens]``. Tokens without a slot take block 0, which is never written and so is unscaled.
+        out: int64 ``[num_tokens]``. Tokens without a slot take block 0, which is never written and so is unscaled.
     """
     num_tokens = positions.shape[0]
     block_ids = slot_mapping[:num_tokens].div(block_size, rounding_mode="floor").clamp_(min=0)
-    rows = positions.clone()
-    rows[: block_ids.shape[0]] += block_row_offset[block_ids]
-    return rows
+    out.copy_(positions)
+    out[: block_ids.shape[0]] += block_row_offset[block_ids]
 
 
 def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange, layout: KeyLayout) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -10,7 +9,8 @@ from torch import Tensor
 _TILE = 256
 
 
-@triton.jit
+# How many tokens there are changes from step to step and must not compile anew.
+@triton.jit(do_not_specialize=["num_tokens", "num_slots"])
 def _rope_rows_kernel(  # type: ignore[no-untyped-def]
     p_positions,
     p_slot_mapping,
@@ -30,9 +30,8 @@ def _rope_rows_kernel(  # type: ignore[no-untyped-def]
     tl.store(p_rows + o_token, b_position + b_offset, mask=m_token)
 
 
-def rope_rows(positions: Tensor, slot_mapping: Tensor, block_row_offset: Tensor, block_size: int) -> Tensor:
+def rope_rows(positions: Tensor, slot_mapping: Tensor, block_row_offset: Tensor, block_size: int, out: Tensor) -> None:
     """See ``reference.rope_rows``. All tensors on one CUDA device, int64, contiguous."""
-    rows = torch.empty_like(positions)
     num_tokens = positions.shape[0]
     if num_tokens:
         grid = (triton.cdiv(num_tokens, _TILE),)
@@ -40,10 +39,9 @@ def rope_rows(positions: Tensor, slot_mapping: Tensor, block_row_offset: Tensor,
             positions,
             slot_mapping,
             block_row_offset,
-            rows,
+            out,
             num_tokens,
             slot_mapping.shape[0],
             BLOCK_SIZE=block_size,
             BT=_TILE,
         )
-    return rows

@@ -14,7 +14,7 @@ from vllm.model_executor.layers import rotary_embedding
 from vllm.model_executor.layers.rotary_embedding.phi3_long_rope_scaled_rope import Phi3LongRoPEScaledRotaryEmbedding
 
 from posenc_runtime.encodings.scaling.longrope import LongRope
-from posenc_runtime.vllm_adapter.rotary import by_scale, current_deployment, noted, stacked_table
+from posenc_runtime.vllm_adapter.rotary import by_scale, current_deployment, make_room_for_rows, noted, stacked_table
 
 
 class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
@@ -38,6 +38,7 @@ class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
         if made.is_fused:  # no row, so that whoever reads the table anyway fails
             self.long_short_cos_sin_cache = torch.empty(0, self.rotary_dim, dtype=dtype)
             return
+        make_room_for_rows(self)
         short = self._compute_cos_sin_cache(
             deployment.scale_set.lengths[0],
             list(deployment.method.short_factor),

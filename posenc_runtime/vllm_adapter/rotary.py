@@ -45,6 +45,7 @@ def register() -> None:
     direct_register_custom_op(
         op_name="posenc_rope_rows",
         op_func=_rope_rows,
+        mutates_args=["rows"],
         fake_impl=_rope_rows_fake,
         dispatch_key="CompositeExplicitAutograd",  # wherever the tensors are
     )
@@ -85,6 +86,7 @@ def _scaling(rotary_class: Any) -> Any:
         _refuse_another(made, rotary_class._compute_inv_freq(self, self.base))
         if made.is_fused:  # no row, so that whoever reads the table anyway fails
             return torch.empty(0, self.rotary_dim)
+        make_room_for_rows(self)
         unscaled = _unscaled_table(self, rotary_class, deployment.scale_set.lengths[0])
         return stacked_table(deployment, made.scaled, unscaled)
 
@@ -124,6 +126,14 @@ def noted(deployment: Deployment, rotary_dim: int, base: float, is_neox_style: b
     return made
 
 
+def make_room_for_rows(module: torch.nn.Module) -> None:
+    """Give a rotary embedding a row for each token that a step may have. Captured CUDA graphs hold its address."""
+    from vllm.config.vllm import get_current_vllm_config
+
+    room = get_current_vllm_config().scheduler_config.max_num_batched_tokens
+    module.register_buffer("posenc_rows", torch.zeros(room, dtype=torch.int64), persistent=False)
+
+
 def _refuse_another(made: Rotary, inv_freq: Tensor) -> None:
     """Parameters of a method may be given beside the checkpoint's, which says only here how it rotates.
 
@@ -156,7 +166,9 @@ def by_scale(parent: Callable[..., Any]) -> Callable[..., Any]:
         if self.posenc_fused:
             return query, key
         if self.posenc_scaled:
-            positions = torch.ops.vllm.posenc_rope_rows(positions)
+            num_tokens = positions.numel()
+            torch.ops.vllm.posenc_rope_rows(positions, self.posenc_rows)
+            positions = self.posenc_rows[:num_tokens]
         return parent(self, positions, query, key, *others)
 
     return forward
@@ -200,30 +212,41 @@ def _rotary_classes() -> Iterator[Any]:
     yield from found.values()
 
 
-def _rope_rows(positions: Tensor) -> Tensor:
-    """Opaque to torch.compile: finds the slot mapping of this forward, at run or at graph-capture time."""
+def _rope_rows(positions: Tensor, rows: Tensor) -> None:
+    """Opaque to torch.compile: finds the slot mapping of this forward, at run or at graph-capture time.
+
+    All layers of a forward have the same positions and slots, and their rows are looked up once. A CUDA graph is
+    captured in a forward of its own, so the look-up is in it.
+
+    Args:
+        rows: int64 ``[at least num_tokens]``, written at the beginning.
+    """
     from vllm.forward_context import get_forward_context, is_forward_context_available
 
     positions = positions.flatten()
+    out = rows[: positions.shape[0]]
     if STATE.block_row_offset is None or not is_forward_context_available():
-        return positions.clone()  # the profile run, before there is a KV cache
+        out.copy_(positions)  # the profile run, before there is a KV cache
+        return
     context = get_forward_context()
     if not isinstance(context.slot_mapping, dict):
         raise RuntimeError("posenc needs one slot mapping a forward, got one a micro-batch: switch off enable_dbo")
     layer = next((name for name in context.slot_mapping if name in STATE.block_size), None)
     if layer is None:
-        return positions.clone()
-    if positions.is_cuda:
-        return ops.rope_rows(positions, context.slot_mapping[layer], STATE.block_row_offset, STATE.block_size[layer])
-    # All layers of a forward have the same positions and slots, and on the CPU a look-up costs as much as a rotation.
-    # The positions are kept beside their rows, so that no other tensor can come to lie at their address.
-    known, rows = context.additional_kwargs.get("posenc_rows", (None, None))
-    if known is None or rows is None or (known.data_ptr(), known.shape) != (positions.data_ptr(), positions.shape):
-        rows = ops.rope_rows(positions, context.slot_mapping[layer], STATE.block_row_offset, STATE.block_size[layer])
-        context.additional_kwargs["posenc_rows"] = (positions, rows)
-    copied: Tensor = rows.clone()
-    return copied
+        out.copy_(positions)
+        return
+    looked_up = positions.data_ptr(), positions.shape[0], _is_capturing(positions)
+    known = context.additional_kwargs.setdefault("posenc_rows", {})
+    # The positions are kept beside what they led to, so that no other tensor can come to lie at their address.
+    if known.get(rows.data_ptr(), (None,))[0] != looked_up:
+        ops.rope_rows(positions, context.slot_mapping[layer], STATE.block_row_offset, STATE.block_size[layer], out)
+        known[rows.data_ptr()] = looked_up, positions
 
 
-def _rope_rows_fake(positions: Tensor) -> Tensor:
-    return torch.empty_like(positions).flatten()
+def _is_capturing(positions: Tensor) -> bool:
+    """What ran before a capture began is not in its graph."""
+    return positions.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _rope_rows_fake(positions: Tensor, rows: Tensor) -> None:
+    pass

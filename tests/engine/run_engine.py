@@ -72,6 +72,8 @@ class Ran:
         model_runner: 1 or 2, of vLLM's.
         cudagraph_mode: vLLM's name for it.
         graphs: CUDA graphs that it captured.
+        compiled: pieces of its model that vLLM compiled and kept.
+        found: pieces that an earlier engine had kept.
         attention: what attends in its layers; not known where workers run apart.
     """
 
@@ -79,6 +81,8 @@ class Ran:
     async_scheduling: bool
     cudagraph_mode: str
     graphs: int
+    compiled: int
+    found: int
     attention: list[str]
 
 
@@ -145,6 +149,8 @@ def _ran(vllm_config: Any) -> dict[str, Any]:
         "async_scheduling": bool(vllm_config.scheduler_config.async_scheduling),
         "cudagraph_mode": compilation.cudagraph_mode.name,
         "graphs": compilation_counter.num_cudagraph_captured,
+        "compiled": compilation_counter.num_compiled_artifacts_saved,
+        "found": compilation_counter.num_compiled_artifacts_loaded,
         "attention": sorted({_attention(layer) for layer in layers if hasattr(layer, "impl")}),
     }
 

@@ -39,7 +39,7 @@ def row_lookup() -> MachineCode:
     launch = Launch(rope_rows._rope_rows_kernel)
     rope_rows._rope_rows_kernel = launch
     some = torch.zeros(256, dtype=torch.int64)
-    rope_rows.rope_rows(some, some, some, 16)
+    rope_rows.rope_rows(some, some, some, 16, some)
     return launch.machine_code()
 
 

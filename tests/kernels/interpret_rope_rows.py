@@ -13,8 +13,10 @@ def main() -> None:
         positions = torch.randint(0, 4096, (num_tokens,), generator=generator)
         slots = torch.randint(-1, 40 * 16, (num_tokens + num_tokens % 3 - 1,), generator=generator)
         offsets = torch.randint(0, 3, (40,), generator=generator) * 512
-        expected = reference.rope_rows(positions, slots, offsets, 16)
-        assert torch.equal(rope_rows.rope_rows(positions, slots, offsets, 16), expected), num_tokens
+        found, expected = torch.empty_like(positions), torch.empty_like(positions)
+        reference.rope_rows(positions, slots, offsets, 16, expected)
+        rope_rows.rope_rows(positions, slots, offsets, 16, found)
+        assert torch.equal(found, expected), num_tokens
         print(num_tokens)
 
 

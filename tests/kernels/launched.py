@@ -96,7 +96,7 @@ def norms() -> None:
 
 def rows() -> None:
     of_tokens = empty(REQUESTS, dtype=torch.int64)
-    ops.rope_rows(of_tokens, of_tokens, empty(NUM_BLOCKS, dtype=torch.int64), BLOCK_SIZE)
+    ops.rope_rows(of_tokens, of_tokens, empty(NUM_BLOCKS, dtype=torch.int64), BLOCK_SIZE, torch.empty_like(of_tokens))
 
 
 def rotated() -> None:

@@ -26,7 +26,8 @@ def test_a_token_takes_the_row_of_its_position_in_the_part_of_its_blocks_scale(
     slots: list[int], positions: list[int], rows: list[int]
 ) -> None:
     given = torch.tensor(positions, dtype=torch.int64)
-    result = ops.rope_rows(given, torch.tensor(slots, dtype=torch.int64), OFFSETS, 16)
+    result = torch.empty_like(given)
+    ops.rope_rows(given, torch.tensor(slots, dtype=torch.int64), OFFSETS, 16, result)
     assert result.tolist() == rows
     assert given.tolist() == positions
 
