@@ -5,6 +5,10 @@ from __future__ import annotations
 # Two float32 implementations of a two-layer model add the same products in another order. Seen: 2e-5.
 LOGPROB_FLOAT32 = 1e-4
 
+# Attention that rotates takes exact angles, transformers takes float32 ones: those of the longest requests here are
+# wrong by up to 1e-4, most of what the logprobs may be.
+LOGPROB_EXACT_ANGLES = 2e-4
+
 # BLOOM's activation is the error function in vLLM and its tanh approximation, off by up to 5e-4, in transformers. Seen:
 # 9e-4; another slope moves logprobs by 0.1 and more.
 LOGPROB_OTHER_ACTIVATION = 3e-3

@@ -174,7 +174,10 @@ def test_recomputed_requests_answer_as_transformers_run_freshly_at_each_scale(
 
 
 def assert_all_answer_as_recomputed(
-    model: pathlib.Path, asked: list[list[Request]], answers: list[list[Answer]]
+    model: pathlib.Path,
+    asked: list[list[Request]],
+    answers: list[list[Answer]],
+    tolerance: float = LOGPROB_FLOAT32,
 ) -> None:
     path = UnrotatedOracle(model, "yarn", SCALES).scale_at
     static = {scale: Oracle(model, "yarn", scale) for scale in SCALES}
@@ -186,7 +189,7 @@ def assert_all_answer_as_recomputed(
             scored = {scale: static[scale].score(prompt, answer.token_ids) for scale in set(scales)}
             assert answer.token_ids == [scored[scale][0][index] for index, scale in enumerate(scales)]
             logprobs = [scored[scale][1][index] for index, scale in enumerate(scales)]
-            assert max(abs(a - b) for a, b in zip(answer.logprobs, logprobs, strict=True)) < LOGPROB_FLOAT32
+            assert max(abs(a - b) for a, b in zip(answer.logprobs, logprobs, strict=True)) < tolerance
             assert answer.posenc is not None
             assert [crossing["how"] for crossing in answer.posenc["crossings"]] == ["recompute"] * (
                 len(set(scales)) - 1

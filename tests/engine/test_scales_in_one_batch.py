@@ -46,11 +46,16 @@ def arguments(rope_type: str, attention: AttentionChoice | None = None, **engine
 
 
 def assert_answers_as_transformers(
-    model: pathlib.Path, rope_type: str, prompt: list[int], scale: int, answer: Answer
+    model: pathlib.Path,
+    rope_type: str,
+    prompt: list[int],
+    scale: int,
+    answer: Answer,
+    tolerance: float = LOGPROB_FLOAT32,
 ) -> None:
     greedy, logprobs = Oracle(model, rope_type, scale).score(prompt, answer.token_ids)
     assert answer.token_ids == greedy
-    assert max(abs(a - b) for a, b in zip(answer.logprobs, logprobs, strict=True)) < LOGPROB_FLOAT32
+    assert max(abs(a - b) for a, b in zip(answer.logprobs, logprobs, strict=True)) < tolerance
     _, wrong = Oracle(model, rope_type, 4 if scale == 1 else 1).score(prompt, answer.token_ids)
     assert max(abs(a - b) for a, b in zip(answer.logprobs, wrong, strict=True)) > LOGPROB_WRONG_SCALE
 

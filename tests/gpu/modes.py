@@ -8,6 +8,7 @@ from typing import Any
 
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from tests.engine.run_engine import how_it_ran
+from tests.tolerance import LOGPROB_EXACT_ANGLES, LOGPROB_FLOAT32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +58,11 @@ DEFAULTS = {name: MODES[name] for name in ("v2-default", "v1-default")}
 
 # Who rotates: the rotary embedding by rows of its table, or attention.
 ATTENTION = {"table": AttentionChoice(fused_rotary="off"), "fused": AttentionChoice(fused_rotary="on")}
+
+
+def tolerated(attention: AttentionChoice) -> float:
+    """Between logprobs of an engine and of transformers, both in float32."""
+    return LOGPROB_EXACT_ANGLES if attention.fused_rotary == "on" else LOGPROB_FLOAT32
 
 
 def over(backend: str, attention: AttentionChoice) -> str:
