@@ -9,7 +9,7 @@ import math
 import pathlib
 import time
 import types
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import httpx
 import pytest
@@ -160,6 +160,8 @@ def test_both_engines_differ_in_nothing_but_how_positions_are_rotated() -> None:
 class FakeProcess:
     """An engine that answers at once; ours twice as fast as the other."""
 
+    runs: ClassVar[dict[str, Any]] = {"async_scheduling": True}
+
     def __init__(self, model: pathlib.Path, arguments: dict[str, Any], *, plugins: str, **_: Any) -> None:
         self._is_ours = plugins == "posenc"
 
@@ -214,6 +216,7 @@ def test_throughput_is_ours_over_that_of_stock_vllm(
     assert [row.value for row in rows] == [Estimate(2, 2, 2)] * len(TINY.cases)
     assert {row.is_reached for row in rows} == {True if part is sides.PINNED else None}
     assert list(samples) == [case.name for case in TINY.cases]
+    assert all(sampled["runs"] == FakeProcess.runs for sampled in samples.values())
 
 
 def all_of(part: Part, stage: Stage) -> tuple[list[Row], dict[str, Any]]:
@@ -253,6 +256,20 @@ def test_a_case_that_fails_fails_alone_and_engines_that_ended_are_started_again(
     assert [row.state for row in rows] == ["measured", "failed", "measured", "measured"]
     assert rows[1].why == why and len(samples) == 3
     assert len(set(started)) == len(started) == starts
+
+
+def test_engines_that_vllm_does_not_run_alike_are_not_compared(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class InStep(FakeProcess):
+        def __init__(self, model: pathlib.Path, arguments: dict[str, Any], *, plugins: str, **others: Any) -> None:
+            super().__init__(model, arguments, plugins=plugins, **others)
+            self.runs = {"async_scheduling": plugins == ""}  # type: ignore[misc]
+
+    monkeypatch.setattr(sides, "EngineProcess", InStep)
+    rows, samples = all_of(sides.MAY_CROSS, Stage(TINY, tmp_path, tmp_path))
+    assert samples == {} and {row.state for row in rows} == {"failed"}
+    assert "must run both engines alike, got {'async_scheduling': False} and" in rows[0].why
 
 
 def test_pairs_are_begun_until_the_time_is_over_and_those_that_were_are_kept(

@@ -54,7 +54,12 @@ class EngineProcess:
         in_one_process: scheduler and worker do not run apart, so that a step can be timed from its beginning.
         patience: seconds that the next answer may take, its start included; then the engine is killed.
         idle_patience: seconds that are waited for it to be idle.
+
+    Attributes:
+        runs: how vLLM runs it, once it has started.
     """
+
+    runs: dict[str, Any]
 
     def __init__(
         self,
@@ -93,7 +98,7 @@ class EngineProcess:
                 env=os.environ | self._environment,
             )
         try:
-            self.ask(self._job)
+            self.runs = self.ask(self._job)["runs"]
         except BaseException:
             self.__exit__()
             raise

@@ -26,9 +26,21 @@ def serve(run: Callable[[Any, dict[str, Any]], dict[str, Any]]) -> None:
     llm = LLM(job["model"], **job["arguments"])
     if job["worker_cores"]:
         _leave_cores(set(job["worker_cores"]))
-    _say(answers, {"ready": True})
+    _say(answers, {"runs": _how_it_runs(llm.llm_engine.vllm_config)})
     for line in sys.stdin:
         _say(answers, run(llm, json.loads(line)))
+
+
+def _how_it_runs(vllm_config: Any) -> dict[str, Any]:
+    """What vLLM may have chosen otherwise than it was asked, as far as its configuration says."""
+    compilation = vllm_config.compilation_config
+    return {
+        "model_runner": 2 if vllm_config.use_v2_model_runner else 1,
+        "async_scheduling": bool(vllm_config.scheduler_config.async_scheduling),
+        "compilation_mode": compilation.mode.name,
+        "cudagraph_mode": compilation.cudagraph_mode.name,
+        "num_cudagraph_sizes": len(compilation.cudagraph_capture_sizes or []),
+    }
 
 
 def _take_stdout() -> TextIO:

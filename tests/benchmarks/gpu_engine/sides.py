@@ -94,7 +94,9 @@ class Match:
         self, stage: Stage, engines: tuple[EngineProcess, EngineProcess], row: Row, case: Case
     ) -> tuple[list[Row], dict[str, Any]]:
         """Nothing when there was no time for a pair."""
-        sizes = stage.sizes
+        sizes, (one, other) = stage.sizes, engines
+        if one.runs != other.runs:
+            raise Invalid(f"vLLM must run both engines alike, got {one.runs} and {other.runs}")
         (_, first_plugins), (_, second_plugins) = self.engines(sizes, stage.is_rehearsal)
         measured = measure_case(
             *(case, *engines),
@@ -108,7 +110,9 @@ class Match:
         )
         if not measured.ours:
             return [], {}
-        return [row.measured(measured.ratio, remark=_remark(measured, sizes))], {case.name: measured.to_json()}
+        return [row.measured(measured.ratio, remark=_remark(measured, sizes))], {
+            case.name: measured.to_json() | {"runs": one.runs}
+        }
 
 
 def our_arguments(sizes: Sizes, on_crossing: OnCrossing, attention: AttentionChoice | None = None) -> dict[str, Any]:
