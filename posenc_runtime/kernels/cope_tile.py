@@ -79,7 +79,9 @@ def position_logits(b_gates, b_newer, p_row, m_scores, NPOS: tl.constexpr):  # t
     tl.static_assert(b_gates.shape[1] <= 64)
     b_newer = tl.minimum(b_newer, position(NPOS - 1))
     b_whole = (b_newer >> _BITS).to(tl.int32)[:, None]
-    b_past = (b_newer & (_ONE - 1)).to(tl.int32)[:, None] + tl.cumsum(b_gates, 1, reverse=True)  # past b_whole
+    # From the newest key back is all less what is older. A reversed scan passes every gate between threads twice more.
+    b_all = (b_newer & (_ONE - 1)).to(tl.int32) + tl.sum(b_gates, 1)
+    b_past = b_all[:, None] - tl.cumsum(b_gates, 1) + b_gates  # past b_whole
     # At the last position the one below weighs nothing, so that the one above is always there to be read.
     b_below = tl.minimum(b_whole + (b_past >> _BITS), NPOS - 2)
     b_weight = tl.minimum(b_past - ((b_below - b_whole) << _BITS), _ONE).to(tl.float32) * (1.0 / _ONE)
