@@ -18,14 +18,18 @@ def check(query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: PagedBat
     """Refuse what the kernels would compute wrongly.
 
     Raises:
-        ValueError: when data types differ, heads have no room in a tile (``check_heads``), rows are not contiguous, or
-            the batch's tensors are not int32.
+        ValueError: when data types or the strides of the caches differ, heads have no room in a tile (``check_heads``),
+            rows are not contiguous, or the batch's tensors are not int32.
     """
     check_heads(query.shape[1], key_cache.shape[1], query.shape[2], query.dtype)
     if {key_cache.dtype, value_cache.dtype} != {query.dtype}:
         raise ValueError(
             f"queries, keys and values must be of one data type, got {query.dtype}, {key_cache.dtype} and "
             f"{value_cache.dtype}"
+        )
+    if key_cache.stride() != value_cache.stride():
+        raise ValueError(
+            f"keys and values must have the same strides, got {key_cache.stride()} and {value_cache.stride()}"
         )
     if any(tensor.stride(-1) != 1 for tensor in (query, key_cache, value_cache, out, batch.block_table)):
         raise ValueError("the last stride must be 1 for queries, keys, values, outputs and the block table")
@@ -40,12 +44,16 @@ def width(query: Tensor) -> int:
 
 
 def layout(query: Tensor, cache: Tensor, batch: PagedBatch) -> dict[str, Any]:
-    """Where requests lie, and the shapes of heads and blocks."""
+    """Where requests lie, the shapes of heads and blocks, and the strides of either cache, in elements."""
+    stride_block, stride_head, stride_token, _ = cache.stride()
     return {
         "p_query_start_loc": batch.query_start_loc,
         "p_seq_lens": batch.seq_lens,
         "p_block_table": batch.block_table,
         "stride_table": batch.block_table.stride(0),
+        "stride_cache_block": stride_block,
+        "stride_cache_head": stride_head,
+        "stride_cache_token": stride_token,
         "GROUP": query.shape[1] // cache.shape[1],
         "HEAD_DIM": query.shape[2],
         "BLOCK_SIZE": cache.shape[2],
@@ -56,12 +64,6 @@ def layout(query: Tensor, cache: Tensor, batch: PagedBatch) -> dict[str, Any]:
 def query_strides(query: Tensor) -> dict[str, int]:
     """Of a token and a head, in elements."""
     return {"stride_query_token": query.stride(0), "stride_query_head": query.stride(1)}
-
-
-def cache_strides(name: str, cache: Tensor) -> dict[str, int]:
-    """Of a block, a head and a token, in elements."""
-    block, head, token, _ = cache.stride()
-    return {f"stride_{name}_block": block, f"stride_{name}_head": head, f"stride_{name}_token": token}
 
 
 def in_base_2(factor: float) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from posenc_runtime.encodings.distance import BiasForm, Flat, Table
-from posenc_runtime.kernels.attention_launch import cache_strides, check, layout, query_strides
+from posenc_runtime.kernels.attention_launch import check, layout, query_strides
 from posenc_runtime.kernels.bias_decode import decode
 from posenc_runtime.kernels.bias_forms import form_arguments
 from posenc_runtime.kernels.bias_prefill import prefill
@@ -42,14 +42,13 @@ def bias_attention(
         return
     if isinstance(form, Flat | Table):
         window = None
-    of_keys = form_arguments(form, query.shape[1], query.device) | layout(query, key_cache, batch)
-    of_keys |= query_strides(query) | cache_strides("key", key_cache)
+    arguments = form_arguments(form, query.shape[1], query.device) | layout(query, key_cache, batch)
+    arguments |= query_strides(query)
     found = None
     if window is not None:
         if window.key_norms.stride(2) != 1:
             raise ValueError(f"the norms of a block must be contiguous, got a stride of {window.key_norms.stride(2)}")
-        found = plan(query, key_cache, batch, scale, window, of_keys)
-    arguments = of_keys | cache_strides("value", value_cache)
+        found = plan(query, key_cache, batch, scale, window, arguments)
     if batch.max_query_len > 1:
         prefill(query, key_cache, value_cache, batch, scale, out, window, found, arguments)
     decode(query, key_cache, value_cache, batch, scale, out, found, arguments)

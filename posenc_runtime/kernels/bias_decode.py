@@ -44,12 +44,9 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
     stride_table,
     stride_query_token,
     stride_query_head,
-    stride_key_block,
-    stride_key_head,
-    stride_key_token,
-    stride_value_block,
-    stride_value_head,
-    stride_value_token,
+    stride_cache_block,
+    stride_cache_head,
+    stride_cache_token,
     FORM: tl.constexpr,
     TABLE_LENGTH: tl.constexpr,
     GROUP: tl.constexpr,
@@ -102,15 +99,13 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
                     b_shape,
                     first,
                     end - 1,
-                    p_keys + i_kv_head.to(tl.int64) * stride_key_head,
-                    p_values + i_kv_head.to(tl.int64) * stride_value_head,
+                    p_keys + i_kv_head.to(tl.int64) * stride_cache_head,
+                    p_values + i_kv_head.to(tl.int64) * stride_cache_head,
                     p_block_table + i_request.to(tl.int64) * stride_table,
                     p_table,
                     scale,
-                    stride_key_block,
-                    stride_key_token,
-                    stride_value_block,
-                    stride_value_token,
+                    stride_cache_block,
+                    stride_cache_token,
                     FORM,
                     TABLE_LENGTH,
                     HEAD_DIM,
@@ -139,7 +134,7 @@ def decode(
 
     Args:
         found: what a window leaves to read.
-        arguments: of the form, the layout and both caches.
+        arguments: of the form, the layout and the queries' strides.
     """
     num_kv_heads = key_cache.shape[1]
     num_pairs = len(batch) * num_kv_heads

@@ -48,12 +48,9 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
     stride_table,
     stride_query_token,
     stride_query_head,
-    stride_key_block,
-    stride_key_head,
-    stride_key_token,
-    stride_value_block,
-    stride_value_head,
-    stride_value_token,
+    stride_cache_block,
+    stride_cache_head,
+    stride_cache_token,
     stride_out_token,
     stride_out_head,
     FORM: tl.constexpr,
@@ -84,13 +81,13 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
     b_slope, b_shape = load_form(p_slope, p_shape, o_head, FORM)
     b_query = load_queries(p_query, o_token, o_head, m_row, stride_query_token, stride_query_head, HEAD_DIM, BD)
     p_table_row = p_block_table + i_request.to(tl.int64) * stride_table
-    p_keys += i_kv_head.to(tl.int64) * stride_key_head
-    p_values += i_kv_head.to(tl.int64) * stride_value_head
+    p_keys += i_kv_head.to(tl.int64) * stride_cache_head
+    p_values += i_kv_head.to(tl.int64) * stride_cache_head
 
     first_key = first_position * 0
     if p_counts is not None:
         b_block = tl.load(p_table_row + b_position // BLOCK_SIZE)
-        o_own = offsets_of_keys(b_block, b_position, stride_key_block, stride_key_token, BLOCK_SIZE)
+        o_own = offsets_of_keys(b_block, b_position, stride_cache_block, stride_cache_token, BLOCK_SIZE)
         b_own = load_rows(p_keys + o_own, m_row, HEAD_DIM, BD)
         largest_norm = tl.load(p_largest_norms + i_request * tl.num_programs(1) + i_kv_head)
         b_first = first_keys(
@@ -124,10 +121,8 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
                 p_table_row,
                 p_table,
                 scale_in_base_2,
-                stride_key_block,
-                stride_key_token,
-                stride_value_block,
-                stride_value_token,
+                stride_cache_block,
+                stride_cache_token,
                 FORM,
                 TABLE_LENGTH,
                 HEAD_DIM,
@@ -155,7 +150,7 @@ def prefill(
 
     Args:
         window, found: what to skip by, and the plan made of it; or neither.
-        arguments: of the form, the layout and both caches.
+        arguments: of the form, the layout and the queries' strides.
     """
     num_kv_heads = key_cache.shape[1]
     of_window: dict[str, Any] = {"p_counts": None, "log_tolerance": 0.0, "ROUNDING": 0.0, "p_largest_norms": None}

@@ -26,10 +26,8 @@ def attend_with_bias(  # type: ignore[no-untyped-def]
     p_table_row,
     p_table,
     scale,
-    stride_key_block,
-    stride_key_token,
-    stride_value_block,
-    stride_value_token,
+    stride_cache_block,
+    stride_cache_token,
     FORM: tl.constexpr,
     TABLE_LENGTH: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -55,13 +53,12 @@ def attend_with_bias(  # type: ignore[no-untyped-def]
     if MASKED:
         m_key = o_key <= last_key
     b_block = tl.load(p_table_row + o_key // BLOCK_SIZE, mask=m_key, other=0)
-    o_row = offsets_of_keys(b_block, o_key, stride_key_block, stride_key_token, BLOCK_SIZE)
+    o_row = offsets_of_keys(b_block, o_key, stride_cache_block, stride_cache_token, BLOCK_SIZE)
     b_keys = load_rows(p_keys + o_row, m_key, HEAD_DIM, BD)
     b_scores = dot(b_query, tl.trans(b_keys)) * scale  # [BM, BN]
     b_distance = b_position[:, None] - o_key[None, :]
     b_scores = biased(b_scores, b_distance, b_slope, b_shape, p_table, o_head, FORM, TABLE_LENGTH)
     if MASKED:
         b_scores = tl.where(b_distance >= 0, b_scores, -float("inf"))
-    o_row = offsets_of_keys(b_block, o_key, stride_value_block, stride_value_token, BLOCK_SIZE)
     b_values = load_rows(p_values + o_row, m_key, HEAD_DIM, BD)
     return attend(b_scores, b_values, b_acc, b_max, b_sum)

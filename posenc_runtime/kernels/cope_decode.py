@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from posenc_runtime.kernels import chunks
-from posenc_runtime.kernels.attention_launch import cache_strides, in_base_2, layout, query_strides, width
+from posenc_runtime.kernels.attention_launch import in_base_2, layout, query_strides, width
 from posenc_runtime.kernels.chunks import Partials, chunk_size, merge, store_partial
 from posenc_runtime.kernels.cope import Cope
 from posenc_runtime.kernels.cope_tile import (
@@ -54,9 +54,9 @@ def _score_kernel(  # type: ignore[no-untyped-def]
     stride_table,
     stride_query_token,
     stride_query_head,
-    stride_key_block,
-    stride_key_head,
-    stride_key_token,
+    stride_cache_block,
+    stride_cache_head,
+    stride_cache_token,
     NPOS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -86,13 +86,13 @@ def _score_kernel(  # type: ignore[no-untyped-def]
     if i_chunk == 0:
         store_position_logits(p_position_logits + o_row * NPOS, m_row, b_query, p_pos_emb, qe_scale, NPOS, HEAD_DIM, BD)
     p_table_row = p_block_table + i_request.to(tl.int64) * stride_table
-    p_keys += i_kv_head.to(tl.int64) * stride_key_head
+    p_keys += i_kv_head.to(tl.int64) * stride_cache_head
     b_gate_sum = tl.zeros([BM], tl.int64)
     for first in range(begin, end, TILE):
         o_key = first + tl.arange(0, TILE)
         m_key = o_key < end
         b_block = tl.load(p_table_row + o_key // BLOCK_SIZE, mask=m_key, other=0)
-        o_key_row = offsets_of_keys(b_block, o_key, stride_key_block, stride_key_token, BLOCK_SIZE)
+        o_key_row = offsets_of_keys(b_block, o_key, stride_cache_block, stride_cache_token, BLOCK_SIZE)
         b_keys = load_rows(p_keys + o_key_row, m_key, HEAD_DIM, BD)
         b_scores = dot(b_query, tl.trans(b_keys)) * scale  # [BM, TILE]
         p_score = p_scores + o_row[:, None] * stride_scores + o_key[None, :]
@@ -120,9 +120,9 @@ def _value_kernel(  # type: ignore[no-untyped-def]
     room,
     stride_scores,
     stride_table,
-    stride_value_block,
-    stride_value_head,
-    stride_value_token,
+    stride_cache_block,
+    stride_cache_head,
+    stride_cache_token,
     NPOS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -157,7 +157,7 @@ def _value_kernel(  # type: ignore[no-untyped-def]
     p_logits = p_position_logits + o_row * NPOS
     was_saturated = is_saturated(b_newer, NPOS)
     p_table_row = p_block_table + i_request.to(tl.int64) * stride_table
-    p_values += (i_pair % num_kv_heads).to(tl.int64) * stride_value_head
+    p_values += (i_pair % num_kv_heads).to(tl.int64) * stride_cache_head
     b_acc = tl.zeros([BM, BD], tl.float32)
     b_max = tl.full([BR], -float("inf"), tl.float32)
     b_sum = tl.zeros([BR], tl.float32)
@@ -172,7 +172,7 @@ def _value_kernel(  # type: ignore[no-untyped-def]
             m_score = m_row[:, None] & m_key[None, :]
             b_scores = tl.load(p_row[:, None] + o_key[None, :], mask=m_score, other=0.0)
             b_block = tl.load(p_table_row + o_key // BLOCK_SIZE, mask=m_key, other=0)
-            o_value = offsets_of_keys(b_block, o_key, stride_value_block, stride_value_token, BLOCK_SIZE)
+            o_value = offsets_of_keys(b_block, o_key, stride_cache_block, stride_cache_token, BLOCK_SIZE)
             b_values = load_rows(p_values + o_value, m_key, HEAD_DIM, BD)
             b_gates = gate(b_scores, m_key[None, :])
             b_scores += position_logits(b_gates, b_newer, p_logits, m_score, NPOS)
@@ -187,7 +187,7 @@ def _value_kernel(  # type: ignore[no-untyped-def]
         m_key = o_key >= begin
         b_scores = tl.load(p_row[:, None] + o_key[None, :], mask=m_row[:, None], other=0.0) + b_last_logit[:, None]
         b_block = tl.load(p_table_row + o_key // BLOCK_SIZE)
-        o_value = offsets_of_keys(b_block, o_key, stride_value_block, stride_value_token, BLOCK_SIZE)
+        o_value = offsets_of_keys(b_block, o_key, stride_cache_block, stride_cache_token, BLOCK_SIZE)
         b_values = load_rows(p_values + o_value, m_key, HEAD_DIM, BD)
         b_acc, b_max, b_sum = attend(b_scores, b_values, b_acc, b_max, b_sum)
     if p_counts is not None:
@@ -248,7 +248,6 @@ def decode(
             scale=in_base_2(scale),
             qe_scale=in_base_2(cope.qe_scale),
             **query_strides(query),
-            **cache_strides("key", key_cache),
             **of_chunks,
         )
         _value_kernel[grid](
@@ -257,7 +256,6 @@ def decode(
             first_request=first_request,
             GATED_TILES=GATED_TILES,
             BR=triton.next_power_of_2(group),
-            **cache_strides("value", value_cache),
             **(of_chunks | partials.arguments()),
         )
     merge(partials, None, None, batch, num_kv_heads, out)

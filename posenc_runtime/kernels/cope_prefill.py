@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from posenc_runtime.kernels.attention_launch import cache_strides, in_base_2, layout, query_strides, width
+from posenc_runtime.kernels.attention_launch import in_base_2, layout, query_strides, width
 from posenc_runtime.kernels.cope import Cope
 from posenc_runtime.kernels.cope_tile import (
     count_keys,
@@ -65,12 +65,9 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
     stride_table,
     stride_query_token,
     stride_query_head,
-    stride_key_block,
-    stride_key_head,
-    stride_key_token,
-    stride_value_block,
-    stride_value_head,
-    stride_value_token,
+    stride_cache_block,
+    stride_cache_head,
+    stride_cache_token,
     stride_out_token,
     stride_out_head,
     NPOS: tl.constexpr,
@@ -101,8 +98,8 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
         store_position_logits(p_logits, m_row, b_query, p_pos_emb, qe_scale, NPOS, HEAD_DIM, BD)
         tl.debug_barrier()  # threads look up what others have stored
         p_table_row = p_block_table + i_request.to(tl.int64) * stride_table
-        p_head_keys = p_keys + i_kv_head.to(tl.int64) * stride_key_head
-        p_head_values = p_values + i_kv_head.to(tl.int64) * stride_value_head
+        p_head_keys = p_keys + i_kv_head.to(tl.int64) * stride_cache_head
+        p_head_values = p_values + i_kv_head.to(tl.int64) * stride_cache_head
 
         b_acc = tl.zeros([BM, BD], tl.float32)
         b_max = tl.full([BM], _LOWEST, tl.float32)
@@ -114,7 +111,7 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
             o_key = end - BG + tl.arange(0, BG)
             m_key = o_key <= last_position
             b_block = tl.load(p_table_row + o_key // BLOCK_SIZE, mask=m_key, other=0)
-            o_row = offsets_of_keys(b_block, o_key, stride_key_block, stride_key_token, BLOCK_SIZE)
+            o_row = offsets_of_keys(b_block, o_key, stride_cache_block, stride_cache_token, BLOCK_SIZE)
             b_keys = load_rows(p_head_keys + o_row, m_key, HEAD_DIM, BD)
             b_scores = dot(b_query, tl.trans(b_keys)) * scale  # [BM, BG]
             m_score = o_key[None, :] <= b_position[:, None]
@@ -123,7 +120,6 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
             b_scores += position_logits(b_gates, b_newer, p_logits, m_logit, NPOS)
             b_newer += tl.sum(b_gates, 1)
             b_scores = tl.where(m_score, b_scores, -float("inf"))
-            o_row = offsets_of_keys(b_block, o_key, stride_value_block, stride_value_token, BLOCK_SIZE)
             b_values = load_rows(p_head_values + o_row, m_key, HEAD_DIM, BD)
             b_acc, b_max, b_sum = attend(b_scores, b_values, b_acc, b_max, b_sum)
             end -= BG
@@ -136,10 +132,9 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
             o_key = first + tl.arange(0, BN)
             m_key = o_key >= 0
             b_block = tl.load(p_table_row + o_key // BLOCK_SIZE)
-            o_row = offsets_of_keys(b_block, o_key, stride_key_block, stride_key_token, BLOCK_SIZE)
+            o_row = offsets_of_keys(b_block, o_key, stride_cache_block, stride_cache_token, BLOCK_SIZE)
             b_keys = load_rows(p_head_keys + o_row, m_key, HEAD_DIM, BD)
             b_scores = dot(b_query, tl.trans(b_keys)) * scale + b_last_logit[:, None]  # [BM, BN]
-            o_row = offsets_of_keys(b_block, o_key, stride_value_block, stride_value_token, BLOCK_SIZE)
             b_values = load_rows(p_head_values + o_row, m_key, HEAD_DIM, BD)
             b_acc, b_max, b_sum = attend(b_scores, b_values, b_acc, b_max, b_sum)
         p_row = p_out + o_token * stride_out_token + o_head.to(tl.int64) * stride_out_head
@@ -190,6 +185,4 @@ def prefill(
             num_warps=8 if width(query) > 1 else 4,
             **layout(query, key_cache, batch),
             **query_strides(query),
-            **cache_strides("key", key_cache),
-            **cache_strides("value", value_cache),
         )

@@ -89,9 +89,9 @@ def _plan_kernel(  # type: ignore[no-untyped-def]
     stride_table,
     stride_query_token,
     stride_query_head,
-    stride_key_block,
-    stride_key_head,
-    stride_key_token,
+    stride_cache_block,
+    stride_cache_head,
+    stride_cache_token,
     stride_norm_block,
     stride_norm_head,
     FORM: tl.constexpr,
@@ -137,10 +137,10 @@ def _plan_kernel(  # type: ignore[no-untyped-def]
         b_slope, b_shape = load_form(p_slope, p_shape, o_head, FORM)
         b_query = load_queries(p_query, query, o_head, m_row, stride_query_token, stride_query_head, HEAD_DIM, BD)
         o_own = offsets_of_keys(
-            tl.load(p_table_row + last // BLOCK_SIZE), last, stride_key_block, stride_key_token, BLOCK_SIZE
+            tl.load(p_table_row + last // BLOCK_SIZE), last, stride_cache_block, stride_cache_token, BLOCK_SIZE
         )
         o_dim = tl.arange(0, BD)
-        p_own = p_keys + o_own + i_kv_head.to(tl.int64) * stride_key_head
+        p_own = p_keys + o_own + i_kv_head.to(tl.int64) * stride_cache_head
         b_own = tl.load(p_own + o_dim, mask=o_dim < HEAD_DIM, other=0.0)[None, :]
         b_position = last + o_row * 0
         b_first = first_keys(
@@ -165,7 +165,7 @@ def plan(
     """Find how far back each request reads, and list its chunks if it has one query. Counts the blocks of those.
 
     Args:
-        arguments: of the form, the layout and the key cache.
+        arguments: of the form, the layout and the queries' strides.
     """
     pairs = (len(batch), key_cache.shape[1])
     num_warps = _WARPS_OF_FEW if pairs[0] * pairs[1] <= _FEW_PROGRAMS else _WARPS
