@@ -12,6 +12,10 @@ from posenc_runtime.kernels.heads import check_heads, row_bytes, row_dim
 from posenc_runtime.kernels.paged import PagedBatch
 
 _NARROW_BYTES = 256  # of a key or value
+# Triton shares the stages of a loop between what it loads and what says where that lies. Of its usual three, a tile of
+# keys has one: it is asked for when the one before has been used up, and then waited for. Of five each has two, and the
+# next tile arrives while one is used.
+_STAGES, _STAGES_OF_WIDEST = 5, 3
 
 
 def check(query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: PagedBatch, out: Tensor) -> None:
@@ -41,6 +45,11 @@ def check(query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: PagedBat
 def width(query: Tensor) -> int:
     """By how much tiles are divided: what they take of registers and shared memory grows with the heads' rows."""
     return max(1, row_bytes(query.shape[2], query.dtype) // _NARROW_BYTES)
+
+
+def stages(query: Tensor) -> int:
+    """Of a loop over the keys of a lone query. A program's shared memory has no room for two tiles of widest heads."""
+    return _STAGES if width(query) <= 2 else _STAGES_OF_WIDEST
 
 
 def layout(query: Tensor, cache: Tensor, batch: PagedBatch) -> dict[str, Any]:

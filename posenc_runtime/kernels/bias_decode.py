@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from posenc_runtime.kernels import chunks
-from posenc_runtime.kernels.attention_launch import in_base_2, width
+from posenc_runtime.kernels.attention_launch import in_base_2, stages, width
 from posenc_runtime.kernels.bias_forms import load_form
 from posenc_runtime.kernels.bias_tile import attend_with_bias
 from posenc_runtime.kernels.chunks import Partials, chunk_size, merge, store_partial
@@ -55,6 +55,7 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
     MAX_CHUNKS: tl.constexpr,
     MIN_CHUNK: tl.constexpr,
     TILE: tl.constexpr,
+    STAGES: tl.constexpr,
     BM: tl.constexpr,  # at least GROUP
     BD: tl.constexpr,
 ):
@@ -87,7 +88,7 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
             b_acc = tl.zeros([BM, BD], tl.float32)
             b_max = tl.full([BM], -float("inf"), tl.float32)
             b_sum = tl.zeros([BM], tl.float32)
-            for first in range(begin, end, TILE):
+            for first in tl.range(begin, end, TILE, num_stages=STAGES):
                 b_acc, b_max, b_sum = attend_with_bias(
                     b_acc,
                     b_max,
@@ -153,6 +154,7 @@ def decode(
         scale=in_base_2(scale),
         BM=max(16, triton.next_power_of_2(arguments["GROUP"])),
         num_warps=8 if width(query) > 1 else 4,
+        STAGES=stages(query),
         **arguments,
         **of_plan,
         **partials.arguments(),

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from posenc_runtime.kernels import chunks
-from posenc_runtime.kernels.attention_launch import in_base_2, layout, query_strides, width
+from posenc_runtime.kernels.attention_launch import in_base_2, layout, query_strides, stages, width
 from posenc_runtime.kernels.chunks import Partials, chunk_size, merge, store_partial
 from posenc_runtime.kernels.cope import Cope
 from posenc_runtime.kernels.cope_tile import (
@@ -64,6 +64,7 @@ def _score_kernel(  # type: ignore[no-untyped-def]
     MAX_CHUNKS: tl.constexpr,
     MIN_CHUNK: tl.constexpr,
     TILE: tl.constexpr,
+    STAGES: tl.constexpr,
     BM: tl.constexpr,  # at least GROUP
     BD: tl.constexpr,
 ):
@@ -88,7 +89,7 @@ def _score_kernel(  # type: ignore[no-untyped-def]
     p_table_row = p_block_table + i_request.to(tl.int64) * stride_table
     p_keys += i_kv_head.to(tl.int64) * stride_cache_head
     b_gate_sum = tl.zeros([BM], tl.int64)
-    for first in range(begin, end, TILE):
+    for first in tl.range(begin, end, TILE, num_stages=STAGES):
         o_key = first + tl.arange(0, TILE)
         m_key = o_key < end
         b_block = tl.load(p_table_row + o_key // BLOCK_SIZE, mask=m_key, other=0)
@@ -130,6 +131,7 @@ def _value_kernel(  # type: ignore[no-untyped-def]
     MAX_CHUNKS: tl.constexpr,
     MIN_CHUNK: tl.constexpr,
     TILE: tl.constexpr,
+    STAGES: tl.constexpr,
     GATED_TILES: tl.constexpr,
     BR: tl.constexpr,  # at least GROUP
     BM: tl.constexpr,  # a multiple of BR
@@ -182,7 +184,7 @@ def _value_kernel(  # type: ignore[no-untyped-def]
         num_tiles -= num_gated
         is_gated = (num_tiles > 0) & (not is_saturated(b_newer, NPOS))
     b_last_logit = tl.load(p_logits + NPOS - 1, mask=m_row, other=0.0)
-    for i_tile in range(0, num_tiles):
+    for i_tile in tl.range(0, num_tiles, num_stages=STAGES):
         o_key = begin + i_tile * TILE + tl.arange(0, TILE)
         m_key = o_key >= begin
         b_scores = tl.load(p_row[:, None] + o_key[None, :], mask=m_row[:, None], other=0.0) + b_last_logit[:, None]
@@ -236,6 +238,7 @@ def decode(
         "NPOS": npos,
         "BM": max(16, triton.next_power_of_2(group)),
         "num_warps": 8 if width(query) > 1 or group > 8 else 4,  # as many registers as a tile takes
+        "STAGES": stages(query),
     }
     of_chunks |= layout(query, key_cache, batch) | chunks.sizes()
     for first_request in range(0, len(batch), most):

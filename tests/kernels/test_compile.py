@@ -24,14 +24,15 @@ AT_ONCE = {
     **dict.fromkeys(["neox-32-to-8-by-128", "gptj-half-of-128-out-of-place", "float8-28-to-4-by-128"], 16),
     **dict.fromkeys(["alibi-32-to-8-by-128-windowed prefill", "alibi-by-64 prefill"], 1),
     **dict.fromkeys(["alibi-32-to-8-by-128-windowed decode", "alibi-by-128 decode", "flat-by-128 decode"], 3),
-    **dict.fromkeys(["power-by-80 decode", "log decode", "table decode"], 3),
+    **dict.fromkeys(["power-by-80 decode", "log decode"], 3),
     **dict.fromkeys(["alibi-32-to-8-by-128-windowed plan", "power-by-80 plan"], 3),
     "key-norms norms": 16,
     "float32-quarter-in-blocks-of-128": 3,
     "flat-by-128 merge": 10,
+    "table decode": 2,
     "float32 decode": 1,
     "cope-64 cope-prefill": 2,
-    "cope-64 cope-scores": 6,
+    "cope-64 cope-scores": 5,
     "cope-64 cope-values": 3,
     "key-norms maxima": 32,
 }
@@ -130,9 +131,18 @@ def test_rotation_into_the_cache_reads_and_writes_sixteen_bytes_at_a_time(stored
 
 def test_attention_reads_keys_and_values_sixteen_bytes_at_a_time_ahead_of_their_use(attention: Opcodes) -> None:
     # LDGSTS copies to shared memory while something else computes; narrow ones bring block numbers and, in CoPE, scores
+    tile = 64 * 16 // 128  # of keys, or of values, a thread
     for name, counts in attention.items():
-        if name.endswith(("prefill", "decode", "scores", "values")):
-            assert counted(counts, "LDGSTS", ".128") >= 16, name
+        copies = counted(counts, "LDGSTS", ".128")
+        # of a lone query two tiles before the loop and one in it; under CoPE embeddings, or gated tiles, besides
+        if name.endswith("decode"):
+            assert copies == 6 * tile, name
+        elif name.endswith("scores"):
+            assert copies >= 3 * tile + 8, name
+        elif name.endswith("values"):
+            assert copies >= 3 * tile + 2 * tile, name
+        elif name.endswith("prefill"):
+            assert copies >= 16, name
         elif name.endswith(("merge", "norms")):
             assert counted(counts, "LDG", ".128") >= 4, name
 
