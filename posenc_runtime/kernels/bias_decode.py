@@ -139,8 +139,8 @@ def decode(
     """
     num_kv_heads = key_cache.shape[1]
     num_pairs = len(batch) * num_kv_heads
-    partials = Partials.empty(query, batch)
-    programs = num_pairs * chunks.room(batch)
+    partials = Partials.empty(query, batch, chunks.MAX_CHUNKS)
+    programs = num_pairs * chunks.room(batch, chunks.MAX_CHUNKS)
     of_plan: dict[str, Tensor | None] = {"p_work": None, "p_num_items": None, "p_first_keys": None}
     if found is not None:
         of_plan = {"p_work": found.work, "p_num_items": found.num_items, "p_first_keys": found.first_keys}
@@ -158,6 +158,6 @@ def decode(
         **arguments,
         **of_plan,
         **partials.arguments(),
-        **chunks.sizes(),
+        **chunks.sizes(chunks.MAX_CHUNKS),
     )
     merge(partials, of_plan["p_first_keys"], of_plan["p_num_items"], batch, num_kv_heads, out)

@@ -35,29 +35,32 @@ class Partials:
     Attributes:
         acc: float32 ``[num_requests, num_heads, room, head_dim]``, weighted values.
         maxima, sums: float32 ``[num_requests, num_heads, room]``, largest base-2 logit and sum of weights.
+        max_chunks: that a query and KV head may have.
     """
 
     acc: Tensor
     maxima: Tensor
     sums: Tensor
+    max_chunks: int
 
     @classmethod
-    def empty(cls, query: Tensor, batch: PagedBatch) -> Partials:
-        rows = (len(batch), query.shape[1], room(batch))
+    def empty(cls, query: Tensor, batch: PagedBatch, max_chunks: int) -> Partials:
+        rows = (len(batch), query.shape[1], room(batch, max_chunks))
         acc = torch.empty(*rows, query.shape[2], dtype=torch.float32, device=query.device)
-        return cls(acc, *torch.empty(2, *rows, dtype=torch.float32, device=query.device))
+        maxima, sums = torch.empty(2, *rows, dtype=torch.float32, device=query.device)
+        return cls(acc, maxima, sums, max_chunks)
 
     def arguments(self) -> dict[str, Any]:
         return {"p_acc": self.acc, "p_maxima": self.maxima, "p_sums": self.sums, "room": self.acc.shape[2]}
 
 
-def room(batch: PagedBatch) -> int:
+def room(batch: PagedBatch, max_chunks: int) -> int:
     """Chunks that no request of the batch exceeds."""
-    return max(1, min(MAX_CHUNKS, -(-batch.max_seq_len // MIN_CHUNK)))
+    return max(1, min(max_chunks, -(-batch.max_seq_len // MIN_CHUNK)))
 
 
-def sizes() -> dict[str, int]:
-    return {"MAX_CHUNKS": MAX_CHUNKS, "MIN_CHUNK": MIN_CHUNK, "TILE": TILE}
+def sizes(max_chunks: int) -> dict[str, int]:
+    return {"MAX_CHUNKS": max_chunks, "MIN_CHUNK": MIN_CHUNK, "TILE": TILE}
 
 
 @triton.jit
@@ -145,5 +148,5 @@ def merge(
         HEAD_DIM=head_dim,
         BD=triton.next_power_of_2(head_dim),
         **partials.arguments(),
-        **sizes(),
+        **sizes(partials.max_chunks),
     )

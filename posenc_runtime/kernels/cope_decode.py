@@ -31,6 +31,9 @@ from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.paged_tiles import attend, dot, load_queries, load_rows, offsets_of_keys, repeated
 
 SCORES = 2**26  # that one launch has room for, if it is of more than one request: 256 MiB, 2,097,152 keys by 32 heads
+# Of a query and KV head, smaller ones than without positions: what is newest takes two or three times as long, and a
+# lone request's other chunks would have to wait for it.
+MAX_CHUNKS = 64
 GATED_TILES = 4  # after so many, a program looks whether older keys all stand at the last position
 
 
@@ -138,7 +141,8 @@ def _value_kernel(  # type: ignore[no-untyped-def]
     BD: tl.constexpr,
 ):
     i_pair = tl.program_id(0)  # of a request of this launch and a KV head
-    i_chunk = tl.program_id(1)
+    # The newest chunks of a request take longest, for their keys are given positions, and start first.
+    i_chunk = tl.num_programs(1) - 1 - tl.program_id(1)
     i_request = first_request + i_pair // num_kv_heads
     query = tl.load(p_query_start_loc + i_request)
     seq_len = tl.load(p_seq_lens + i_request)
@@ -219,8 +223,8 @@ def decode(
     Scores take ``4 num_heads max_seq_len`` bytes a request. Requests are launched in parts that have room for theirs.
     """
     num_heads, num_kv_heads = query.shape[1], key_cache.shape[1]
-    group, npos, room = num_heads // num_kv_heads, cope.pos_emb.shape[1], chunks.room(batch)
-    partials = Partials.empty(query, batch)
+    group, npos, room = num_heads // num_kv_heads, cope.pos_emb.shape[1], chunks.room(batch, MAX_CHUNKS)
+    partials = Partials.empty(query, batch, MAX_CHUNKS)
     stride_scores = triton.cdiv(batch.max_seq_len, 16) * 16  # so that a row begins where wide accesses may
     num_launches = triton.cdiv(len(batch), max(1, SCORES // (num_heads * stride_scores)))
     most = triton.cdiv(len(batch), num_launches)
@@ -240,7 +244,7 @@ def decode(
         "num_warps": 8 if width(query) > 1 or group > 8 else 4,  # as many registers as a tile takes
         "STAGES": stages(query),
     }
-    of_chunks |= layout(query, key_cache, batch) | chunks.sizes()
+    of_chunks |= layout(query, key_cache, batch) | chunks.sizes(MAX_CHUNKS)
     for first_request in range(0, len(batch), most):
         grid = (min(most, len(batch) - first_request) * num_kv_heads, room)
         _score_kernel[grid](

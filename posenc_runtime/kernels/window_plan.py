@@ -168,11 +168,12 @@ def plan(
         arguments: of the form, the layout and the queries' strides.
     """
     pairs = (len(batch), key_cache.shape[1])
+    most_items = pairs[0] * pairs[1] * chunks.room(batch, chunks.MAX_CHUNKS)
     num_warps = _WARPS_OF_FEW if pairs[0] * pairs[1] <= _FEW_PROGRAMS else _WARPS
     found = Plan(
         torch.empty(pairs, dtype=torch.float32, device=query.device),
         torch.empty(pairs, dtype=torch.int32, device=query.device),
-        torch.empty(pairs[0] * pairs[1] * chunks.room(batch), dtype=torch.int32, device=query.device),
+        torch.empty(most_items, dtype=torch.int32, device=query.device),
         window.num_items,
     )
     _plan_kernel[pairs](
@@ -191,6 +192,6 @@ def plan(
         BM=triton.next_power_of_2(arguments["GROUP"]),
         **arguments,
         **window_arguments(window),
-        **chunks.sizes(),
+        **chunks.sizes(chunks.MAX_CHUNKS),
     )
     return found

@@ -20,7 +20,7 @@ TILE = 16
 
 def main() -> None:
     interpreted_bfloat16.mend()
-    chunks.TILE, chunks.MIN_CHUNK, chunks.MAX_CHUNKS = TILE, 32, 4
+    chunks.TILE, chunks.MIN_CHUNK, cope_decode.MAX_CHUNKS = TILE, 32, 4
     cope_decode.GATED_TILES, cope_decode.SCORES = 2, 400  # room for the scores of few requests
     cope_prefill.ROWS, cope_prefill.GATED_TILE, cope_prefill.TILE = 32, 8, TILE
     cope_prefill.PROGRAMS, cope_prefill.POSITION_LOGITS = 3, 0  # so that one launch does not take them all
