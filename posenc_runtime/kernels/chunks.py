@@ -111,11 +111,12 @@ def _merge_kernel(  # type: ignore[no-untyped-def]
     o_chunk = tl.arange(0, MAX_CHUNKS)
     m_chunk = o_chunk < tl.cdiv(num_keys, chunk_size(num_keys, MAX_CHUNKS, MIN_CHUNK, TILE))
     o_partial = (i_request.to(tl.int64) * tl.num_programs(1) + i_head) * room + o_chunk
-    b_max = tl.load(p_maxima + o_partial, mask=m_chunk, other=-float("inf"))
-    b_share = tl.exp2(b_max - tl.max(b_max, 0))
-    b_sum = tl.sum(b_share * tl.load(p_sums + o_partial, mask=m_chunk, other=0.0), 0)
+    # All that is to be waited for is asked for before any of it is used.
     b_acc = load_rows(p_acc + o_partial * HEAD_DIM, m_chunk, HEAD_DIM, BD)  # [MAX_CHUNKS, BD]
-    b_out = tl.sum(b_acc * b_share[:, None], 0) / b_sum
+    b_max = tl.load(p_maxima + o_partial, mask=m_chunk, other=-float("inf"))
+    b_sum = tl.load(p_sums + o_partial, mask=m_chunk, other=0.0)
+    b_share = tl.exp2(b_max - tl.max(b_max, 0))
+    b_out = tl.sum(b_acc * b_share[:, None], 0) / tl.sum(b_share * b_sum, 0)
     o_dim = tl.arange(0, BD)
     p_row = p_out + query.to(tl.int64) * stride_out_token + i_head * stride_out_head
     tl.store(p_row + o_dim, b_out.to(p_out.dtype.element_ty), mask=o_dim < HEAD_DIM)
@@ -147,6 +148,7 @@ def merge(
         GROUP=num_heads // num_kv_heads,
         HEAD_DIM=head_dim,
         BD=triton.next_power_of_2(head_dim),
+        num_warps=8,
         **partials.arguments(),
         **sizes(partials.max_chunks),
     )

@@ -28,7 +28,7 @@ AT_ONCE = {
     **dict.fromkeys(["alibi-32-to-8-by-128-windowed plan", "power-by-80 plan"], 3),
     "key-norms norms": 16,
     "float32-quarter-in-blocks-of-128": 3,
-    "flat-by-128 merge": 10,
+    "flat-by-128 merge": 8,
     "table decode": 2,
     "float32 decode": 1,
     "cope-64 cope-prefill": 2,
