@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from posenc_runtime.kernels.rotary_step import RotaryStep
-from posenc_runtime.kernels.rotary_tile import copy_rows, rotate_rows
+from posenc_runtime.kernels.rotary_tile import copy_rows, load_pairs, load_rows, store_rows, store_turned
 from posenc_runtime.kernels.turns import cos_sin
 
 _PAIRS = 8  # of a thread: 16 bytes of bfloat16, the widest access
@@ -62,50 +62,67 @@ def _rotary_store_kernel(  # type: ignore[no-untyped-def]
     num_parts = tl.num_programs(1)
     position = tl.load(p_positions + i_token)
     slot = tl.load(p_slot_mapping + i_token, mask=i_token < num_slots, other=-1)
+    # From the slot to the cosines memory is waited for three times. Rows of the first tiles are on their way meanwhile.
+    p_query += i_token * stride_query_token
+    p_key += i_token * stride_key_token
+    p_value += i_token * stride_value_token
+    # From the last part back, so that in a launch of many parts keys are not in those that have queries.
+    i_kv_part = num_parts - 1 - i_part
+    o_head = i_kv_part * BH + tl.arange(0, BH)
+    b_key_x, b_key_y = load_pairs(p_key + o_head * stride_key_head, o_head < NUM_KV_HEADS, HALF, IS_NEOX, BH, BP)
+    b_value = load_rows(p_value + o_head * stride_value_head, o_head < NUM_KV_HEADS, 0, HEAD_DIM, BD)
+    o_head = i_part * BH + tl.arange(0, BH)
+    b_x, b_y = load_pairs(p_query + o_head * stride_query_head, o_head < NUM_HEADS, HALF, IS_NEOX, BH, BP)
+    tl.debug_barrier()  # keeps the compiler from waiting for the slot first
     scale = tl.load(p_block_scale + slot // SCALE_BLOCK_SIZE, mask=slot >= 0, other=0).to(tl.int64)
     factor = tl.load(p_attention_factor + scale)
     o_pair = tl.arange(0, BP)
     b_phase = tl.load(p_phases + scale * HALF + o_pair, mask=o_pair < HALF, other=0)
     b_cos, b_sin = cos_sin(position * b_phase)
 
+    if slot >= 0:
+        b_key_cos, b_key_sin = b_cos, b_sin
+        if FACTOR_ON_KEYS:
+            b_key_cos, b_key_sin = b_cos * factor, b_sin * factor
+        per_k_scale = None if p_k_scale is None else 1.0 / tl.load(p_k_scale)
+        per_v_scale = None if p_v_scale is None else 1.0 / tl.load(p_v_scale)
+        p_slot = p_cache + slot // BLOCK_SIZE * stride_cache_block + slot % BLOCK_SIZE * stride_cache_token
+        for i_tile in range(i_kv_part, (NUM_KV_HEADS + BH - 1) // BH, num_parts):
+            o_head = i_tile * BH + tl.arange(0, BH)
+            m_head = o_head < NUM_KV_HEADS
+            p_row = p_slot + o_head.to(tl.int64) * stride_cache_head
+            store_turned(b_key_x, b_key_y, p_row, m_head, b_key_cos, b_key_sin, per_k_scale, HALF, IS_NEOX, BH, BP)
+            if 2 * HALF < HEAD_DIM:
+                copy_rows(p_key + o_head * stride_key_head, p_row, m_head, per_k_scale, 2 * HALF, HEAD_DIM, BR)
+            store_rows(b_value, p_row + HEAD_DIM, m_head, per_v_scale, 0, HEAD_DIM, BD)
+            if NUM_KV_HEADS > BH:  # registers for a tile that never comes would be taken all the same
+                o_head += num_parts * BH
+                m_head = o_head < NUM_KV_HEADS
+                b_key_x, b_key_y = load_pairs(p_key + o_head * stride_key_head, m_head, HALF, IS_NEOX, BH, BP)
+                b_value = load_rows(p_value + o_head * stride_value_head, m_head, 0, HEAD_DIM, BD)
+
     on_query = factor if FACTOR_ON_KEYS else factor * factor
-    b_query_cos, b_query_sin = b_cos * on_query, b_sin * on_query
+    b_cos *= on_query
+    b_sin *= on_query
     per_q_scale = None if p_q_scale is None else 1.0 / tl.load(p_q_scale)
+    p_out += i_token * stride_out_token
     for i_tile in range(i_part, (NUM_HEADS + BH - 1) // BH, num_parts):
         o_head = i_tile * BH + tl.arange(0, BH)
         m_head = o_head < NUM_HEADS
-        p_source = p_query + i_token * stride_query_token + o_head * stride_query_head
-        p_target = p_out + i_token * stride_out_token + o_head * stride_out_head
-        rotate_rows(p_source, p_target, m_head, b_query_cos, b_query_sin, per_q_scale, HALF, IS_NEOX, BH, BP)
+        o_next = o_head + num_parts * BH
+        b_next_x, b_next_y = load_pairs(p_query + o_next * stride_query_head, o_next < NUM_HEADS, HALF, IS_NEOX, BH, BP)
+        p_row = p_out + o_head * stride_out_head
+        store_turned(b_x, b_y, p_row, m_head, b_cos, b_sin, per_q_scale, HALF, IS_NEOX, BH, BP)
         if 2 * HALF < HEAD_DIM and not IN_PLACE:
-            copy_rows(p_source, p_target, m_head, per_q_scale, 2 * HALF, HEAD_DIM, BR)
-
-    if slot < 0:
-        return
-    if FACTOR_ON_KEYS:
-        b_cos *= factor
-        b_sin *= factor
-    per_k_scale = None if p_k_scale is None else 1.0 / tl.load(p_k_scale)
-    per_v_scale = None if p_v_scale is None else 1.0 / tl.load(p_v_scale)
-    p_slot = p_cache + slot // BLOCK_SIZE * stride_cache_block + slot % BLOCK_SIZE * stride_cache_token
-    # From the last part back, so that in a launch of many parts keys are not in those that have queries.
-    for i_tile in range(num_parts - 1 - i_part, (NUM_KV_HEADS + BH - 1) // BH, num_parts):
-        o_head = i_tile * BH + tl.arange(0, BH)
-        m_head = o_head < NUM_KV_HEADS
-        p_row = p_slot + o_head.to(tl.int64) * stride_cache_head
-        p_source = p_key + i_token * stride_key_token + o_head * stride_key_head
-        rotate_rows(p_source, p_row, m_head, b_cos, b_sin, per_k_scale, HALF, IS_NEOX, BH, BP)
-        if 2 * HALF < HEAD_DIM:
-            copy_rows(p_source, p_row, m_head, per_k_scale, 2 * HALF, HEAD_DIM, BR)
-        p_source = p_value + i_token * stride_value_token + o_head * stride_value_head
-        copy_rows(p_source, p_row + HEAD_DIM, m_head, per_v_scale, 0, HEAD_DIM, BD)
+            copy_rows(p_query + o_head * stride_query_head, p_row, m_head, per_q_scale, 2 * HALF, HEAD_DIM, BR)
+        b_x, b_y = b_next_x, b_next_y
 
 
 def rotary_store(step: RotaryStep) -> None:
     """See ``rotary_store_torch.rotary_store``. All tensors on one CUDA device.
 
-    A program takes one token, and rotates tile after tile of its heads by the same cosines and sines. Where there are
-    few tokens it shares them with others. Sums are float32.
+    A program takes one token, and rotates tile after tile of its heads by the same cosines and sines; while it rotates
+    one, the next is loaded. Where there are few tokens it shares them with others. Sums are float32.
     """
     query, key, value, kv_cache, scales = step.query, step.key, step.value, step.kv_cache, step.scales
     num_tokens, num_heads, head_dim = query.shape

@@ -7,9 +7,29 @@ import triton.language as tl
 
 
 @triton.jit
-def rotate_rows(  # type: ignore[no-untyped-def]
-    p_source,
-    p_target,
+def load_pairs(p_row, m_row, HALF: tl.constexpr, IS_NEOX: tl.constexpr, BH: tl.constexpr, BP: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Both elements of each of the first ``HALF`` pairs of each row, each ``[BH, BP]``.
+
+    Args:
+        p_row: where rows begin, ``[BH]``.
+        m_row: which rows there are, ``[BH]``.
+    """
+    if IS_NEOX:
+        o_pair = tl.arange(0, BP)
+        m_pair = m_row[:, None] & (o_pair < HALF)[None, :]
+        b_x = tl.load(p_row[:, None] + o_pair[None, :], mask=m_pair)
+        b_y = tl.load(p_row[:, None] + (o_pair + HALF)[None, :], mask=m_pair)
+    else:
+        # Neighbours are loaded and stored together, for every second element makes every access narrow.
+        b_x, b_y = tl.split(tl.reshape(load_rows(p_row, m_row, 0, 2 * HALF, 2 * BP), (BH, BP, 2)))
+    return b_x, b_y
+
+
+@triton.jit
+def store_turned(  # type: ignore[no-untyped-def]
+    b_x,
+    b_y,
+    p_row,
     m_row,
     b_cos,
     b_sin,
@@ -19,43 +39,41 @@ def rotate_rows(  # type: ignore[no-untyped-def]
     BH: tl.constexpr,
     BP: tl.constexpr,
 ):
-    """Rotate the first ``2 * HALF`` elements of each row.
+    """Rotate pairs that ``load_pairs`` gave, and store them.
 
     Args:
-        p_source, p_target: where rows begin, ``[BH]``. They may be the same.
-        m_row: which rows there are, ``[BH]``.
         b_cos, b_sin: float32 ``[BP]``, of each pair.
         per_scale: see ``store``.
     """
-    o_pair = tl.arange(0, BP)
+    b_x, b_y = b_x.to(tl.float32), b_y.to(tl.float32)
+    b_turned_x = b_x * b_cos[None, :] - b_y * b_sin[None, :]
+    b_turned_y = b_y * b_cos[None, :] + b_x * b_sin[None, :]
     if IS_NEOX:
+        o_pair = tl.arange(0, BP)
         m_pair = m_row[:, None] & (o_pair < HALF)[None, :]
-        b_x = tl.load(p_source[:, None] + o_pair[None, :], mask=m_pair).to(tl.float32)
-        b_y = tl.load(p_source[:, None] + (o_pair + HALF)[None, :], mask=m_pair).to(tl.float32)
-        store(p_target[:, None] + o_pair[None, :], b_x * b_cos[None, :] - b_y * b_sin[None, :], m_pair, per_scale)
-        store(
-            p_target[:, None] + (o_pair + HALF)[None, :],
-            b_y * b_cos[None, :] + b_x * b_sin[None, :],
-            m_pair,
-            per_scale,
-        )
+        store(p_row[:, None] + o_pair[None, :], b_turned_x, m_pair, per_scale)
+        store(p_row[:, None] + (o_pair + HALF)[None, :], b_turned_y, m_pair, per_scale)
     else:
-        # Neighbours are loaded and stored together, for every second element makes every access narrow.
-        o_dim = tl.arange(0, 2 * BP)
-        m_dim = m_row[:, None] & (o_dim < 2 * HALF)[None, :]
-        b_rows = tl.load(p_source[:, None] + o_dim[None, :], mask=m_dim).to(tl.float32)
-        b_x, b_y = tl.split(tl.reshape(b_rows, (BH, BP, 2)))
-        b_turned = tl.join(b_x * b_cos[None, :] - b_y * b_sin[None, :], b_y * b_cos[None, :] + b_x * b_sin[None, :])
-        store(p_target[:, None] + o_dim[None, :], tl.reshape(b_turned, (BH, 2 * BP)), m_dim, per_scale)
+        b_turned = tl.reshape(tl.join(b_turned_x, b_turned_y), (BH, 2 * BP))
+        store_rows(b_turned, p_row, m_row, per_scale, 0, 2 * HALF, 2 * BP)
+
+
+@triton.jit
+def load_rows(p_row, m_row, BEGIN: tl.constexpr, END: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Elements ``BEGIN`` to ``END``, at most ``BD`` of them, of each row that begins at the addresses given."""
+    o_dim = BEGIN + tl.arange(0, BD)
+    return tl.load(p_row[:, None] + o_dim[None, :], mask=m_row[:, None] & (o_dim < END)[None, :])
+
+
+@triton.jit
+def store_rows(b_rows, p_row, m_row, per_scale, BEGIN: tl.constexpr, END: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]
+    o_dim = BEGIN + tl.arange(0, BD)
+    store(p_row[:, None] + o_dim[None, :], b_rows, m_row[:, None] & (o_dim < END)[None, :], per_scale)
 
 
 @triton.jit
 def copy_rows(p_source, p_target, m_row, per_scale, BEGIN: tl.constexpr, END: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Elements ``BEGIN`` to ``END``, at most ``BD`` of them, of each row that begins at the addresses given."""
-    o_dim = BEGIN + tl.arange(0, BD)
-    m_dim = m_row[:, None] & (o_dim < END)[None, :]
-    b_rows = tl.load(p_source[:, None] + o_dim[None, :], mask=m_dim)
-    store(p_target[:, None] + o_dim[None, :], b_rows, m_dim, per_scale)
+    store_rows(load_rows(p_source, m_row, BEGIN, END, BD), p_target, m_row, per_scale, BEGIN, END, BD)
 
 
 @triton.jit
