@@ -16,7 +16,8 @@ def cos_sin(b_turns):  # type: ignore[no-untyped-def]
     """
     b_quarter = (b_turns + (1 << 61)) >> 62
     b_rest = b_turns - (b_quarter << 62)
-    x = (b_rest >> 32).to(tl.float32) * (6.283185307179586 / 4294967296.0)  # rad, at most pi / 4 to either side
+    b_rest = (b_rest >> 32).to(tl.int32)
+    x = b_rest.to(tl.float32) * (6.283185307179586 / 4294967296.0)  # rad, at most pi / 4 to either side
     x2 = x * x
     b_sin = x + x * x2 * (-1.6666654611e-1 + x2 * (8.3321608736e-3 + x2 * -1.9515295891e-4))
     b_cos = 1.0 - 0.5 * x2 + x2 * x2 * (4.166664568298827e-2 + x2 * (-1.388731625493765e-3 + x2 * 2.443315711809948e-5))
