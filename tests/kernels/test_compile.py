@@ -20,7 +20,7 @@ MULTIPROCESSORS = 132  # of an H100
 AT_ONCE = {
     **dict.fromkeys(["neox-128", "neox-half-of-128", "gptj-half-of-128"], 7),
     **dict.fromkeys(["neox-64", "gptj-64", "neox-32-of-80", "rope-rows"], 14),
-    **dict.fromkeys(["neox-one-head", "gptj-128"], 10),
+    **dict.fromkeys(["neox-one-head", "gptj-128"], 8),
     **dict.fromkeys(["neox-32-to-8-by-128", "float8-28-to-4-by-128"], 16),
     "gptj-half-of-128-out-of-place": 11,
     **dict.fromkeys(["alibi-32-to-8-by-128-windowed prefill", "alibi-by-64 prefill"], 1),
@@ -28,7 +28,7 @@ AT_ONCE = {
     **dict.fromkeys(["power-by-80 decode", "log decode"], 3),
     **dict.fromkeys(["alibi-32-to-8-by-128-windowed plan", "power-by-80 plan"], 3),
     "key-norms norms": 16,
-    "float32-quarter-in-blocks-of-128": 3,
+    "float32-quarter-in-blocks-of-128": 2,
     "flat-by-128 merge": 8,
     "table decode": 2,
     "float32 decode": 1,
@@ -114,8 +114,11 @@ def test_keys_and_values_are_read_and_written_sixteen_bytes_at_a_time(moved: Opc
         stores, wide_stores = counted(counts, "STG"), counted(counts, "STG", ".128")
         assert stores == wide_stores > 0, name
         # each stored element has been loaded; what is loaded besides are 64-bit block numbers, addresses, positions
-        assert counted(counts, "LDG", ".128") >= wide_stores, name
+        assert counted(counts, "LDG", ".128") + counted(counts, "LDGSTS", ".128") >= wide_stores, name
         assert counted(counts, "LDG") == counted(counts, "LDG", ".128") + counted(counts, "LDG", ".64"), name
+        # keys come through shared memory, two heads before the loop and one in it
+        if name != "rope-rows":
+            assert counted(counts, "LDGSTS") == counted(counts, "LDGSTS", ".128") == 6, name
 
 
 def test_rotation_into_the_cache_reads_and_writes_sixteen_bytes_at_a_time(stored: Opcodes) -> None:
