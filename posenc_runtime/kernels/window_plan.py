@@ -118,11 +118,24 @@ def _plan_kernel(  # type: ignore[no-untyped-def]
     p_table_row = p_block_table + i_request.to(tl.int64) * stride_table
     p_norms += i_kv_head.to(tl.int64) * stride_norm_head
 
+    # This waits for memory and for little else. A lone query's own rows are on their way while norms are read.
+    o_row = tl.arange(0, BM)
+    m_row = o_row < GROUP
+    o_head = i_kv_head * GROUP + tl.minimum(o_row, GROUP - 1)
+    b_slope, b_shape = load_form(p_slope, p_shape, o_head, FORM)
+    b_query = load_queries(p_query, query, o_head, m_row, stride_query_token, stride_query_head, HEAD_DIM, BD)
+    own_block = tl.load(p_table_row + last // BLOCK_SIZE)
+    o_own = offsets_of_keys(own_block, last, stride_cache_block, stride_cache_token, BLOCK_SIZE)
+    o_dim = tl.arange(0, BD)
+    p_own = p_keys + o_own + i_kv_head.to(tl.int64) * stride_cache_head
+    b_own = tl.load(p_own + o_dim, mask=o_dim < HEAD_DIM, other=0.0)[None, :]
+
     b_largest = tl.zeros([BLOCKS], tl.float32)
     for first_block in range(0, last // BLOCK_SIZE + 1, BLOCKS):
         o_block = first_block + tl.arange(0, BLOCKS)
         m_block = o_block <= last // BLOCK_SIZE
         b_block = tl.load(p_table_row + o_block, mask=m_block, other=0).to(tl.int64)
+        tl.debug_barrier()  # keeps the compiler from waiting for each block's number and norm in turn
         o_slot = tl.minimum(last - o_block * BLOCK_SIZE, BLOCK_SIZE - 1)
         b_norm = tl.load(p_norms + b_block * stride_norm_block + o_slot, mask=m_block, other=0.0)
         b_largest = tl.maximum(b_largest, b_norm)
@@ -131,17 +144,6 @@ def _plan_kernel(  # type: ignore[no-untyped-def]
     tl.store(p_largest_norms + i_pair, largest_norm)
 
     if num_queries == 1:
-        o_row = tl.arange(0, BM)
-        m_row = o_row < GROUP
-        o_head = i_kv_head * GROUP + tl.minimum(o_row, GROUP - 1)
-        b_slope, b_shape = load_form(p_slope, p_shape, o_head, FORM)
-        b_query = load_queries(p_query, query, o_head, m_row, stride_query_token, stride_query_head, HEAD_DIM, BD)
-        o_own = offsets_of_keys(
-            tl.load(p_table_row + last // BLOCK_SIZE), last, stride_cache_block, stride_cache_token, BLOCK_SIZE
-        )
-        o_dim = tl.arange(0, BD)
-        p_own = p_keys + o_own + i_kv_head.to(tl.int64) * stride_cache_head
-        b_own = tl.load(p_own + o_dim, mask=o_dim < HEAD_DIM, other=0.0)[None, :]
         b_position = last + o_row * 0
         b_first = first_keys(
             b_query, b_own, b_position, largest_norm, b_slope, b_shape, scale, log_tolerance, ROUNDING, FORM
