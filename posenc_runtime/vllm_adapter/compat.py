@@ -117,6 +117,8 @@ _SERVER_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.entrypoints.launchers.cli_args", "validate_parsed_serve_args", ("args",)),
     ("vllm.entrypoints.launchers.app", "build_app", ("args", "supported_tasks", "model_config")),
     ("vllm.entrypoints.launchers.api_server.app_state", "init_app_state", ("engine_client", "state", "args")),
+    ("vllm.entrypoints.launchers.launcher", "serve_http", ("app", "sock")),
+    ("vllm.v1.engine.output_processor", "OutputProcessor.abort_requests", ("request_ids", "internal")),
     ("vllm.entrypoints.launchers.api_server.entry", "build_async_engine_client_from_engine_args", ("engine_args",)),
     (
         "vllm.entrypoints.openai.completion.serving",
@@ -165,6 +167,8 @@ _ENGINE_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.core.block_pool", "BlockPool", ("blocks",)),
 )
 _SERVER_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("vllm.v1.engine.async_llm", "AsyncLLM", ("output_processor",)),
+    ("vllm.v1.engine.output_processor", "OutputProcessor", ("request_states",)),
     ("vllm.entrypoints.openai.chat_completion.serving", "OpenAIServingChat", ("default_sampling_params",)),
     ("vllm.entrypoints.openai.completion.serving", "OpenAIServingCompletion", ("default_sampling_params",)),
     ("vllm.entrypoints.openai.responses.serving", "OpenAIServingResponses", ("default_sampling_params",)),

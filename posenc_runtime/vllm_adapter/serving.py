@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 
+_LAST_ANSWERS_SECONDS = 10  # that clients have to read the ends of their answers when the engine has stopped
+
+
 class EngineDidNotStart(RuntimeError):
     """The engine's process ended while starting: no memory, no weights, or a bug."""
 
@@ -100,7 +103,7 @@ async def serve(app: FastAPI, sock: Any, args: argparse.Namespace) -> Any:
     from vllm import envs
     from vllm.entrypoints.launchers.launcher import serve_http
 
-    return await serve_http(
+    ending = await serve_http(
         app,
         sock=sock,
         enable_ssl_refresh=args.enable_ssl_refresh,
@@ -108,6 +111,7 @@ async def serve(app: FastAPI, sock: Any, args: argparse.Namespace) -> Any:
         port=args.port,
         log_level=args.uvicorn_log_level,
         timeout_keep_alive=envs.VLLM_HTTP_TIMEOUT_KEEP_ALIVE,
+        timeout_graceful_shutdown=_LAST_ANSWERS_SECONDS,
         access_log=not args.disable_uvicorn_access_log,
         ssl_keyfile=args.ssl_keyfile,
         ssl_certfile=args.ssl_certfile,
@@ -117,6 +121,17 @@ async def serve(app: FastAPI, sock: Any, args: argparse.Namespace) -> Any:
         h11_max_incomplete_event_size=args.h11_max_incomplete_event_size,
         h11_max_header_count=args.h11_max_header_count,
     )
+    _end_requests(app.state.engine_client)
+    return ending
+
+
+def _end_requests(engine: Any) -> None:
+    """End the requests of an engine that has stopped, with what they have said so far.
+
+    vLLM's engine says that they are aborted and is killed at once. What it had no time to say would be waited for.
+    """
+    requests = engine.output_processor
+    requests.abort_requests(list(requests.request_states), internal=True)
 
 
 def bind(args: argparse.Namespace) -> tuple[str, Any]:

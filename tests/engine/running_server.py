@@ -16,7 +16,11 @@ from tests.engine import device
 
 @contextlib.contextmanager
 def running_server(
-    folder: pathlib.Path, settings: dict[str, Any], environment: dict[str, str] | None = None
+    folder: pathlib.Path,
+    settings: dict[str, Any],
+    environment: dict[str, str] | None = None,
+    *,
+    verbose: bool = True,
 ) -> Iterator[str]:
     """Serve a deployment; gives the server's address, and stops it on leaving.
 
@@ -26,6 +30,6 @@ def running_server(
     file = folder / "deployment.yaml"
     file.write_text(yaml.safe_dump(settings | {"engine": device.ENGINE | settings.get("engine", {})}))
     posenc = str(pathlib.Path(sys.executable).with_name("posenc"))
-    arguments = (posenc, "serve", "--config", str(file), "--set", "server.port={port}", "--verbose")
+    arguments = (posenc, "serve", "--config", str(file), *["--verbose"] * verbose, "--set", "server.port={port}")
     with running(Command(arguments, environment or {})) as address:
         yield address
