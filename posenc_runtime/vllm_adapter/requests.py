@@ -10,6 +10,9 @@ from posenc_runtime.kv.admission import choose_on_crossing
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.channel import ON_CROSSING
 
+# Keys that are meant for us, however the rest of them is spelled; vLLM passes on or ignores what it does not know.
+_OURS = "posenc"
+
 
 def default_max_tokens(state: Any, headroom_tokens: int) -> None:
     """Where every request is pinned, one that does not say how long its answer may be gets the headroom.
@@ -36,8 +39,9 @@ def default_max_tokens(state: Any, headroom_tokens: int) -> None:
 
 
 def check_on_crossing(deployment: Deployment) -> None:
-    """Refuse ``vllm_xargs.posenc_on_crossing`` where it is not to be had; vLLM answers 400 to what is raised here.
+    """Refuse ``vllm_xargs.posenc_on_crossing`` where it is not to be had, and misspelled or misplaced keys of ours.
 
+    vLLM answers 400 to what is raised here.
     A request that asks for ``pin`` without saying how long its answer may be gets the headroom, as above.
     """
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
@@ -52,6 +56,7 @@ def check_on_crossing(deployment: Deployment) -> None:
 def _checked(to_sampling_params: Callable[..., Any], deployment: Deployment) -> Callable[..., Any]:
     @functools.wraps(to_sampling_params)
     def checked(request: Any, max_tokens: int, *args: Any, **kwargs: Any) -> Any:
+        _refuse_unknown_keys(request)
         asked = (request.vllm_xargs or {}).get(ON_CROSSING)
         try:
             chosen = choose_on_crossing(deployment, asked)
@@ -63,3 +68,22 @@ def _checked(to_sampling_params: Callable[..., Any], deployment: Deployment) -> 
         return to_sampling_params(request, max_tokens, *args, **kwargs)
 
     return checked
+
+
+def _refuse_unknown_keys(request: Any) -> None:
+    """
+    Raises:
+        ValueError: naming the key and where the known one belongs.
+    """
+    for key in request.vllm_xargs or {}:
+        if key.lower().startswith(_OURS) and key != ON_CROSSING:
+            raise ValueError(
+                f"of the keys of vllm_xargs that start with {_OURS} there is {ON_CROSSING} alone, got {key!r}: "
+                "check the name"
+            )
+    for key in request.model_extra or {}:
+        if key.lower().startswith(_OURS):
+            raise ValueError(
+                f"{ON_CROSSING} belongs in vllm_xargs, and no other key may start with {_OURS}, got {key!r} beside it: "
+                f'write "vllm_xargs": {{"{ON_CROSSING}": ...}}'
+            )

@@ -1,0 +1,54 @@
+"""What requests may ask of us, by vLLM's own classes of requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.requests import check_on_crossing
+
+BODIES: dict[type[Any], dict[str, Any]] = {
+    ChatCompletionRequest: {"messages": [{"role": "user", "content": "hello"}]},
+    CompletionRequest: {"prompt": "hello"},
+    ResponsesRequest: {"input": "hello"},
+}
+YARN = Deployment(rope_type="yarn", scales=(1.0, 2.0), original_max_position_embeddings=256, max_model_len=512)
+
+each_kind = pytest.mark.parametrize("kind", BODIES, ids=lambda kind: kind.__name__)
+
+
+@pytest.fixture(autouse=True)
+def checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in BODIES:
+        monkeypatch.setattr(kind, "to_sampling_params", kind.to_sampling_params)
+    check_on_crossing(YARN)
+
+
+def sampling(kind: type[Any], **body: Any) -> Any:
+    return kind(**BODIES[kind], **body).to_sampling_params(32, {})
+
+
+@each_kind
+def test_a_known_key_reaches_the_engine_beside_those_of_others(kind: type[Any]) -> None:
+    given = {"posenc_on_crossing": "recompute", "session_id": "a"}
+    extra_args = sampling(kind, vllm_xargs=given, unknown=1).extra_args
+    assert given.items() <= extra_args.items()
+
+
+@each_kind
+@pytest.mark.parametrize("key", ["posenc_on_crosing", "posenc_scale", "Posenc_on_crossing", "posenc"])
+def test_a_misspelled_key_of_ours_is_refused(kind: type[Any], key: str) -> None:
+    with pytest.raises(ValueError, match=f"there is posenc_on_crossing alone, got '{key}'"):
+        sampling(kind, vllm_xargs={key: "pin"})
+
+
+@each_kind
+@pytest.mark.parametrize("key", ["posenc_on_crossing", "posenc_on_crosing"])
+def test_a_key_of_ours_beside_vllm_xargs_is_refused_and_sent_there(kind: type[Any], key: str) -> None:
+    with pytest.raises(ValueError, match=f'belongs in vllm_xargs, .* got \'{key}\' .*write "vllm_xargs": {{"posenc_on'):
+        sampling(kind, **{key: "pin"})
