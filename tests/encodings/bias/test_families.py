@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,11 +15,15 @@ from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from posenc_runtime.encodings.bias import available, family, from_parameters
-from posenc_runtime.encodings.distance import FURTHEST, Table
+from posenc_runtime.encodings.distance import FURTHEST, DistanceBias, Flat, Table
+from posenc_runtime.zoo.model.distance_bias import DistanceBiasEncoding
+from posenc_runtime.zoo.model.positions import encoding
+from tests.zoo.model import tiny
 
 HEADS = [1, 2, 8, 12, 40, 71]
 DISTANCES = torch.tensor([0, 1, 2, 3, 15, 16, 17, 63, 127, 128, 129, 1000, 70001])
 
+# What is worth trying beside the numbers that tiny decoders have.
 PARAMETERS: dict[str, dict[str, Any]] = {
     "none": {"num_heads": 3},
     "alibi": {"num_heads": 3},
@@ -26,10 +32,30 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "kerple_power": {"r1": torch.tensor([0.01, 0.5, 1.0]), "r2": torch.tensor([0.3, 1.0, 2.0])},
     "t5": {"relative_attention_bias": torch.linspace(-3, 3, 96).view(32, 3)},
 }
+DECODERS = [
+    case
+    for case, settings in tiny.CASES.items()
+    if issubclass(encoding(settings["position_encoding_type"]), DistanceBiasEncoding)
+]
 
 
-def test_every_family_has_parameters_here() -> None:
-    assert set(available()) == set(PARAMETERS)
+@torch.no_grad()
+def of_decoder(case: str) -> DistanceBias:
+    bias: DistanceBias = tiny.model(case).model.position.bias()
+    return bias
+
+
+every_bias = pytest.mark.parametrize(
+    "bias",
+    [
+        *(pytest.param(functools.partial(from_parameters, *family), id=family[0]) for family in PARAMETERS.items()),
+        *(pytest.param(functools.partial(of_decoder, case), id=f"a decoder with {case}") for case in DECODERS),
+    ],
+)
+
+
+def test_every_family_is_tested_with_numbers_of_its_own_or_a_decoders() -> None:
+    assert set(available()) == {*PARAMETERS, *(of_decoder(case).bias_type for case in DECODERS)}
 
 
 @pytest.mark.parametrize("num_heads", HEADS)
@@ -113,24 +139,30 @@ def test_no_bias_is_zero() -> None:
     assert not from_parameters("none", {"num_heads": 3}).form().bias(DISTANCES).any()
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
-def test_past_its_reach_a_bias_has_dropped_as_far_as_was_asked(name: str) -> None:
-    form = from_parameters(name, PARAMETERS[name]).form()
-    drop = torch.tensor([1e-3, 0.1, 1.0, 5.0, 30.0, 300.0], dtype=torch.float64).expand(3, -1)
+@torch.no_grad()
+@every_bias
+def test_past_its_reach_a_bias_has_dropped_as_far_as_was_asked(bias: Callable[[], DistanceBias]) -> None:
+    form = bias().form()
+    num_heads = form.bias(DISTANCES).shape[0]
+    drop = torch.tensor([1e-3, 0.1, 1.0, 5.0, 30.0, 300.0], dtype=torch.float64).expand(num_heads, -1)
     reach = form.reach(drop)
     past = torch.stack([form.bias(row.floor() + 1)[head] for head, row in enumerate(reach)])
     reached = reach < FURTHEST
     assert (past <= -drop * (1 - 1e-6))[reached].all()
     within = torch.stack([form.bias(row.floor())[head] for head, row in enumerate(reach)])
     assert (within >= -drop * (1 + 1e-6))[reached].all()
-    if isinstance(form, Table) or name == "none":
+    if isinstance(form, Table | Flat):
         assert not reached.any()
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
-def test_where_even_the_own_key_may_be_dropped_nothing_but_a_table_is_reached(name: str) -> None:
-    form = from_parameters(name, PARAMETERS[name]).form()
-    reach = form.reach(torch.tensor([[0.0], [-1.0], [-100.0]]))
+@torch.no_grad()
+@every_bias
+def test_where_even_the_own_key_may_be_dropped_nothing_but_a_table_is_reached(
+    bias: Callable[[], DistanceBias],
+) -> None:
+    form = bias().form()
+    drop = torch.tensor([0.0, -1.0, -100.0]).expand(form.bias(DISTANCES).shape[0], -1)
+    reach = form.reach(drop)
     assert (reach == (FURTHEST if isinstance(form, Table) else -1)).all()
 
 
