@@ -1,4 +1,4 @@
-"""LongRoPE (Ding et al. 2024, arXiv:2402.13753), as the checkpoints say that were tuned with it (Phi-3, Phi-4).
+"""LongRoPE (Ding et al. 2024, arXiv:2402.13753), as the checkpoints say that were tuned with it (Phi-3, Phi-4-mini).
 
 They hold two lists of factors, one for each pair: the short ones are their own rotation, up to the trained length, and
 the long ones that of every longer request. So one scale above 1 is enough: the longest length by the trained one.
