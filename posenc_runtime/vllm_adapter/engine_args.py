@@ -160,7 +160,10 @@ def _flags(action: argparse.Action, value: Any) -> Iterator[str]:
         return
     positive = next(option for option in action.option_strings if option.startswith("--"))
     if isinstance(value, bool) and action.nargs == 0:
-        yield positive if value else "--no-" + positive.removeprefix("--")
+        # Some flags have no opposite: left out, they are false.
+        flag = positive if value else "--no-" + positive.removeprefix("--")
+        if flag in action.option_strings:
+            yield flag
         return
     yield positive
     if isinstance(value, list) and action.nargs in ("*", "+"):

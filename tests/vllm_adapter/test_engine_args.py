@@ -47,6 +47,17 @@ def test_false_switches_a_flag_off() -> None:
 
 
 @pytest.mark.parametrize(
+    "flag", ["disable_log_stats", "aggregate_engine_logging", "data_parallel_multi_port_external_lb"]
+)
+def test_false_leaves_a_flag_out_that_has_no_opposite(flag: str) -> None:
+    assert getattr(parsed({flag: False}), flag) is False
+
+
+def test_true_gives_a_flag_that_has_no_opposite() -> None:
+    assert parsed({"disable_log_stats": True}).disable_log_stats is True
+
+
+@pytest.mark.parametrize(
     ("engine", "rule"),
     [
         ({"max_num_seq": 7}, "engine.max_num_seq: is not an argument of vLLM, got 7; did you mean max_num_seqs?"),
