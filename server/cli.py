@@ -50,7 +50,7 @@ def serve(
         serving.prepare_environment(verbose=verbose, world_size=world_size)
         checkpoint = checkpoint_of(settings)
         deployment = deployment_of(settings, checkpoint)
-        http = {"host": settings.server.host, "port": settings.server.port, **settings.server.arguments}
+        http = settings.server.arguments
         if not verbose:
             http.setdefault("uvicorn_log_level", "warning")
             engine = {"use_tqdm_on_load": False} | engine
@@ -99,7 +99,7 @@ def check(
             deployment=deployment,
             attention=attention_of(settings, checkpoint),
             engine=settings.engine,
-            http={"host": settings.server.host, "port": settings.server.port, **settings.server.arguments},
+            http=settings.server.arguments,
         )
         _out.print(report.headline(settings, deployment))
         _out.print(report.attention_line(attention_of(settings, checkpoint)))
@@ -118,7 +118,13 @@ def flags(file: File, overrides: Overrides = None) -> None:
         serving.prepare_environment(verbose=False, world_size=1)
         checkpoint = checkpoint_of(settings)
         deployment = deployment_of(settings, checkpoint)
-        arguments = command_line(deployment, settings.engine, attention_of(settings, checkpoint))
+        arguments = command_line(
+            deployment,
+            settings.engine,
+            attention_of(settings, checkpoint),
+            served_model_name=settings.served_model_name,
+            http=settings.server.arguments,
+        )
         _out.print(
             "vllm serve " + shlex.join([settings.model, *arguments]),
             markup=False,

@@ -94,8 +94,8 @@ class HttpSettings(BaseModel):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """vLLM's front-end arguments, as given."""
-        return dict(self.model_extra or {})
+        """vLLM's front-end arguments: where to listen, and the others as given."""
+        return {"host": self.host, "port": self.port, **(self.model_extra or {})}
 
 
 class Settings(BaseSettings):

@@ -113,21 +113,9 @@ def serve_arguments(
     """
     from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args
 
-    parser, engine_actions, http_actions = _parser()
-    flags = ["--model", model]
-    if served_model_name is not None:
-        flags += ["--served-model-name", served_model_name]
-    for section, given, actions in (
-        ("engine", engine_arguments(deployment, engine, attention), engine_actions),
-        ("server", http, http_actions),
-    ):
-        for key, value in given.items():
-            if key not in actions:
-                close = difflib.get_close_matches(key, actions, n=1)
-                hint = f"; did you mean {close[0]}?" if close else ""
-                raise ArgumentRefused(f"{section}.{key}: is not an argument of vLLM, got {value!r}{hint}")
-            flags += _flags(actions[key], value)
-    args: argparse.Namespace = parser.parse_args(flags)
+    parser, known = _parser()
+    flags = _serve_flags(known, served_model_name, engine_arguments(deployment, engine, attention), http)
+    args: argparse.Namespace = parser.parse_args(["--model", model, *flags])
     try:
         validate_parsed_serve_args(args)
     except (TypeError, ValueError) as error:
@@ -136,16 +124,45 @@ def serve_arguments(
 
 
 def command_line(
-    deployment: Deployment, engine: Mapping[str, Any], attention: AttentionChoice | None = None
+    deployment: Deployment,
+    engine: Mapping[str, Any],
+    attention: AttentionChoice | None = None,
+    *,
+    served_model_name: str | None = None,
+    http: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """The flags with which plain ``vllm serve`` runs this deployment.
 
+    Args:
+        engine: engine arguments by name.
+        attention: which attention layers get; the defaults when left out.
+        http: front-end arguments by name; vLLM's own defaults when left out.
+
     Raises:
-        ArgumentRefused: as ``engine_arguments``.
+        ArgumentRefused: as ``engine_arguments``, and when an argument is unknown.
     """
-    _, actions, _ = _parser()
-    arguments = engine_arguments(deployment, engine, attention)
-    return [flag for key, value in arguments.items() for flag in _flags(actions[key], value)]
+    _, known = _parser()
+    return _serve_flags(known, served_model_name, engine_arguments(deployment, engine, attention), http or {})
+
+
+def _serve_flags(
+    known: Mapping[str, Mapping[str, argparse.Action]],
+    served_model_name: str | None,
+    engine: Mapping[str, Any],
+    http: Mapping[str, Any],
+) -> list[str]:
+    flags: list[str] = []
+    for section, given in (("engine", engine), ("server", http)):
+        actions = known[section]
+        for key, value in given.items():
+            if key not in actions:
+                close = difflib.get_close_matches(key, actions, n=1)
+                hint = f"; did you mean {close[0]}?" if close else ""
+                raise ArgumentRefused(f"{section}.{key}: is not an argument of vLLM, got {value!r}{hint}")
+            flags += _flags(actions[key], value)
+    if served_model_name is not None:
+        flags += ["--served-model-name", served_model_name]
+    return flags
 
 
 def _is_cuda() -> bool:
@@ -172,8 +189,8 @@ def _flags(action: argparse.Action, value: Any) -> Iterator[str]:
         yield value if isinstance(value, str) else json.dumps(value)
 
 
-def _parser() -> tuple[Any, dict[str, argparse.Action], dict[str, argparse.Action]]:
-    """vLLM's parser, and its actions by argument name: the engine's and the front end's."""
+def _parser() -> tuple[Any, dict[str, dict[str, argparse.Action]]]:
+    """vLLM's parser, and its actions by argument name for each section of ours: the engine's and the front end's."""
     import dataclasses
 
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -188,11 +205,10 @@ def _parser() -> tuple[Any, dict[str, argparse.Action], dict[str, argparse.Actio
     engine_names = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
     parser = make_arg_parser(Parser())
     actions = {action.dest: action for action in parser._actions if action.option_strings}
-    return (
-        parser,
-        {name: action for name, action in actions.items() if name in engine_names},
-        {name: action for name, action in actions.items() if name in http_names},
-    )
+    return parser, {
+        "engine": {name: action for name, action in actions.items() if name in engine_names},
+        "server": {name: action for name, action in actions.items() if name in http_names},
+    }
 
 
 def _as_setting(message: str, http_names: set[str]) -> str:
