@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
 
 from server.layers import UniqueKeysLoader, environment_layer, set_layer
+from server.parameters import parameters_model
 from server.settings import Settings
 
 
@@ -34,13 +36,14 @@ def load(
     try:
         environment_values = environment_layer(environment, known=set(Settings.model_fields))
         layers = [_file_layer(path), environment_values, *map(set_layer, overrides or [])]
-        return _merged(layers)
-    except ValidationError as error:
-        raise ConfigurationError("\n".join(_explained(error))) from None
     except ConfigurationError:
         raise
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
+    try:
+        return _merged(layers)
+    except ValidationError as error:
+        raise ConfigurationError("\n".join(_explained(error, _rope_type(layers)))) from None
 
 
 def _merged(layers: list[dict[str, Any]]) -> Settings:
@@ -70,22 +73,56 @@ def _file_layer(path: pathlib.Path) -> dict[str, Any]:
     return values
 
 
-def _explained(error: ValidationError) -> list[str]:
+def _rope_type(layers: list[dict[str, Any]]) -> str:
+    """The method that is asked for, in settings that may be wrong."""
+    sections = [layer.get("scaling") for layer in reversed(layers)]
+    asked = [section["rope_type"] for section in sections if isinstance(section, dict) and "rope_type" in section]
+    return str(asked[0]) if asked else "default"
+
+
+def _explained(error: ValidationError, rope_type: str) -> list[str]:
     lines = []
     for problem in error.errors():
         path = ".".join(str(part) for part in problem["loc"])
         cause = problem.get("ctx", {}).get("error")
-        if isinstance(cause, ValidationError):
-            lines += [f"{path}.{line}" for line in _explained(cause)]
-        elif cause is not None:
+        if cause is not None:
             lines.append(f"{path}.{cause}" if path else str(cause))
         elif problem["type"] == "extra_forbidden":
-            lines.append(f"{path}: is not a known setting, got {problem['input']!r}")
+            lines.append(
+                f"{path}: is not a known setting, got {problem['input']!r}{_hint(path, problem['input'], rope_type)}"
+            )
         elif problem["type"] == "missing":
             lines.append(f"{path}: must be given")
+        elif problem["type"] in ("model_type", "dict_type"):
+            lines.append(f"{path}: must be a mapping of settings, got {_shown(problem['input'])}")
         else:
             lines.append(f"{path}: {_rule(problem['msg'])}, got {problem['input']!r}")
     return lines
+
+
+def _hint(path: str, value: Any, rope_type: str) -> str:
+    """What somebody may have meant by a setting that is not known."""
+    *sections, key = path.split(".")
+    if path == "scaling.factor":  # fixed in Hugging Face's configurations; here every request has its own
+        if rope_type == "default":
+            return "; rope_type default does not scale, choose another"
+        largest = f"{value:g}" if isinstance(value, int | float) and value > 1 else "4"
+        return f"; scaling.scales says it for {rope_type}, as in [1, {largest}]"
+    model: type[BaseModel] = Settings
+    for section in sections:
+        field = model.model_fields.get(section)
+        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+            return ""
+        model = field.annotation
+    known = set(model.model_fields)
+    if sections == ["scaling"]:
+        known |= set(parameters_model(rope_type).model_fields)
+    close = difflib.get_close_matches(key, sorted(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _shown(value: Any) -> str:
+    return "nothing: leave the section out, or give it settings" if value is None else repr(value)
 
 
 def _rule(message: str) -> str:

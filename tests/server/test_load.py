@@ -80,10 +80,27 @@ def refusal(path: pathlib.Path, text: str, overrides: list[str] | None = None, *
 
 
 BAD = {
-    "unknown-key": (GOOD + "modell: x", "modell: is not a known setting, got 'x'"),
+    "unknown-key": (GOOD + "modell: x", "modell: is not a known setting, got 'x'; did you mean model?"),
     "unknown-scaling-key": (
         GOOD.replace("beta_fast", "beta_fats"),
-        "scaling.beta_fats: is not a known setting, got 16",
+        "scaling.beta_fats: is not a known setting, got 16; did you mean beta_fast?",
+    ),
+    "misspelt-scaling-key": (
+        GOOD.replace("  beta_fast: 16", "  headroom: 64"),
+        "scaling.headroom: is not a known setting, got 64; did you mean headroom_tokens?",
+    ),
+    "misspelt-attention-key": (
+        GOOD + "attention: {window_tolerence: 0.1}",
+        "attention.window_tolerence: is not a known setting, got 0.1; did you mean window_tolerance?",
+    ),
+    "key-like-no-other": (GOOD + "zzz: 1", "zzz: is not a known setting, got 1"),
+    "factor-instead-of-scales": (
+        GOOD.replace("  beta_fast: 16", "  factor: 4.0"),
+        "scaling.factor: is not a known setting, got 4.0; scaling.scales says it for yarn, as in [1, 4]",
+    ),
+    "factor-without-a-method": (
+        "model: a/b\nscaling: {factor: 2}",
+        "got 2; rope_type default does not scale, choose another",
     ),
     "parameter-of-another-method": (
         GOOD.replace("yarn", "linear"),
@@ -146,7 +163,15 @@ BAD = {
         GOOD.replace("8001", "80010"),
         "server.port: must be less than or equal to 65535, got 80010",
     ),
-    "section-is-a-value": (GOOD.replace("engine: {dtype: float32}", "engine: 5"), "engine: must be a valid dictionary"),
+    "section-is-a-value": (
+        GOOD.replace("engine: {dtype: float32}", "engine: 5"),
+        "engine: must be a mapping of settings, got 5",
+    ),
+    "section-is-empty": (
+        "model: some/model\nscaling:\n",
+        "scaling: must be a mapping of settings, got nothing: leave the section out, or give it settings",
+    ),
+    "engine-is-empty": ("model: some/model\nengine:\n", "engine: must be a mapping of settings, got nothing"),
     "key-twice": (GOOD + "max_model_len: 5", "max_model_len is given twice"),
     "not-yaml": ("model: [", "is not YAML"),
     "not-a-mapping": ("- model", "must be a mapping of settings, got list"),
