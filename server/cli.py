@@ -10,14 +10,17 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from posenc_runtime.vllm_adapter import serving
+from posenc_runtime.vllm_adapter.checkpoint import Checkpoint
 from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
 from posenc_runtime.vllm_adapter.engine_args import ArgumentRefused, command_line, serve_arguments
 from posenc_runtime.vllm_adapter.support import Unsupported
 from server import report
-from server.deployment import attention_of, checkpoint_of, deployment_of
+from server.deployment import UnreadableModel, attention_of, checkpoint_of, deployment_of
 from server.load import ConfigurationError, load
+from server.settings import Settings
 
 app = typer.Typer(
     name="posenc",
@@ -48,7 +51,8 @@ def serve(
         engine = settings.engine
         world_size = int(engine.get("tensor_parallel_size", 1)) * int(engine.get("pipeline_parallel_size", 1))
         serving.prepare_environment(verbose=verbose, world_size=world_size)
-        checkpoint = checkpoint_of(settings)
+        # An object store's is read by vLLM itself, with the weights.
+        checkpoint = _checkpoint(settings, is_needed="://" not in settings.model)
         deployment = deployment_of(settings, checkpoint)
         http = settings.server.arguments
         if not verbose:
@@ -91,7 +95,7 @@ def check(
     with _refusals():
         settings = load(file, overrides)
         serving.prepare_environment(verbose=False, world_size=1)
-        checkpoint = checkpoint_of(settings)
+        checkpoint = _checkpoint(settings, is_needed=False)
         deployment = deployment_of(settings, checkpoint)
         serve_arguments(
             model=settings.model,
@@ -116,7 +120,7 @@ def flags(file: File, overrides: Overrides = None) -> None:
     with _refusals():
         settings = load(file, overrides)
         serving.prepare_environment(verbose=False, world_size=1)
-        checkpoint = checkpoint_of(settings)
+        checkpoint = _checkpoint(settings, is_needed=False)
         deployment = deployment_of(settings, checkpoint)
         arguments = command_line(
             deployment,
@@ -132,6 +136,21 @@ def flags(file: File, overrides: Overrides = None) -> None:
         )
 
 
+def _checkpoint(settings: Settings, *, is_needed: bool) -> Checkpoint | None:
+    """The checkpoint's configuration; None, said on stderr, where it cannot be read and the settings say enough.
+
+    Raises:
+        ConfigurationError: when it cannot be read and is needed, or cannot be scaled.
+    """
+    try:
+        return checkpoint_of(settings)
+    except UnreadableModel as error:
+        if is_needed or settings.scaling.original_max_position_embeddings is None:
+            raise
+        _err.print(f"[bold yellow]not read[/] {escape(str(error))}; this is from the settings alone", highlight=False)
+        return None
+
+
 class _refusals:
     """Turn refusals into one line each on stderr, and exit status 2."""
 
@@ -141,12 +160,12 @@ class _refusals:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, ConfigurationError | ArgumentRefused | IncompatibleVllm | Unsupported):
             for line in str(error).splitlines():
-                _err.print(f"[bold red]refused[/] {line}", highlight=False)
+                _err.print(f"[bold red]refused[/] {escape(line)}", highlight=False)
             raise typer.Exit(2)
         if isinstance(error, OSError) and error.errno is not None and error.strerror:
-            _err.print(f"[bold red]refused[/] {error.strerror}", highlight=False)
+            _err.print(f"[bold red]refused[/] {escape(error.strerror)}", highlight=False)
             raise typer.Exit(1)
         if isinstance(error, serving.EngineDidNotStart):
-            _err.print(f"[bold red]failed[/] {error}", highlight=False)
+            _err.print(f"[bold red]failed[/] {escape(str(error))}", highlight=False)
             raise typer.Exit(1)
         return isinstance(error, KeyboardInterrupt | asyncio.CancelledError)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 
+from posenc_runtime.encodings.scaling import from_parameters
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.checkpoint import Checkpoint, UnreadableCheckpoint, read_checkpoint
@@ -12,22 +14,37 @@ from server.load import ConfigurationError
 from server.settings import Settings
 
 
-def checkpoint_of(settings: Settings) -> Checkpoint | None:
-    """The checkpoint's own configuration, None where it cannot be read.
+class UnreadableModel(ConfigurationError):
+    """The configuration of a model on a hub cannot be read; the settings themselves may be right."""
+
+
+def checkpoint_of(settings: Settings) -> Checkpoint:
+    """The checkpoint's own configuration.
 
     Raises:
-        ConfigurationError: when it was read and cannot be scaled.
+        UnreadableModel: when a hub does not give it.
+        ConfigurationError: when there is no such folder, or none that holds it, or it was read and cannot be scaled.
     """
+    is_path = settings.model.startswith((".", "/", "~"))
+    folder = pathlib.Path(settings.model)
+    if is_path and not folder.is_dir():
+        reason = "write ~ out, it is not expanded" if settings.model.startswith("~") else "there is no such folder"
+        raise ConfigurationError(f"model: must be a folder or a name on a hub, got {settings.model!r}: {reason}")
     try:
         return read_checkpoint(settings.model, settings.engine)
-    except UnreadableCheckpoint:
-        return None
+    except UnreadableCheckpoint as error:
+        if folder.is_dir():
+            raise ConfigurationError(f"model: {error}") from None
+        raise UnreadableModel(f"model: {error}; check the name, HF_TOKEN and the network") from None
     except Unsupported as error:
         raise ConfigurationError(f"model: {error}") from None
 
 
 def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployment:
     """Complete the settings, and check them against each other.
+
+    Args:
+        checkpoint: None where it cannot be read; the settings then have to say the trained length.
 
     Raises:
         ConfigurationError: when two contradict each other, or the trained length is known to nobody.
@@ -38,20 +55,28 @@ def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployme
     trained = scaling.original_max_position_embeddings
     if trained is None:
         if checkpoint is None or checkpoint.max_position_embeddings is None:
+            reason = "is not read" if checkpoint is None else "does not say it"
             raise ConfigurationError(
                 "scaling.original_max_position_embeddings: must be given, because the configuration of model "
-                f"{settings.model!r} cannot be read, or does not say it"
+                f"{settings.model!r} {reason}"
             )
         trained = checkpoint.max_position_embeddings
     elif checkpoint is not None and trained > (checkpoint.max_position_embeddings or trained):
         raise ConfigurationError(
-            "scaling.original_max_position_embeddings: must not exceed the checkpoint's max_position_embeddings "
+            "scaling.original_max_position_embeddings: must not exceed the checkpoint's trained length "
             f"{checkpoint.max_position_embeddings}, got {trained}"
         )
     parameters = scaling.parameters
     if checkpoint is not None and checkpoint.rope_type == scaling.rope_type:
         parameters = {**checkpoint.parameters, **parameters}
+    spec = None
+    if checkpoint is not None and checkpoint.spec is not None:
+        spec = dataclasses.replace(checkpoint.spec, original_max_position_embeddings=trained)
     try:
+        if checkpoint is not None and spec is not None:
+            refuse_method(scaling.rope_type, checkpoint.rope_type)
+            # Before the scales are looked at: a wrong trained length makes right scales look too small.
+            from_parameters(scaling.rope_type, parameters).frequencies(spec, 1.0)
         deployment = Deployment(
             rope_type=scaling.rope_type,
             parameters=parameters,
@@ -65,9 +90,7 @@ def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployme
             rope_theta=scaling.rope_theta,
             allow_beyond_trained=scaling.allow_beyond_trained,
         )
-        if checkpoint is not None and checkpoint.spec is not None:
-            refuse_method(scaling.rope_type, checkpoint.rope_type)
-            spec = dataclasses.replace(checkpoint.spec, original_max_position_embeddings=trained)
+        if spec is not None:
             for scale in deployment.scales:  # a method may refuse the checkpoint's shape
                 deployment.method.frequencies(spec, scale)
     except ValueError as error:

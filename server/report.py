@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rich.markup import escape
 from rich.table import Table
 
 from posenc_runtime.kv.admission import admit
@@ -16,8 +17,8 @@ _BYTES_PER_VALUE = {"float32": 4, "float": 4}  # every other data type that vLLM
 
 
 def headline(settings: Settings, deployment: Deployment) -> str:
-    """One line: what is served, and how it is scaled."""
-    name = settings.served_model_name or settings.model
+    """One line, in rich's markup: what is served, and how it is scaled."""
+    name = escape(settings.served_model_name or settings.model)
     if not deployment.rotates:
         return f"[bold]{name}[/]: no rotary embeddings, nothing to scale; serves {deployment.max_model_len} tokens"
     scales = ", ".join(deployment.scale_set.label(index) for index in range(len(deployment.scales)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,8 +66,9 @@ def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
             code_revision=engine.get("code_revision"),
         )
     except Exception as error:
-        # Whatever a hub client or a checkpoint's own code raises means the same here.
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        # Whatever a hub client or a checkpoint's own code raises means the same here. The first line of a hub is "401
+        # Client Error", and those below say what is missing.
+        reason = textwrap.shorten(str(error), 400, placeholder=" ...") or type(error).__name__
         raise UnreadableCheckpoint(f"the configuration of {source!r} cannot be read: {reason}") from error
     models.refuse_variant(config)
     text_config = get_hf_text_config(config)
@@ -111,7 +113,8 @@ def _trained_length(text_config: Any) -> int | None:
 def _at_hand(source: str, engine: Mapping[str, Any]) -> str:
     """The folder of a checkpoint's configuration, fetched if need be.
 
-    Asking for the one file fails at once where a hub cannot be reached; vLLM's own way of asking retries for minutes.
+    Asking for the one file gives up after half a minute where a hub cannot be reached; vLLM's own way of asking retries
+    for minutes.
     """
     if pathlib.Path(source).is_dir() or engine.get("trust_remote_code"):
         return source

@@ -25,7 +25,7 @@ from tests.checkpoints import save_tiny
         pytest.param(
             {},
             {"scaling": {"rope_type": "yarn", "scales": [1, 2], "original_max_position_embeddings": 512}},
-            "scaling.original_max_position_embeddings: must not exceed the checkpoint's max_position_embeddings 256",
+            "scaling.original_max_position_embeddings: must not exceed the checkpoint's trained length 256",
             id="trained-length-beyond-the-checkpoints",
         ),
         pytest.param(

@@ -54,11 +54,80 @@ def test_check_says_that_attention_rotates_where_it_was_asked_to(
     assert "table: none, attention computes the angles" in out
 
 
-def test_check_does_without_the_checkpoint_when_the_trained_length_is_given(tmp_path: pathlib.Path) -> None:
-    settings = {"model": str(tmp_path / "absent"), "scaling": SCALING | {"original_max_position_embeddings": 256}}
-    status, out, _ = run(tmp_path, settings, "check")
+@pytest.fixture
+def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub that refuses as Hugging Face's does where a token is missing; asking for real takes half a minute."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("401 Client Error. (Request ID: 1)\n\nCannot access gated repo for url https://hub.")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", refuse)
+
+
+UNREAD = (
+    "model: the configuration of 'some/model' cannot be read: 401 Client Error. (Request ID: 1) Cannot access gated "
+    "repo for url https://hub.; check the name, HF_TOKEN and the network"
+)
+
+
+@pytest.mark.usefixtures("unreachable")
+def test_check_does_without_the_checkpoint_when_the_trained_length_is_given_and_says_so(tmp_path: pathlib.Path) -> None:
+    settings = {"model": "some/model", "scaling": SCALING | {"original_max_position_embeddings": 256}}
+    status, out, err = run(tmp_path, settings, "check")
     assert status == 0
     assert "its memory is unknown, because the model's configuration cannot be read" in out
+    assert err == f"not read {UNREAD}; this is from the settings alone\n"
+
+
+@pytest.mark.usefixtures("unreachable")
+@pytest.mark.parametrize("settings", [{"scaling": SCALING}, {"max_model_len": 8192}], ids=["scaled", "no-scaling"])
+@pytest.mark.parametrize("command", ["check", "flags"])
+def test_a_model_that_a_hub_does_not_give_is_the_cause_where_nobody_says_the_trained_length(
+    command: str, settings: dict[str, object], tmp_path: pathlib.Path
+) -> None:
+    assert run(tmp_path, {"model": "some/model"} | settings, command) == (2, "", f"refused {UNREAD}\n")
+
+
+@pytest.mark.usefixtures("unreachable")
+def test_serving_needs_the_checkpoint_even_where_the_settings_say_it_all(tmp_path: pathlib.Path) -> None:
+    settings = {"model": "some/model", "scaling": SCALING | {"original_max_position_embeddings": 256}}
+    file = tmp_path / "deployment.yaml"
+    file.write_text(yaml.safe_dump(settings))
+    result = CliRunner().invoke(app, ["serve", "--config", str(file)], env={"COLUMNS": "200"})
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"refused {UNREAD}\n")
+
+
+@pytest.mark.parametrize(
+    ("named", "reason"),
+    [
+        ("/nope/qwen3", "there is no such folder"),
+        ("./nope", "there is no such folder"),
+        ("~/qwen3", "write ~ out, it is not expanded"),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "flags"])
+def test_a_path_that_is_no_folder_is_refused_whatever_else_is_given(
+    command: str, named: str, reason: str, tmp_path: pathlib.Path
+) -> None:
+    settings = {"model": named, "scaling": SCALING | {"original_max_position_embeddings": 256}}
+    status, out, err = run(tmp_path, settings, command)
+    path = str(tmp_path / "nope") if named == "./nope" else named
+    assert (status, out) == (2, "")
+    assert err == f"refused model: must be a folder or a name on a hub, got {path!r}: {reason}\n"
+
+
+def test_a_folder_without_a_configuration_is_refused_whatever_else_is_given(tmp_path: pathlib.Path) -> None:
+    settings = {"model": str(tmp_path), "scaling": SCALING | {"original_max_position_embeddings": 256}}
+    status, out, err = run(tmp_path, settings, "check")
+    assert (status, out) == (2, "")
+    assert f"refused model: the configuration of '{tmp_path}' cannot be read: " in err and "HF_TOKEN" not in err
+
+
+def test_what_looks_like_markup_is_shown_as_it_was_given(model: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    settings = {"model": str(model), "scaling": SCALING, "server": {"uvicorn_log_level": "[red]x"}}
+    assert "'[red]x'" in run(tmp_path, settings, "check")[2]
+    settings = {"model": str(model), "scaling": SCALING, "served_model_name": "[red]x"}
+    assert "[red]x: trained on" in run(tmp_path, settings, "check")[1]
 
 
 @pytest.mark.parametrize(
@@ -122,6 +191,10 @@ def test_a_longrope_checkpoint_says_its_own_factors_and_trained_length(
             {"rope_type": "longrope", "scales": [1, 8], "short_factor": [1.0]},
             "refused scaling.short_factor must hold 16 numbers, one for each pair, got 1",
         ),
+        (
+            {"rope_type": "longrope", "scales": [1, 8], "original_max_position_embeddings": 2048},
+            "must not exceed the checkpoint's trained length 256, got 2048",
+        ),
     ],
 )
 def test_what_does_not_fit_a_longrope_checkpoint_is_refused(
@@ -176,6 +249,14 @@ def test_what_does_not_fit_a_llama_3_1_is_refused(
 ) -> None:
     status, _, err = run(tmp_path, {"model": str(llama3), "scaling": scaling}, "check")
     assert status == 2 and rule in err
+
+
+def test_a_wrong_trained_length_is_the_cause_where_it_makes_the_scales_too_small(
+    llama3: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    scaling = {"rope_type": "llama3", "scales": [1, 2], "original_max_position_embeddings": 64}
+    status, _, err = run(tmp_path, {"model": str(llama3), "max_model_len": 256, "scaling": scaling}, "check")
+    assert status == 2 and "got 64: leave it out, the checkpoint says it" in err and "larger scale" not in err
 
 
 def test_check_refuses_a_checkpoint_that_cannot_be_scaled(tmp_path: pathlib.Path) -> None:
