@@ -91,26 +91,36 @@ def check(
         ),
     ] = None,
 ) -> None:
-    """Validate a file; print its scales, their lengths, the table's memory, and what requests would get."""
+    """Validate a file as serve does before it starts; print its scales, their lengths, the table's memory, and what
+    requests would get.
+
+    Refusals are this machine's: without a GPU, what needs one is refused.
+    vLLM's configuration is made, too: seconds for a model that is new here.
+    A model that a hub does not give is left out, and stderr says so.
+    Weights, memory and the address to listen on are seen by serve alone.
+    """
     with _refusals():
         settings = load(file, overrides)
         serving.prepare_environment(verbose=False, world_size=1)
         checkpoint = _checkpoint(settings, is_needed=False)
         deployment = deployment_of(settings, checkpoint)
-        serve_arguments(
+        attention = attention_of(settings, checkpoint)
+        args = serve_arguments(
             model=settings.model,
             served_model_name=settings.served_model_name,
             deployment=deployment,
-            attention=attention_of(settings, checkpoint),
+            attention=attention,
             engine=settings.engine,
             http=settings.server.arguments,
         )
+        if checkpoint is not None:
+            serving.engine_configuration(args)
         _out.print(report.headline(settings, deployment))
-        _out.print(report.attention_line(attention_of(settings, checkpoint)))
+        _out.print(report.attention_line(attention))
         if deployment.rotates:
             _out.print(report.scales_table(deployment, checkpoint))
             dtype = settings.engine.get("dtype", "auto")
-            _out.print(report.table_memory(deployment, checkpoint, dtype, attention_of(settings, checkpoint)))
+            _out.print(report.table_memory(deployment, checkpoint, dtype, attention))
         _out.print(report.requests_table(deployment, tokens or report.telling_lengths(deployment)))
 
 
@@ -162,6 +172,9 @@ class _refusals:
             for line in str(error).splitlines():
                 _err.print(f"[bold red]refused[/] {escape(line)}", highlight=False)
             raise typer.Exit(2)
+        if isinstance(error, serving.CannotListen):
+            _err.print(f"[bold red]refused[/] {escape(str(error))}", highlight=False)
+            raise typer.Exit(1)
         if isinstance(error, OSError) and error.errno is not None and error.strerror:
             _err.print(f"[bold red]refused[/] {escape(error.strerror)}", highlight=False)
             raise typer.Exit(1)

@@ -7,7 +7,7 @@ import pathlib
 
 from posenc_runtime.encodings.scaling import from_parameters
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, reason_against
 from posenc_runtime.vllm_adapter.checkpoint import Checkpoint, UnreadableCheckpoint, read_checkpoint
 from posenc_runtime.vllm_adapter.support import Unsupported, refuse_method
 from server.load import ConfigurationError
@@ -99,8 +99,15 @@ def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployme
 
 
 def attention_of(settings: Settings, checkpoint: Checkpoint | None) -> AttentionChoice:
-    """Which attention layers get."""
+    """Which attention layers get.
+
+    Raises:
+        ConfigurationError: when the checkpoint's layers cannot have what is asked for.
+    """
     needs = "stock" if checkpoint is None else checkpoint.attention
+    backend = settings.attention.backend
+    if checkpoint is not None and (refusal := reason_against(backend, needs)):
+        raise ConfigurationError(f"attention.backend: {refusal}, got {backend!r}")
     return AttentionChoice(**settings.attention.model_dump(), needs=needs)
 
 

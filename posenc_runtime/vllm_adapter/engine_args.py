@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import difflib
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
+
+from pydantic import ValidationError
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.active import KEY
@@ -191,8 +194,6 @@ def _flags(action: argparse.Action, value: Any) -> Iterator[str]:
 
 def _parser() -> tuple[Any, dict[str, dict[str, argparse.Action]]]:
     """vLLM's parser, and its actions by argument name for each section of ours: the engine's and the front end's."""
-    import dataclasses
-
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.entrypoints.launchers.cli_args import FrontendArgs, make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -209,6 +210,33 @@ def _parser() -> tuple[Any, dict[str, dict[str, argparse.Action]]]:
         "engine": {name: action for name, action in actions.items() if name in engine_names},
         "server": {name: action for name, action in actions.items() if name in http_names},
     }
+
+
+def refusals_of_vllm(error: Exception) -> list[str]:
+    """What vLLM's configuration refused, each under the name that our file gives it."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    if not isinstance(error, ValidationError):
+        return [f"engine: {' '.join(str(error).split()) or type(error).__name__}"]
+    names = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    lines = []
+    for problem in error.errors():
+        rule = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+        path = ".".join(str(part) for part in problem["loc"])
+        if not path:  # of several settings: what was given is all of them
+            lines.append(f"engine: {rule}")
+        else:
+            known = path.split(".")[0] in names
+            lines.append(f"engine{'.' if known else ': '}{path}: {rule}, got {problem['input']!r}")
+    return lines
+
+
+def with_section(refusal: str) -> str:
+    """A refusal of our own, which names vLLM's arguments as users of plain vLLM do, under the name in our file."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    names = {field.name for field in dataclasses.fields(AsyncEngineArgs)} - _OURS.keys()
+    return f"engine.{refusal}" if refusal.split(maxsplit=1)[0] in names else refusal
 
 
 def _as_setting(message: str, http_names: set[str]) -> str:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.kv.layer_groups import LayerGroup, layer_groups
 from posenc_runtime.vllm_adapter import compat
+from posenc_runtime.vllm_adapter.engine_args import ArgumentRefused, refusals_of_vllm, with_section
 from posenc_runtime.vllm_adapter.requests import check_on_crossing, default_max_tokens
 from posenc_runtime.vllm_adapter.responses import announce_scales, announce_stopped
-from posenc_runtime.vllm_adapter.support import refuse_unsupported
+from posenc_runtime.vllm_adapter.support import Unsupported, refuse_block_size, refuse_unsupported
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+    from vllm.config import VllmConfig
 
 
 _LAST_ANSWERS_SECONDS = 10  # that clients have to read the ends of their answers when the engine has stopped
@@ -24,6 +26,10 @@ _LAST_ANSWERS_SECONDS = 10  # that clients have to read the ends of their answer
 
 class EngineDidNotStart(RuntimeError):
     """The engine's process ended while starting: no memory, no weights, or a bug."""
+
+
+class CannotListen(RuntimeError):
+    """The address is taken, is not this machine's, or may not be used."""
 
 
 def prepare_environment(*, verbose: bool, world_size: int) -> None:
@@ -47,11 +53,38 @@ def prepare_environment(*, verbose: bool, world_size: int) -> None:
     os.environ.setdefault("VLLM_CPU_NUM_OF_RESERVED_CPU", str(world_size))
 
 
+def engine_configuration(args: argparse.Namespace) -> VllmConfig:
+    """vLLM's whole configuration, as the engine will have it on this machine.
+
+    Args:
+        args: from ``engine_args.serve_arguments``.
+
+    Raises:
+        ArgumentRefused: when vLLM refuses a value, or the combination of two.
+        Unsupported: when the configuration cannot be combined with scaling.
+    """
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    try:
+        engine_args = AsyncEngineArgs.from_cli_args(args)
+        vllm_config = engine_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+        refuse_unsupported(vllm_config)
+        refuse_block_size(vllm_config)
+    except Unsupported as error:
+        raise Unsupported(with_section(str(error))) from None
+    except (ValueError, TypeError, NotImplementedError, AssertionError, ImportError, OSError, RuntimeError) as error:
+        # As vLLM refuses settings. Anything else, a KeyError for example, is a mistake in it or here, and has to show.
+        raise ArgumentRefused("\n".join(refusals_of_vllm(error))) from error
+    return vllm_config
+
+
 @contextlib.asynccontextmanager
 async def running_engine(args: argparse.Namespace) -> AsyncIterator[Any]:
     """Start the engine, and stop it on leaving.
 
     Raises:
+        ArgumentRefused: when vLLM refuses a value, or the combination of two.
         EngineDidNotStart: when the engine's process ended while starting.
         IncompatibleVllm: when vLLM lacks a name that we touch.
         Unsupported: when the engine's configuration cannot be combined with scaling.
@@ -61,8 +94,8 @@ async def running_engine(args: argparse.Namespace) -> AsyncIterator[Any]:
     from vllm.usage.usage_lib import UsageContext
 
     compat.verify_server()
+    engine_configuration(args)
     engine_args = AsyncEngineArgs.from_cli_args(args)
-    refuse_unsupported(engine_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER))
     starting = build_async_engine_client_from_engine_args(engine_args, usage_context=UsageContext.OPENAI_API_SERVER)
     async with contextlib.AsyncExitStack() as stack:
         try:
@@ -138,9 +171,15 @@ def bind(args: argparse.Namespace) -> tuple[str, Any]:
     """Bind the address before the engine takes its time. Returns the address and the socket.
 
     Raises:
-        OSError: when the address is taken.
+        CannotListen: naming the address, the reason and the settings.
     """
     from vllm.entrypoints.launchers.launcher import setup_server
 
-    address, sock = setup_server(args, reuse_port=False)
+    try:
+        address, sock = setup_server(args, reuse_port=False)
+    except OSError as error:
+        raise CannotListen(
+            f"server.host, server.port: must be an address that is free, got {args.host} and {args.port}: "
+            f"{error.strerror or error}"
+        ) from error
     return address, sock

@@ -118,6 +118,23 @@ def _refuse_rerotation(vllm_config: VllmConfig) -> None:
             )
 
 
+def refuse_block_size(vllm_config: VllmConfig) -> None:
+    """Check the size of KV blocks on the CPU, which vLLM looks at when weights are loaded already.
+
+    Raises:
+        Unsupported: naming the size, and what it must be a multiple of.
+    """
+    from vllm.platforms import current_platform
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    if not current_platform.is_cpu():
+        return
+    block_size = vllm_config.cache_config.block_size
+    for allowed in CPUAttentionBackend.get_supported_kernel_block_sizes():
+        if block_size % allowed.base:
+            raise Unsupported(f"block_size must be a multiple of {allowed.base} on the CPU, got {block_size}")
+
+
 def refuse_cache_groups(deployment: Deployment, kv_cache_config: KVCacheConfig) -> None:
     """Check how the layers' keys are cached.
 

@@ -35,6 +35,12 @@ from tests.checkpoints import save_tiny
             id="speculative-decoding",
         ),
         pytest.param(
+            {},
+            {"engine": {"gpu_memory_utilization": 2.0}},
+            "engine.gpu_memory_utilization: must be less than or equal to 1, got 2.0",
+            id="out-of-vllms-range",
+        ),
+        pytest.param(
             {}, {"engine": {"max_num_seq": 4}}, "engine.max_num_seq: is not an argument of vLLM", id="engine-argument"
         ),
     ],

@@ -83,3 +83,15 @@ def choice_of(vllm_config: VllmConfig | None) -> AttentionChoice | None:
         return AttentionChoice.from_mapping(additional[KEY])
     except (ValueError, TypeError) as error:
         raise ValueError(f"additional_config.{KEY}: {error}") from error
+
+
+def reason_against(backend: Backend, needs: Kind) -> str | None:
+    """Why layers that are made for one kind of attention cannot have a backend; None where they can, or may.
+
+    What a layer with a distance bias asks of vLLM's own attention is known when it is made, not before.
+    """
+    if backend == "cope" and needs != "cope":
+        return "must be auto for a model without contextual positions"
+    if backend != "auto" and needs in ("cope", "plain") and backend != needs:
+        return f"must be auto for a model with {'contextual positions' if needs == 'cope' else 'attention of its own'}"
+    return None

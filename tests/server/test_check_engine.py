@@ -1,0 +1,106 @@
+"""What ``posenc check`` finds in vLLM's own configuration, and what the server says of an address it cannot have."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+from vllm.entrypoints.launchers import launcher
+from vllm.platforms import current_platform
+
+from posenc_runtime.vllm_adapter import serving
+from server.cli import app
+from tests.checkpoints import save_tiny
+
+
+@pytest.fixture(autouse=True)
+def configured_engine() -> Iterator[None]:
+    """vLLM's configuration is made, and what it leaves in the environment for its workers is taken out again."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return save_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+def check(model: pathlib.Path, folder: pathlib.Path, **settings: Any) -> tuple[int, str, str]:
+    file = folder / "deployment.yaml"
+    file.write_text(
+        yaml.safe_dump({"model": str(model), "scaling": {"rope_type": "yarn", "scales": [1, 2]}} | settings)
+    )
+    result = CliRunner().invoke(app, ["check", str(file)], env={"COLUMNS": "200"})
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_a_file_that_can_be_served_is_accepted(model: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    status, out, err = check(model, tmp_path, engine={"dtype": "float32", "block_size": 32})
+    assert (status, err) == (0, "") and "yarn at scales 1, 2" in out
+
+
+ON_THE_CPU = pytest.mark.skipif(not current_platform.is_cpu(), reason="other backends take other sizes")
+REFUSED = [
+    pytest.param({"engine": {"kv_cache_dtype": "fp8"}}, "engine.kv_cache_dtype fp8 cannot be re-rotated", id="fp8"),
+    pytest.param(
+        {"engine": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}},
+        "posenc does not serve speculative_config",
+        id="speculative",
+    ),
+    pytest.param(
+        {"engine": {"gpu_memory_utilization": 2.0}},
+        "engine.gpu_memory_utilization: must be less than or equal to 1, got 2.0",
+        id="out of range",
+    ),
+    pytest.param(
+        {"engine": {"tensor_parallel_size": 3}},
+        "engine: Total number of attention heads (4) must be divisible by tensor parallel size (3).",
+        id="two that contradict",
+    ),
+    pytest.param(
+        {"engine": {"block_size": 7}},
+        "engine.block_size must be a multiple of 32 on the CPU, got 7",
+        marks=ON_THE_CPU,
+        id="block size",
+    ),
+    pytest.param(
+        {"attention": {"backend": "bias"}},
+        "attention.backend must be auto or stock where keys are re-rotated, got bias",
+        id="bias",
+    ),
+    pytest.param(
+        {"attention": {"backend": "cope"}},
+        "attention.backend: must be auto for a model without contextual positions, got 'cope'",
+        id="cope",
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "rule"), REFUSED)
+def test_what_serve_refuses_before_it_starts_check_refuses_in_one_line(
+    settings: dict[str, Any], rule: str, model: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    status, out, err = check(model, tmp_path, **settings)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"refused {rule}") and len(err.splitlines()) == 1
+
+
+def test_an_address_that_is_taken_is_named_with_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    def setup_server(*_: object, **__: object) -> None:
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+    # vLLM's own leaves the socket to the garbage collector, which warns.
+    monkeypatch.setattr(launcher, "setup_server", setup_server)
+    rule = "server.host, server.port: must be an address that is free, got 127.0.0.1 and 8000: Address already in use"
+    with pytest.raises(serving.CannotListen) as caught:
+        serving.bind(argparse.Namespace(host="127.0.0.1", port=8000))
+    assert str(caught.value) == rule
