@@ -18,7 +18,7 @@ from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
 from posenc_runtime.vllm_adapter.engine_args import ArgumentRefused, command_line, serve_arguments
 from posenc_runtime.vllm_adapter.support import Unsupported
 from server import report
-from server.deployment import UnreadableModel, attention_of, checkpoint_of, deployment_of
+from server.deployment import UnreadableModel, attention_of, checkpoint_of, deployment_of, world_size_of
 from server.load import ConfigurationError, load
 from server.settings import Settings
 
@@ -49,8 +49,7 @@ def serve(
     with _refusals():
         settings = load(config, overrides)
         engine = settings.engine
-        world_size = int(engine.get("tensor_parallel_size", 1)) * int(engine.get("pipeline_parallel_size", 1))
-        serving.prepare_environment(verbose=verbose, world_size=world_size)
+        serving.prepare_environment(verbose=verbose, world_size=world_size_of(settings))
         # An object store's is read by vLLM itself, with the weights.
         checkpoint = _checkpoint(settings, is_needed="://" not in settings.model)
         deployment = deployment_of(settings, checkpoint)

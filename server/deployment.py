@@ -101,6 +101,21 @@ def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployme
     return deployment
 
 
+def world_size_of(settings: Settings) -> int:
+    """Workers on this machine, which vLLM is told before it is imported and can check anything.
+
+    Raises:
+        ConfigurationError: when a size is no number of workers.
+    """
+    world_size = 1
+    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+        size = settings.engine.get(name, 1)
+        if type(size) is not int or size < 1:
+            raise ConfigurationError(f"engine.{name}: must be a whole number of at least 1, got {size!r}")
+        world_size *= size
+    return world_size
+
+
 def attention_of(settings: Settings, checkpoint: Checkpoint | None) -> AttentionChoice:
     """Which attention layers get.
 

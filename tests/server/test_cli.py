@@ -80,6 +80,18 @@ def test_check_does_without_the_checkpoint_when_the_trained_length_is_given_and_
     assert err == f"not read {UNREAD}; this is from the settings alone\n"
 
 
+@pytest.mark.parametrize("size", ["two", 2.5, 0, True])
+def test_a_number_of_workers_that_is_none_is_refused_before_anything_is_started(
+    size: object, model: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    settings = {"model": str(model), "scaling": SCALING, "engine": {"tensor_parallel_size": size}}
+    file = tmp_path / "deployment.yaml"
+    file.write_text(yaml.safe_dump(settings))
+    result = CliRunner().invoke(app, ["serve", "--config", str(file)], env={"COLUMNS": "200"})
+    rule = "engine.tensor_parallel_size: must be a whole number of at least 1"
+    assert (result.exit_code, result.stderr) == (2, f"refused {rule}, got {size!r}\n")
+
+
 @pytest.mark.usefixtures("unreachable")
 @pytest.mark.parametrize("settings", [{"scaling": SCALING}, {"max_model_len": 8192}], ids=["scaled", "no-scaling"])
 @pytest.mark.parametrize("command", ["check", "flags"])
