@@ -85,13 +85,23 @@ def choice_of(vllm_config: VllmConfig | None) -> AttentionChoice | None:
         raise ValueError(f"additional_config.{KEY}: {error}") from error
 
 
+def can_attend(backend: Backend, needs: Kind, *, stock_can: bool) -> bool:
+    """Whether layers that are made for one kind of attention can have a backend.
+
+    Args:
+        stock_can: whether vLLM's own attention does what they ask for.
+    """
+    able = {"auto": True, "stock": stock_can, "bias": needs in ("stock", "bias"), "cope": needs == "cope"}
+    return able[backend]
+
+
 def reason_against(backend: Backend, needs: Kind) -> str | None:
-    """Why layers that are made for one kind of attention cannot have a backend; None where they can, or may.
+    """Why a model that needs one kind of attention cannot have a backend; None where it can, or may.
 
     What a layer with a distance bias asks of vLLM's own attention is known when it is made, not before.
     """
-    if backend == "cope" and needs != "cope":
+    if can_attend(backend, needs, stock_can=needs in ("stock", "bias")):
+        return None
+    if backend == "cope":
         return "must be auto for a model without contextual positions"
-    if backend != "auto" and needs in ("cope", "plain") and backend != needs:
-        return f"must be auto for a model with {'contextual positions' if needs == 'cope' else 'attention of its own'}"
-    return None
+    return f"must be auto for a model with {'contextual positions' if needs == 'cope' else 'attention of its own'}"

@@ -11,7 +11,7 @@ import torch
 from posenc_runtime.encodings.distance import BiasForm, Flat, Linear, Power
 from posenc_runtime.kernels.cope import Cope
 from posenc_runtime.kernels.paged import PagedBatch
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Kind
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Kind, can_attend
 from posenc_runtime.vllm_adapter.support import Unsupported
 from posenc_runtime.zoo.model.encoding import PositionEncoding
 
@@ -89,12 +89,7 @@ def select(choice: AttentionChoice, asked: Asked, *, stock_has_alibi_sqrt: bool)
     stock_can = wanted == "stock" or (
         asked.alibi_slopes is not None and (stock_has_alibi_sqrt or not asked.use_alibi_sqrt)
     )
-    able = {
-        "stock": stock_can,
-        "bias": wanted in ("stock", "bias"),
-        "cope": wanted == "cope",
-    }[choice.backend]
-    if not able:
+    if not can_attend(choice.backend, wanted, stock_can=stock_can):
         raise Unsupported(
             f"attention.backend must be auto for layers that have {_HAS[wanted]} ({asked.name}), got {choice.backend}"
         )
