@@ -38,7 +38,7 @@ def default_max_tokens(state: Any, headroom_tokens: int) -> None:
             serving.default_sampling_params = {**serving.default_sampling_params, "max_tokens": headroom_tokens}
 
 
-def check_on_crossing(deployment: Deployment) -> None:
+def check_requests(deployment: Deployment) -> None:
     """Refuse ``vllm_xargs.posenc_on_crossing`` where it is not to be had, and misspelled or misplaced keys of ours.
 
     vLLM answers 400 to what is raised here.

@@ -12,7 +12,7 @@ from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.kv.layer_groups import LayerGroup, layer_groups
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.engine_args import ArgumentRefused, refusals_of_vllm, with_section
-from posenc_runtime.vllm_adapter.requests import check_on_crossing, default_max_tokens
+from posenc_runtime.vllm_adapter.requests import check_requests, default_max_tokens
 from posenc_runtime.vllm_adapter.responses import announce_scales, announce_stopped
 from posenc_runtime.vllm_adapter.support import Unsupported, refuse_block_size, refuse_unsupported
 
@@ -120,7 +120,7 @@ async def build_openai_app(args: argparse.Namespace, engine: Any, deployment: De
     await init_app_state(engine, app.state, args, tasks)
     if deployment.on_crossing == "pin":
         default_max_tokens(app.state, deployment.headroom_tokens)
-    check_on_crossing(deployment)
+    check_requests(deployment)
     announce_scales(app.state)
     return app
 

@@ -10,7 +10,7 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.requests import check_on_crossing
+from posenc_runtime.vllm_adapter.requests import check_requests
 
 BODIES: dict[type[Any], dict[str, Any]] = {
     ChatCompletionRequest: {"messages": [{"role": "user", "content": "hello"}]},
@@ -26,7 +26,7 @@ each_kind = pytest.mark.parametrize("kind", BODIES, ids=lambda kind: kind.__name
 def checked(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in BODIES:
         monkeypatch.setattr(kind, "to_sampling_params", kind.to_sampling_params)
-    check_on_crossing(YARN)
+    check_requests(YARN)
 
 
 def sampling(kind: type[Any], **body: Any) -> Any:
