@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Any
 
 import yaml
+
+from posenc_runtime.vllm_adapter.wording import did_you_mean
 
 PREFIX = "POSENC_"
 OF_THE_SET_UP = {"POSENC_DEVICE", "POSENC_VENV"}  # read by deploy/environment.py; no settings
@@ -46,8 +47,7 @@ def environment_layer(environment: Mapping[str, str], known: set[str]) -> dict[s
             continue
         path = variable.removeprefix(PREFIX).lower().split("__")
         if path[0] not in known:
-            close = difflib.get_close_matches(path[0], known, n=1)
-            hint = f"; did you mean {PREFIX}{close[0].upper()}?" if close else ""
+            hint = did_you_mean(path[0], known, lambda name: PREFIX + name.upper())
             raise ValueError(f"{variable}: names no setting, known are {', '.join(sorted(known))}{hint}")
         _put(layer, path, _value(variable, text), variable)
     return layer

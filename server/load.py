@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import pathlib
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
 
+from posenc_runtime.vllm_adapter.wording import did_you_mean, rule_of
 from server.layers import UniqueKeysLoader, environment_layer, set_layer
 from server.parameters import parameters_model
 from server.settings import Settings
@@ -96,7 +96,7 @@ def _explained(error: ValidationError, rope_type: str) -> list[str]:
         elif problem["type"] in ("model_type", "dict_type"):
             lines.append(f"{path}: must be a mapping of settings, got {_shown(problem['input'])}")
         else:
-            lines.append(f"{path}: {_rule(problem['msg'])}, got {problem['input']!r}")
+            lines.append(f"{path}: {rule_of(problem['msg'])}, got {problem['input']!r}")
     return lines
 
 
@@ -117,13 +117,8 @@ def _hint(path: str, value: Any, rope_type: str) -> str:
     known = set(model.model_fields)
     if sections == ["scaling"]:
         known |= set(parameters_model(rope_type).model_fields)
-    close = difflib.get_close_matches(key, sorted(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    return did_you_mean(key, known)
 
 
 def _shown(value: Any) -> str:
     return "nothing: leave the section out, or give it settings" if value is None else repr(value)
-
-
-def _rule(message: str) -> str:
-    return message.replace("Input should be", "must be")

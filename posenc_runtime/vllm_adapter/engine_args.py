@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
@@ -16,6 +15,7 @@ from posenc_runtime.vllm_adapter.active import KEY
 from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
+from posenc_runtime.vllm_adapter.wording import did_you_mean, rule_of
 from posenc_runtime.vllm_adapter.worker_extension import NAME as WORKER_EXTENSION
 
 # Engine arguments that follow from a deployment's own settings.
@@ -159,8 +159,7 @@ def _serve_flags(
         actions = known[section]
         for key, value in given.items():
             if key not in actions:
-                close = difflib.get_close_matches(key, actions, n=1)
-                hint = f"; did you mean {close[0]}?" if close else ""
+                hint = did_you_mean(key, actions)
                 raise ArgumentRefused(f"{section}.{key}: is not an argument of vLLM, got {value!r}{hint}")
             flags += _flags(actions[key], value)
     if served_model_name is not None:
@@ -221,7 +220,7 @@ def refusals_of_vllm(error: Exception) -> list[str]:
     names = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
     lines = []
     for problem in error.errors():
-        rule = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+        rule = rule_of(problem["msg"])
         path = ".".join(str(part) for part in problem["loc"])
         if not path:  # of several settings: what was given is all of them
             lines.append(f"engine: {rule}")
