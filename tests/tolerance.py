@@ -5,8 +5,8 @@ from __future__ import annotations
 # Two float32 implementations of a two-layer model add the same products in another order. Seen: 2e-5.
 LOGPROB_FLOAT32 = 1e-4
 
-# Attention that rotates takes exact angles, transformers takes float32 ones: those of the longest requests here are
-# wrong by up to 1e-4, most of what the logprobs may be.
+# Attention that rotates takes exact angles, transformers takes float32 ones, which past 1,024 are rounded by up to
+# 2^-14, and so were their frequencies: about as much as logprobs of two implementations may differ by.
 LOGPROB_EXACT_ANGLES = 2e-4
 
 # BLOOM's activation is the error function in vLLM and its tanh approximation, off by up to 5e-4, in transformers. Seen:

@@ -31,8 +31,8 @@ from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.paged_tiles import attend, dot, load_queries, load_rows, offsets_of_keys, repeated
 
 SCORES = 2**26  # that one launch has room for, if it is of more than one request: 256 MiB, 2,097,152 keys by 32 heads
-# Of a query and KV head, smaller ones than without positions: what is newest takes two or three times as long, and a
-# lone request's other chunks would have to wait for it.
+# Of a query and KV head, smaller ones than without positions: what is newest takes longer, and a lone request's
+# other chunks would have to wait for it.
 MAX_CHUNKS = 64
 GATED_TILES = 4  # after so many, a program looks whether older keys all stand at the last position
 
