@@ -220,6 +220,9 @@ CASES = {
     "eight-to-one-by-128": Case(num_heads=16, num_kv_heads=2, head_dim=128, rotary_dim=128, slots=(7, 8, -1, 17, 0)),
     "one-kv-head": Case(num_heads=9, num_kv_heads=1),
     "seventeen-kv-heads": Case(num_heads=17, num_kv_heads=17, head_dim=16, rotary_dim=16),
+    "thirty-two-kv-heads-by-128": Case(
+        num_heads=32, num_kv_heads=32, head_dim=128, rotary_dim=128, slots=(7, 8, -1, 17, 0)
+    ),
     "heads-of-80-partly-packed": Case(head_dim=80, rotary_dim=32, packed=True),
     "heads-of-80": Case(head_dim=80, rotary_dim=80, is_neox_style=False),
     "one-token": Case(positions=(5,), slots=(9,)),
@@ -260,4 +263,7 @@ CASES = {
     "float8-stock-bytes": Case(cache_dtype=_FLOAT8, factor_on_keys=True, storage="spaced"),
 }
 # whose programs go on to further tiles of a token, as they do where there are many tokens
-IN_ONE_PROGRAM = ("eight-to-one-by-128", "seventeen-kv-heads", "gptj-partial-out-of-place")
+IN_ONE_PROGRAM = (
+    *("eight-to-one-by-128", "seventeen-kv-heads", "thirty-two-kv-heads-by-128"),
+    "gptj-partial-out-of-place",
+)
