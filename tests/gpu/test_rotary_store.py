@@ -9,7 +9,7 @@ import torch
 
 from posenc_runtime.kernels import ops
 from tests.gpu.moved import DEVICE, fields_on_gpu
-from tests.kernels.rotary_store_cases import CASES, Case, Tensors
+from tests.kernels.rotary_store_cases import CASES, IN_ONE_PROGRAM, Case, Tensors
 
 # A prompt's chunk of the shape of Llama 3 8B, far into a request; every ninth token is padding.
 LONG = Case(
@@ -60,6 +60,14 @@ class OnGpu:
 @pytest.mark.parametrize("name", ALL)
 def test_the_kernel_rotates_by_the_scale_of_each_block_and_writes_nothing_else(name: str) -> None:
     step = OnGpu(ALL[name])
+    step.run()
+    assert step.faults() == []
+
+
+@pytest.mark.parametrize("name", IN_ONE_PROGRAM)
+def test_a_program_goes_on_to_further_tiles_of_a_token(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posenc_runtime.kernels.rotary_store._PROGRAMS", 1)
+    step = OnGpu(CASES[name])
     step.run()
     assert step.faults() == []
 
