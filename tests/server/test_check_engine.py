@@ -6,7 +6,6 @@ import argparse
 import errno
 import os
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,12 +20,9 @@ from tests.checkpoints import save_tiny
 
 
 @pytest.fixture(autouse=True)
-def configured_engine() -> Iterator[None]:
-    """vLLM's configuration is made, and what it leaves in the environment for its workers is taken out again."""
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
+def configured_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's configuration is made, and vLLM logs what it logs by default, whoever runs the tests."""
+    monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
 
 
 @pytest.fixture(scope="module")
