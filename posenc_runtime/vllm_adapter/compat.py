@@ -145,6 +145,12 @@ _SERVER_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
 )
 
+# What only a worker on the CPU touches, which has imported it.
+_CPU_RUNNER_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.sample_tokens", ("grammar_output",)),
+    ("vllm.v1.worker.cpu_model_runner", "CPUModelRunner.sample_tokens", ("grammar_output",)),
+)
+
 # Attributes that objects of vLLM get when they are made: looked for in the text of ``__init__``.
 _ENGINE_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.request", "Request", ("cache_salt", "block_hashes", "resumable", "max_tokens", "num_prompt_tokens")),
@@ -165,6 +171,10 @@ _ENGINE_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.core.kv_cache_coordinator", "KVCacheCoordinator", ("single_type_managers",)),
     ("vllm.v1.core.single_type_kv_cache_manager", "SingleTypeKVCacheManager", ("req_to_blocks", "block_size")),
     ("vllm.v1.core.block_pool", "BlockPool", ("blocks",)),
+)
+_CPU_RUNNER_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner", ("discard_request_mask", "input_batch")),
+    ("vllm.v1.worker.gpu_input_batch", "InputBatch", ("generators",)),
 )
 _SERVER_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.engine.async_llm", "AsyncLLM", ("output_processor",)),
@@ -201,6 +211,15 @@ def verify_server() -> None:
         IncompatibleVllm: naming all that is missing.
     """
     _require(_SERVER_NAMES, _SERVER_ATTRIBUTES)
+
+
+def verify_cpu_runner() -> None:
+    """Check what a worker on the CPU touches.
+
+    Raises:
+        IncompatibleVllm: naming all that is missing.
+    """
+    _require(_CPU_RUNNER_NAMES, _CPU_RUNNER_ATTRIBUTES)
 
 
 def _require(

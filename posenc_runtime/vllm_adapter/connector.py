@@ -15,9 +15,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
+from vllm.platforms import current_platform
 
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.active import KEY, deployment_of
+from posenc_runtime.vllm_adapter.cpu_seeds import keep_seeds
 from posenc_runtime.vllm_adapter.prometheus import PosencPromMetrics
 from posenc_runtime.vllm_adapter.scheduler_half import PosencMetadata, SchedulerHalf
 from posenc_runtime.vllm_adapter.stats import PosencStats
@@ -53,6 +55,8 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler = SchedulerHalf(deployment, block_sizes)
         else:
             self._worker = WorkerHalf(deployment, vllm_config, kv_cache_config)
+            if current_platform.is_cpu():
+                keep_seeds()
 
     @property
     def requires_kv_delivery(self) -> bool:

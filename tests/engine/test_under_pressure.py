@@ -27,8 +27,9 @@ async def test_200_requests_of_random_lengths_answer_as_each_does_alone_while_th
     source = random.Random(7)
     requests = [
         ([source.randrange(2, 256) for _ in range(source.choice((20, 100, 230, 300, 500, 900, 1500)))],
-         source.randrange(32, 128))
-        for _ in range(NUM_REQUESTS)
+         source.randrange(32, 128),
+         number % 3 and number)
+        for number in range(NUM_REQUESTS)
     ]  # fmt: skip
     settings: dict[str, Any] = {
         "model": str(tiny),
@@ -49,12 +50,13 @@ async def test_200_requests_of_random_lengths_answer_as_each_does_alone_while_th
     with running_server(tmp_path, settings, environment()) as address:
         async with openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=600) as client:
 
-            async def answer(prompt: list[int], max_tokens: int) -> tuple[Said, float]:
+            async def answer(prompt: list[int], max_tokens: int, seed: int) -> tuple[Said, float]:
                 completion = await client.completions.create(
                     model="tiny",
                     prompt=prompt,
                     max_tokens=max_tokens,
-                    temperature=0,
+                    temperature=1 if seed else 0,
+                    seed=seed,
                     logprobs=0,
                     extra_body={"ignore_eos": True, "return_token_ids": True},
                 )
@@ -63,9 +65,9 @@ async def test_200_requests_of_random_lengths_answer_as_each_does_alone_while_th
                 said = choice["token_ids"], choice["logprobs"]["token_logprobs"]
                 return said, body["kv_transfer_params"]["posenc"]["scale"]
 
-            async def crowded(prompt: list[int], max_tokens: int) -> tuple[Said, float]:
+            async def crowded(prompt: list[int], max_tokens: int, seed: int) -> tuple[Said, float]:
                 async with gate:
-                    return await answer(prompt, max_tokens)
+                    return await answer(prompt, max_tokens, seed)
 
             together = await asyncio.gather(*(crowded(*request) for request in requests))
             preemptions = await preempted(address)

@@ -10,6 +10,7 @@ from posenc_runtime.vllm_adapter import compat
 def test_every_name_that_we_touch_is_where_it_was() -> None:
     compat.verify()
     compat.verify_server()
+    compat.verify_cpu_runner()
 
 
 def test_another_version_is_refused_with_the_one_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
