@@ -18,6 +18,9 @@ async def run(args: argparse.Namespace, deployment: Deployment, say: Callable[[s
     Args:
         args: vLLM's own, from ``engine_args.serve_arguments``.
         say: shows a line of progress to whoever started the server.
+
+    Raises:
+        EngineDied: when the engine ends without having been told to.
     """
     began = time.monotonic()
     address, sock = serving.bind(args)
@@ -30,7 +33,7 @@ async def run(args: argparse.Namespace, deployment: Deployment, say: Callable[[s
             say("attention: " + "; ".join(f"layers {g.layers}: {g.backend} ({g.encoding})" for g in groups))
             sock.listen()  # from here on connections wait for what serves them, and are not refused
             say(f"ready after {time.monotonic() - began:.0f} s: {address}")
-            stopped = await serving.serve(app, sock, args)
+            stopped = await serving.serve(app, engine, sock, args)
         await stopped
     finally:
         sock.close()

@@ -177,7 +177,7 @@ class _refusals:
         if isinstance(error, OSError) and error.errno is not None and error.strerror:
             _err.print(f"[bold red]refused[/] {escape(error.strerror)}", highlight=False)
             raise typer.Exit(1)
-        if isinstance(error, serving.EngineDidNotStart):
+        if isinstance(error, serving.EngineDidNotStart | serving.EngineDied):
             _err.print(f"[bold red]failed[/] {escape(str(error))}", highlight=False)
             raise typer.Exit(1)
         return isinstance(error, KeyboardInterrupt | asyncio.CancelledError)

@@ -28,6 +28,10 @@ class EngineDidNotStart(RuntimeError):
     """The engine's process ended while starting: no memory, no weights, or a bug."""
 
 
+class EngineDied(RuntimeError):
+    """The engine's process ended while it served: no memory, or a bug."""
+
+
 class CannotListen(RuntimeError):
     """The address is taken, is not this machine's, or may not be used."""
 
@@ -131,8 +135,12 @@ async def attention_layers(engine: Any) -> list[LayerGroup]:
     return layer_groups((name, backend, encoding) for layers in workers for name, backend, encoding in layers)
 
 
-async def serve(app: FastAPI, sock: Any, args: argparse.Namespace) -> Any:
-    """Serve until a signal says stop; returns vLLM's shutdown task, to be awaited after the engine has stopped."""
+async def serve(app: FastAPI, engine: Any, sock: Any, args: argparse.Namespace) -> Any:
+    """Serve until a signal says stop; returns vLLM's shutdown task, to be awaited after the engine has stopped.
+
+    Raises:
+        EngineDied: when no signal did, and vLLM has stopped to serve because its engine was gone.
+    """
     from vllm import envs
     from vllm.entrypoints.launchers.launcher import serve_http
 
@@ -154,7 +162,10 @@ async def serve(app: FastAPI, sock: Any, args: argparse.Namespace) -> Any:
         h11_max_incomplete_event_size=args.h11_max_incomplete_event_size,
         h11_max_header_count=args.h11_max_header_count,
     )
-    _end_requests(app.state.engine_client)
+    if not hasattr(app, "state"):  # vLLM takes it away when its routes close, which after a signal they do only later
+        await ending
+        raise EngineDied("the engine ended while it served: the cause is above; --verbose shows all that vLLM says")
+    _end_requests(engine)
     return ending
 
 

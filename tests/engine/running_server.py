@@ -21,8 +21,12 @@ def running_server(
     environment: dict[str, str] | None = None,
     *,
     verbose: bool = True,
+    log: pathlib.Path | None = None,
 ) -> Iterator[str]:
     """Serve a deployment; gives the server's address, and stops it on leaving.
+
+    Args:
+        log: where its output goes, if that is to be kept.
 
     Raises:
         ServerFailed: when it refuses to start; the message is the end of its log.
@@ -31,5 +35,5 @@ def running_server(
     file.write_text(yaml.safe_dump(settings | {"engine": device.ENGINE | settings.get("engine", {})}))
     posenc = str(pathlib.Path(sys.executable).with_name("posenc"))
     arguments = (posenc, "serve", "--config", str(file), *["--verbose"] * verbose, "--set", "server.port={port}")
-    with running(Command(arguments, environment or {})) as address:
+    with running(Command(arguments, environment or {}), log=log) as address:
         yield address

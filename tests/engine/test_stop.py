@@ -1,4 +1,4 @@
-"""A server that is told to stop while it answers."""
+"""A server that is told to stop while it answers, or whose engine is gone."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import psutil
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.engine.running_server import running_server
 
@@ -19,19 +20,12 @@ ASKED: dict[str, Any] = {"model": "tiny", "prompt": "a" * 200, "max_tokens": 150
 def test_a_server_that_is_told_to_stop_ends_its_requests_with_what_they_have_said_and_is_gone(
     tiny: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    settings = {
-        "model": str(tiny),
-        "served_model_name": "tiny",
-        "scaling": {"rope_type": "yarn", "scales": [1, 2, 4, 8]},
-        "engine": {"dtype": "float32", "enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": 2**28},
-    }
     with (
-        running_server(tmp_path, settings, verbose=False) as address,
+        running_server(tmp_path, settings(tiny), verbose=False) as address,
         httpx.Client(base_url=address, timeout=60) as client,
         ThreadPoolExecutor() as pool,
     ):
-        port = address.rpartition(":")[2]
-        (server,) = (child for child in psutil.Process().children() if child.cmdline()[-1].endswith(port))
+        server = process_at(address)
         runs = threading.Event()
         streamed, whole = pool.submit(stream, client, runs), pool.submit(client.post, "/v1/completions", json=ASKED)
         assert runs.wait(timeout=60)
@@ -41,6 +35,54 @@ def test_a_server_that_is_told_to_stop_ends_its_requests_with_what_they_have_sai
         answer = whole.result().json()
     assert answer["choices"][0]["finish_reason"] == "abort"
     assert 0 < answer["usage"]["completion_tokens"] < ASKED["max_tokens"]
+
+
+def test_a_server_whose_engine_is_gone_refuses_what_it_was_answering_and_ends_with_1(
+    tiny: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    log = tmp_path / "log"
+    with (
+        running_server(tmp_path, settings(tiny), verbose=False, log=log) as address,
+        httpx.Client(base_url=address, timeout=60) as client,
+        ThreadPoolExecutor() as pool,
+    ):
+        server = process_at(address)
+        asked = pool.submit(client.post, "/v1/completions", json=ASKED)
+        while not counted(client, "vllm:num_requests_running"):
+            assert not asked.done()
+        (engine,) = (child for child in server.children() if "EngineCore" in " ".join(child.cmdline()))
+        engine.kill()
+        answer = asked.result()
+        assert answer.status_code == 500 and "message" in answer.json()["error"]
+        assert server.wait(timeout=30) == 1
+    said = log.read_text()
+    assert "failed the engine ended while it served" in said
+    assert "Traceback" not in said.rpartition("failed the engine")[2]
+
+
+def settings(model: pathlib.Path) -> dict[str, Any]:
+    return {
+        "model": str(model),
+        "served_model_name": "tiny",
+        "scaling": {"rope_type": "yarn", "scales": [1, 2, 4, 8]},
+        "engine": {"dtype": "float32", "enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": 2**28},
+    }
+
+
+def process_at(address: str) -> psutil.Process:
+    """The server of this process that listens there."""
+    port = address.rpartition(":")[2]
+    (server,) = (child for child in psutil.Process().children() if child.cmdline()[-1].endswith(port))
+    return server
+
+
+def counted(client: httpx.Client, name: str) -> float:
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(client.get("/metrics").text)
+        for sample in family.samples
+        if sample.name == name
+    )
 
 
 def stream(client: httpx.Client, runs: threading.Event) -> str | None:
