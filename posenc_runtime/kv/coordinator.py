@@ -11,7 +11,7 @@ from posenc_runtime.kv.admission import Admission, admit
 from posenc_runtime.kv.counts import TOTAL, Counts
 from posenc_runtime.kv.crossing import BlockMove, Crossing, CrossingQueue, Rotation
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
-from posenc_runtime.kv.ledger import BlockLedger, MixedRotations
+from posenc_runtime.kv.ledger import NULL_BLOCK, BlockLedger, MixedRotations
 from posenc_runtime.kv.regime import private, regime
 
 
@@ -94,7 +94,7 @@ class ScaleCoordinator:
         """A request got fresh blocks, which it will fill."""
         scale_index = self._requests[request_id].scale_index
         self._ledger.write(request_id, block_ids, scale_index)
-        self._assigned.update(dict.fromkeys(block_ids, scale_index))
+        self._assigned.update((block_id, scale_index) for block_id in block_ids if block_id != NULL_BLOCK)
 
     def hit(self, request_id: str, block_ids: Sequence[int]) -> None:
         """A request got blocks from the prefix cache. Those of a step come after all that was allocated in it.

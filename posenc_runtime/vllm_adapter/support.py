@@ -59,6 +59,7 @@ def _refuse_settings(vllm_config: VllmConfig) -> None:
         "encoder-decoder models": model.is_encoder_decoder,
         "multimodal models": model.is_multimodal_model,
         "multi-head latent attention (MLA)": model.use_mla,
+        "models with recurrent layers": model.is_hybrid,
         "pooling models": model.runner_type == "pooling",
         "models that run on vLLM's Transformers backend, which rotates by itself": model.using_transformers_backend(),
         "prefill_context_parallel_size above 1": parallel.prefill_context_parallel_size > 1,

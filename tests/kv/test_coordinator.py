@@ -27,6 +27,12 @@ def test_a_steps_plan_gives_fresh_blocks_the_scale_of_their_request(coordinator:
     assert coordinator.take_plan().block_scales == {}
 
 
+def test_the_null_block_has_no_scale_for_everybody_has_it(coordinator: ScaleCoordinator) -> None:
+    coordinator.admit("long", num_prompt_tokens=1500, max_tokens=10)
+    coordinator.allocated("long", [0, 0, 2])
+    assert coordinator.take_plan().block_scales == {2: [2]}
+
+
 def test_blocks_of_the_prefix_cache_are_not_written_again(coordinator: ScaleCoordinator) -> None:
     coordinator.admit("first", num_prompt_tokens=600, max_tokens=10)
     coordinator.allocated("first", [1, 2])

@@ -94,7 +94,8 @@ def engine(**changed: Any) -> types.SimpleNamespace:
         "scheduler_config": {"scheduler_cls": SCHEDULER, "async_scheduling": False},
         "cache_config": {"cache_dtype": "auto"},
         "model_config": {
-            **{"is_encoder_decoder": False, "is_multimodal_model": False, "use_mla": False, "runner_type": "generate"},
+            **{"is_encoder_decoder": False, "is_multimodal_model": False, "is_hybrid": False, "use_mla": False},
+            "runner_type": "generate",
             **{"architectures": ["LlamaForCausalLM"], "hf_text_config": config({"rope_type": "default"})},
             "get_sliding_window": lambda: None,
             "using_transformers_backend": lambda: False,
@@ -209,3 +210,18 @@ def test_layers_that_give_keys_back_are_refused_where_keys_are_turned() -> None:
     refuse_cache_groups(pinned, types.SimpleNamespace(kv_cache_groups=groups))
     with pytest.raises(Unsupported, match=r"layers\.0 and 1 others have a ChunkedLocalAttentionSpec"):
         refuse_cache_groups(turning, types.SimpleNamespace(kv_cache_groups=groups))
+
+
+@pytest.mark.parametrize(
+    ("setting", "what"),
+    [
+        ("model_config__is_encoder_decoder", "encoder-decoder models"),
+        ("model_config__is_multimodal_model", "multimodal models"),
+        ("model_config__is_hybrid", "models with recurrent layers"),
+        ("model_config__use_mla", "multi-head latent attention"),
+        ("parallel_config__enable_dbo", "enable_dbo"),
+    ],
+)
+def test_what_no_test_shows_to_be_right_is_refused_by_name(setting: str, what: str) -> None:
+    with pytest.raises(Unsupported, match=f"^posenc does not serve {what}"):
+        refuse_unsupported(deployed(engine(**{setting: True}), on_crossing="pin"))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, MambaSpec
 
 from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.kernels import ops
@@ -37,10 +38,11 @@ def a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(STATE, name, value)
 
 
-def worker(num_blocks: int = 6, deployment: Deployment = LINEAR, **layers: Any) -> WorkerHalf:
-    spec = types.SimpleNamespace(block_size=4, head_size=4, num_kv_heads=1)
-    group = types.SimpleNamespace(layer_names=["layer"], kv_cache_spec=spec)
-    kv_cache_config: Any = types.SimpleNamespace(num_blocks=num_blocks, kv_cache_groups=[group])
+def worker(num_blocks: int = 6, deployment: Deployment = LINEAR, recurrent: bool = False, **layers: Any) -> WorkerHalf:
+    spec = FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=4, dtype=torch.float32)
+    state = MambaSpec(block_size=32, shapes=((2,),), dtypes=(torch.float32,))
+    groups = [KVCacheGroupSpec(["state"], state)] * recurrent + [KVCacheGroupSpec(["layer"], spec)]
+    kv_cache_config: Any = types.SimpleNamespace(num_blocks=num_blocks, kv_cache_groups=groups)
     compilation = types.SimpleNamespace(static_forward_context=layers)
     vllm_config: Any = types.SimpleNamespace(compilation_config=compilation, additional_config={})
     half = WorkerHalf(deployment, vllm_config, kv_cache_config)
@@ -82,6 +84,11 @@ def test_no_request_waits_for_what_turns_keys_to_be_compiled(monkeypatch: pytest
     blocks, changes = zip(*turned, strict=True)
     assert blocks == ([0],) * 6
     assert len({tuple(change) for change in changes}) == 6
+
+
+def test_slots_of_recurrent_states_are_not_asked_for_a_tokens_scale() -> None:
+    worker(recurrent=True)
+    assert STATE.block_size == {"layer": 4}
 
 
 def test_a_block_that_nothing_was_said_of_is_unscaled() -> None:
