@@ -164,7 +164,7 @@ _ENGINE_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "Scheduler",
         (
             *("running", "requests", "policy", "kv_cache_manager", "prev_step_scheduled_req_ids"),
-            *("use_v2_model_runner", "max_num_scheduled_tokens", "finished_recving_kv_req_ids"),
+            *("use_v2_model_runner", "max_num_scheduled_tokens", "finished_recving_kv_req_ids", "_pause_state"),
         ),
     ),
     ("vllm.v1.core.kv_cache_manager", "KVCacheManager", ("coordinator", "block_pool", "watermark_blocks")),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.utils.math_utils import cdiv
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import NewRequestData
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -50,7 +51,14 @@ class PosencScheduler(AsyncScheduler):
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         self._cross()
-        output: SchedulerOutput = super().schedule(throttle_prefills)
+        pause_state = self.pause_state
+        if self._held_back and pause_state == PauseState.UNPAUSED:
+            # What room there is, a request waits for that is to cross: whoever came in would have to go again.
+            self._pause_state = PauseState.PAUSED_NEW
+        try:
+            output: SchedulerOutput = super().schedule(throttle_prefills)
+        finally:
+            self._pause_state = pause_state
         if self._reuse:
             self._reuse.begin()
         return output
@@ -69,8 +77,10 @@ class PosencScheduler(AsyncScheduler):
     def _cross(self) -> None:
         self._held_back.clear()
         for request in list(self.running):
-            if request not in self.running or request.num_tokens <= request.num_computed_tokens:
-                continue  # preempted to make room for another crossing, or its last token is still in flight
+            if request not in self.running or request.request_id in self._held_back:
+                continue  # makes room for another crossing
+            if request.num_tokens <= request.num_computed_tokens:
+                continue  # its last token is still in flight
             to_index = self._half.due(request)
             if to_index is None:
                 continue
@@ -89,16 +99,24 @@ class PosencScheduler(AsyncScheduler):
 
     def _rerotate(self, request: Request, to_index: int) -> None:
         held = list(self._held(request))
-        while (chosen := self._blocks_to_copy(request, held)) is None:
+        num_coming = 0  # blocks that come free when those who are held back are in no step
+        while (chosen := self._blocks_to_copy(request, held, num_coming)) is None:
             victim = self._least_important()
+            if victim is request and self._held_back:
+                return
             if not self._request_blocks_can_be_freed(victim):
                 self._held_back.add(victim.request_id)
-                return
+                if victim is request:
+                    return
+                num_coming += sum(block.ref_cnt == 1 for blocks, _ in self._block_tables(victim) for block in blocks)
+                continue
             self.running.remove(victim)
             self._preempt_request(victim, time.monotonic())
             if victim is request:
                 return
             held = list(self._held(request))
+        if num_coming:
+            return
         copied = {(block.group, block.block_id) for block in chosen}
         pool = self.kv_cache_manager.block_pool
         pool.evict_blocks({block.block_id for block in held if (block.group, block.block_id) not in copied})
@@ -141,12 +159,12 @@ class PosencScheduler(AsyncScheduler):
         for manager in self.kv_cache_manager.coordinator.single_type_managers:
             yield manager.req_to_blocks[request.request_id], manager.block_size
 
-    def _blocks_to_copy(self, request: Request, held: list[HeldBlock]) -> list[HeldBlock] | None:
+    def _blocks_to_copy(self, request: Request, held: list[HeldBlock], num_coming: int) -> list[HeldBlock] | None:
         num_tokens = min(request.num_tokens, request.num_computed_tokens + self.max_num_scheduled_tokens)
         tables = list(self._block_tables(request))
         return blocks_to_copy(
             held,
-            num_free=self.kv_cache_manager.block_pool.get_num_free_blocks(),
+            num_free=self.kv_cache_manager.block_pool.get_num_free_blocks() + num_coming,
             num_needed=sum(max(cdiv(num_tokens, block_size) - len(blocks), 0) for blocks, block_size in tables),
             # Every other running request may need one more block in this very step.
             num_reserved=(len(self.running) - 1) * len(tables),
@@ -162,10 +180,11 @@ class PosencScheduler(AsyncScheduler):
         return block_id
 
     def _least_important(self) -> Request:
-        """Whom vLLM itself would preempt."""
+        """Whom vLLM itself would preempt, of those who are not held back."""
+        running = [request for request in self.running if request.request_id not in self._held_back]
         if self.policy == SchedulingPolicy.PRIORITY:
-            return max(self.running, key=lambda request: (request.priority, request.arrival_time))
-        return self.running[-1]
+            return max(running, key=lambda request: (request.priority, request.arrival_time))
+        return running[-1]
 
     def _reserve_prefill_lookahead(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
         """Never schedule a token past the length of its request's scale, nor a request that is crossing."""
@@ -195,9 +214,24 @@ class PosencScheduler(AsyncScheduler):
     def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:
         self._give_back(self._half.preempted(request))
         self._reblocked.discard(request.request_id)
+        self._forget_uncomputed(request)
         # A request that is resumed in this very step must be new to the workers' batch.
         self.prev_step_scheduled_req_ids.discard(request.request_id)
         super()._preempt_request(request, timestamp, drop_stale_output)
+
+    def _forget_uncomputed(self, request: Request) -> None:
+        """Take out of the prefix cache the blocks that the step which is being scheduled was to fill.
+
+        vLLM puts them there when it allocates them, and preempts out of this very step where priorities say so.
+        """
+        self.kv_cache_manager.block_pool.evict_blocks(
+            {
+                block.block_id
+                for blocks, block_size in self._block_tables(request)
+                for block in blocks[request.num_computed_tokens // block_size :]
+                if not block.is_null
+            }
+        )
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
         """A request that is crossing is not scheduled, but its adapter has its place: it may be back in this step."""

@@ -41,6 +41,7 @@ class Asked:
     on_crossing: str | None = None
     stops_at: int | None = None
     cancelled_after: int | None = None
+    priority: int = 0
 
 
 class EngineCore:
@@ -138,6 +139,7 @@ class EngineCore:
                     extra_args={ON_CROSSING: asked.on_crossing} if asked.on_crossing else None,
                 ),
                 pooling_params=None,
+                priority=asked.priority,
                 block_hasher=get_request_block_hasher(self._block_size, sha256),
             )
         )

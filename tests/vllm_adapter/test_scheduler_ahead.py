@@ -5,6 +5,10 @@ What becomes of requests and blocks is vLLM's own doing here; what workers compu
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -126,8 +130,8 @@ def test_whoever_makes_room_for_one_that_crosses_is_in_no_further_step(
     core = EngineCore(vllm_config, CROWD, block_size=4, num_blocks=22, model_runner=model_runner, depth=2, ahead=True)
     tried, blocks_to_copy = [], core.scheduler._blocks_to_copy
 
-    def counted(request: Any, held: Any) -> Any:
-        found = blocks_to_copy(request, held)
+    def counted(request: Any, held: Any, num_coming: int) -> Any:
+        found = blocks_to_copy(request, held, num_coming)
         tried.append(found is not None)
         return found
 
@@ -135,4 +139,66 @@ def test_whoever_makes_room_for_one_that_crosses_is_in_no_further_step(
     # The second one reads the beginning of the first, which therefore has to be copied; the third fills the pool.
     core.serve([Asked(0, TEXT[:8], 60), Asked(18, [*TEXT[:8], 1], 30), Asked(1, [1] * 10, 38, "pin")])
     assert core.responses["r0"]["crossings"]
-    assert tried == [False, False, True]  # in flight, through, and out of the way
+    assert tried == [False, True, False, True]  # in flight: enough when it is through; out of the way
+
+
+@pytest.mark.parametrize(("depth", "ahead"), [PIPELINES["ahead"], PIPELINES["two-stages"]], ids=["ahead", "two-stages"])
+def test_one_that_crosses_waits_for_a_crowd_no_longer_than_until_it_is_in_no_step(
+    depth: int, ahead: bool, vllm_config: Any
+) -> None:
+    vllm_config.scheduler_config.max_num_seqs, vllm_config.scheduler_config.max_num_batched_tokens = 8, 256
+    lengths = {"original_max_position_embeddings": 80, "max_model_len": 160, "rerotate_budget_tokens": 1000}
+    crowded = dataclasses.replace(CROWD, **lengths)
+    core = EngineCore(vllm_config, crowded, block_size=4, num_blocks=42, model_runner=2, depth=depth, ahead=ahead)
+    # All begin as the first one does, whose blocks are to be copied therefore, and there are always more of them.
+    prefix, draw = [(7 * index + 3) * index % 6 for index in range(60)], random.Random(24)
+    core._admit("r0", Asked(0, prefix, 30))
+    steps_until_said: Counter[int] = Counter()
+    for number in itertools.count():
+        for index in range(4 * number, 4 * number + 4):
+            core._admit(f"w{index}", Asked(0, [*prefix, index % 6], draw.randint(3, 19), "pin"))
+        core.step()
+        steps_until_said[len(core.said["r0"])] += 1
+        if "r0" in core.responses:
+            break
+    assert core.responses["r0"]["crossings"]
+    num_said = 80 + 1 - len(prefix)  # with the token that has to be heard of before it crosses
+    assert steps_until_said[num_said] <= 5
+
+
+def test_nobody_finds_what_a_request_was_to_compute_in_the_step_that_it_was_preempted_out_of(
+    vllm_config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "policy": "priority",
+        "long_prefill_token_threshold": 16,
+        "max_num_seqs": 6,
+        "max_num_batched_tokens": 96,
+    }.items():
+        monkeypatch.setattr(vllm_config.scheduler_config, name, value)
+    lengths = {"original_max_position_embeddings": 80, "max_model_len": 160}
+    deployment = dataclasses.replace(CROWD, **lengths)
+    num_forgotten = 0
+    for seed in range(30):
+        draw = random.Random(seed)
+
+        def prompt(shortest: int, longest: int, draw: random.Random = draw) -> list[int]:
+            return [draw.randint(0, 5) for _ in range(draw.randint(shortest, longest))]
+
+        asked = [Asked(0, prompt(60, 100), 5, priority=10)]
+        asked += [Asked(draw.randint(1, 3), prompt(3, 40), draw.randint(2, 25)) for _ in range(5)]
+        core = EngineCore(vllm_config, deployment, block_size=4, num_blocks=42, model_runner=2, depth=1, ahead=False)
+        preempt = core.scheduler._preempt_request
+
+        def preempted(request: Any, *timing: Any, core: EngineCore = core, preempt: Any = preempt, **how: Any) -> None:
+            nonlocal num_forgotten
+            (blocks, _), *_ = core.scheduler._block_tables(request)
+            uncomputed = blocks[request.num_computed_tokens // 4 :]
+            num_forgotten += sum(block.block_hash is not None for block in uncomputed)
+            preempt(request, *timing, **how)
+            assert [block.block_hash for block in uncomputed] == [None] * len(uncomputed)
+
+        monkeypatch.setattr(core.scheduler, "_preempt_request", preempted)
+        core.serve(asked)
+        assert all(core.said[f"r{index}"] == said_alone(deployment, one) for index, one in enumerate(asked))
+    assert num_forgotten
