@@ -7,7 +7,7 @@ beside the queue while the copies are made, a budget a step, and runs when they 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vllm.utils.math_utils import cdiv
 from vllm.v1.request import RequestStatus
@@ -47,6 +47,8 @@ class PrefixReuse:
         self._half = half
         self._found: dict[str, _Found] = {}
         self._refused: set[str] = set()
+        # Of requests that wait for room: hashed once, and not in every step.
+        self._hashes: dict[str, tuple[Request, dict[int, list[Any]]]] = {}
 
     def find(self, request: Request, num_local_tokens: int, max_tokens: int) -> None:
         """Look for a longer prefix than the request's own scale has; if there is one, tell the connector.
@@ -62,7 +64,9 @@ class PrefixReuse:
         if not self._manager.prefix_cache_lookup_enabled(request):
             return
         best: _Found | None = None
-        for index, block_hashes in self._half.hashes_at_other_scales(request).items():
+        if request.request_id not in self._hashes:
+            self._hashes[request.request_id] = request, self._half.hashes_at_other_scales(request)
+        for index, block_hashes in self._hashes[request.request_id][1].items():
             blocks, num_tokens, _ = self._manager.coordinator.find_longest_cache_hit(block_hashes, max_tokens)
             if num_tokens > (best.num_tokens if best else num_local_tokens):
                 behind = tuple(
@@ -81,6 +85,11 @@ class PrefixReuse:
         """After a step was scheduled: begin the copies for whoever got blocks, and let go of what the others found."""
         found, self._found = self._found, {}
         self._half.reusable.clear()
+        self._hashes = {
+            request_id: (request, hashes)
+            for request_id, (request, hashes) in self._hashes.items()
+            if request.status == RequestStatus.WAITING
+        }
         for request_id, prefix in found.items():
             if prefix.request.status == RequestStatus.WAITING_FOR_REMOTE_KVS:
                 self._half.reuse(
@@ -98,6 +107,7 @@ class PrefixReuse:
     def forget(self, request_id: str) -> None:
         """A request ended."""
         self._refused.discard(request_id)
+        self._hashes.pop(request_id, None)
 
     def _has_room(self, found: _Found) -> bool:
         """Whether the pool can hold the prefix twice, and the rest of the request."""

@@ -202,3 +202,21 @@ def test_nobody_finds_what_a_request_was_to_compute_in_the_step_that_it_was_pree
         core.serve(asked)
         assert all(core.said[f"r{index}"] == said_alone(deployment, one) for index, one in enumerate(asked))
     assert num_forgotten
+
+
+def test_a_request_that_waits_for_room_is_hashed_at_other_scales_once(
+    vllm_config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vllm_config.scheduler_config.max_num_seqs, vllm_config.scheduler_config.max_num_batched_tokens = 4, 40
+    reusing = dataclasses.replace(CROWD, prefix_reuse="rerotate")
+    core = EngineCore(vllm_config, reusing, block_size=4, num_blocks=22, model_runner=2, depth=1, ahead=False)
+    hashed, at_other_scales = [], core.scheduler._half.hashes_at_other_scales
+
+    def counted(request: Any) -> Any:
+        hashed.append(request.request_id)
+        return at_other_scales(request)
+
+    monkeypatch.setattr(core.scheduler._half, "hashes_at_other_scales", counted)
+    core.serve([Asked(0, TEXT[:14], 60, "pin"), Asked(2, [1] * 38, 2)])
+    assert hashed == ["r0", "r1"]
+    assert not core.scheduler._reuse._hashes
