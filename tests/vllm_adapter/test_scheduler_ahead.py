@@ -58,6 +58,7 @@ def arrivals(draw: st.DrawFn, deployment: Deployment) -> list[Asked]:
                 on_crossing=on_crossing if deployment.on_crossing in ("rerotate", on_crossing) else None,
                 stops_at=draw(st.sampled_from([None, None, 3])),
                 cancelled_after=draw(st.sampled_from([None] * 5 + [1, 4, 9])),
+                priority=draw(st.integers(0, 2)),
             )
         )
     return asked
@@ -76,6 +77,8 @@ def test_every_request_says_what_it_would_say_alone(
         block_size = data.draw(st.integers(1, 4))
         vllm_config.scheduler_config.max_num_seqs = data.draw(st.integers(2, 5))
         vllm_config.scheduler_config.max_num_batched_tokens = data.draw(st.sampled_from([6, 16, 40]))
+        vllm_config.scheduler_config.policy = data.draw(st.sampled_from(["fcfs", "priority"]))
+        vllm_config.scheduler_config.long_prefill_token_threshold = data.draw(st.sampled_from([0, 0, 3]))
         # An engine does not start with less than its longest request needs; and block 0 is vLLM's null block.
         num_spare_blocks = data.draw(st.sampled_from([40, 16, 4, 2, 1, 0, 0]))
         num_blocks = 1 + -(-deployment.max_model_len // block_size) + num_spare_blocks
