@@ -5,6 +5,7 @@ What becomes of requests and blocks is vLLM's own doing here; what workers compu
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import random
@@ -31,7 +32,7 @@ PIPELINES = {"in-step": (1, False), "ahead": (2, True), "two-stages": (2, False)
 
 
 @pytest.fixture(scope="module")
-def vllm_config(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def engine_config(tmp_path_factory: pytest.TempPathFactory) -> Any:
     vllm_adapter.register()
     init_none_hash(sha256)
     deployment = Deployment(
@@ -40,6 +41,13 @@ def vllm_config(tmp_path_factory: pytest.TempPathFactory) -> Any:
     arguments = engine_arguments(deployment, {"dtype": "float32", "enforce_eager": True, "skip_tokenizer_init": True})
     model = save_tiny(tmp_path_factory.mktemp("model") / "tiny")
     return AsyncEngineArgs(model=str(model), **arguments).create_engine_config()
+
+
+@pytest.fixture
+def vllm_config(engine_config: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What a test changes of the scheduler's part is gone with it."""
+    monkeypatch.setattr(engine_config, "scheduler_config", copy.copy(engine_config.scheduler_config))
+    return engine_config
 
 
 @st.composite
@@ -172,13 +180,8 @@ def test_one_that_crosses_waits_for_a_crowd_no_longer_than_until_it_is_in_no_ste
 def test_nobody_finds_what_a_request_was_to_compute_in_the_step_that_it_was_preempted_out_of(
     vllm_config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {
-        "policy": "priority",
-        "long_prefill_token_threshold": 16,
-        "max_num_seqs": 6,
-        "max_num_batched_tokens": 96,
-    }.items():
-        monkeypatch.setattr(vllm_config.scheduler_config, name, value)
+    vllm_config.scheduler_config.policy, vllm_config.scheduler_config.long_prefill_token_threshold = "priority", 16
+    vllm_config.scheduler_config.max_num_seqs, vllm_config.scheduler_config.max_num_batched_tokens = 6, 96
     lengths = {"original_max_position_embeddings": 80, "max_model_len": 160}
     deployment = dataclasses.replace(CROWD, **lengths)
     num_forgotten = 0
