@@ -2,8 +2,8 @@
 
 In every step vLLM draws a token for every request, and throws it away where the rest of a prompt is still to come. It
 then sets the request's generator back by an offset, so that an answer does not depend on how many steps its prompt
-took. Generators on the CPU have no offset: asking for it raises, and the engine is gone (vLLM 0.32.0,
-``GPUModelRunner._bookkeeping_sync``). Here what is thrown away is not drawn from the request's generator.
+took. Generators on the CPU have no offset: asking for it raises, and the engine is gone
+(``GPUModelRunner._bookkeeping_sync``). Here what is thrown away is not drawn from the request's generator.
 """
 
 from __future__ import annotations

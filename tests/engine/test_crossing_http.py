@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.deploy.dashboard_queries import missing_from_exposition
+from tests.engine.metrics import metrics, total
 from tests.engine.running_server import running_server
 
 HEADROOM = 8
@@ -40,21 +40,6 @@ def address(tiny: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def client(address: str) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=120) as client:
         yield client
-
-
-def metrics(address: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    text = httpx.get(f"{address}/metrics", timeout=60).text
-    return {
-        (sample.name, tuple(sorted((k, v) for k, v in sample.labels.items() if k not in ("engine", "model_name")))): (
-            sample.value
-        )
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
-def total(address: str, name: str) -> float:
-    return sum(value for (metric, _), value in metrics(address).items() if metric == name)
 
 
 def test_a_response_lists_its_crossings_and_so_do_the_metrics(client: openai.OpenAI, address: str) -> None:

@@ -8,11 +8,9 @@ import random
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import httpx
 import openai
 import pytest
 import torch
-from prometheus_client.parser import text_string_to_metric_families
 from transformers import AutoModelForCausalLM
 
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
@@ -24,6 +22,7 @@ from posenc_runtime.zoo.model.positions import available, encoding
 from tests.checkpoints import save_tiny
 from tests.engine.device import environment, most_workers
 from tests.engine.greedy import Said, greedy
+from tests.engine.metrics import total
 from tests.engine.run_engine import counted, run_engine
 from tests.engine.running_server import running_server
 from tests.tolerance import LOGPROB_FLOAT32
@@ -141,21 +140,11 @@ async def test_an_encoding_answers_as_it_was_trained(kind: str, tmp_path: pathli
 
             asked = list(prompts())
             together = await asyncio.gather(*(answer(prompt) for prompt in asked))
-            counted = await counters(address)
+            preemptions = total(address, "vllm:num_preemptions_total")
             alone = [await answer(prompt) for prompt in asked]
-            before = await counters(address)
+            before = total(address, "vllm:prefix_cache_hits_total")
             again = await answer(asked[-1])
-            after = await counters(address)
-    assert counted["vllm:num_preemptions_total"] >= 1
-    assert after["vllm:prefix_cache_hits_total"] == before["vllm:prefix_cache_hits_total"] + LENGTHS[-1] // 32 * 32
+            after = total(address, "vllm:prefix_cache_hits_total")
+    assert preemptions >= 1
+    assert after == before + LENGTHS[-1] // 32 * 32
     assert_as_trained(model, [*zip(asked, together, strict=True), *zip(asked, alone, strict=True), (asked[-1], again)])
-
-
-async def counters(address: str) -> dict[str, float]:
-    async with httpx.AsyncClient() as client:
-        text = (await client.get(f"{address}/metrics")).text
-    found: dict[str, float] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            found[sample.name] = found.get(sample.name, 0.0) + sample.value
-    return found

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 import psutil
-from prometheus_client.parser import text_string_to_metric_families
 
+from tests.engine.metrics import total
 from tests.engine.running_server import running_server
 
 ASKED: dict[str, Any] = {"model": "tiny", "prompt": "a" * 200, "max_tokens": 1500, "ignore_eos": True}
@@ -48,7 +48,7 @@ def test_a_server_whose_engine_is_gone_refuses_what_it_was_answering_and_ends_wi
     ):
         server = process_at(address)
         asked = pool.submit(client.post, "/v1/completions", json=ASKED)
-        while not counted(client, "vllm:num_requests_running"):
+        while not total(address, "vllm:num_requests_running"):
             assert not asked.done()
         (engine,) = (child for child in server.children() if "EngineCore" in " ".join(child.cmdline()))
         engine.kill()
@@ -74,15 +74,6 @@ def process_at(address: str) -> psutil.Process:
     port = address.rpartition(":")[2]
     (server,) = (child for child in psutil.Process().children() if child.cmdline()[-1].endswith(port))
     return server
-
-
-def counted(client: httpx.Client, name: str) -> float:
-    return sum(
-        sample.value
-        for family in text_string_to_metric_families(client.get("/metrics").text)
-        for sample in family.samples
-        if sample.name == name
-    )
 
 
 def stream(client: httpx.Client, runs: threading.Event) -> str | None:

@@ -7,13 +7,12 @@ import pathlib
 import random
 from typing import Any
 
-import httpx
 import openai
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.engine.device import ON_CUDA, environment
 from tests.engine.greedy import Said, alike
+from tests.engine.metrics import total
 from tests.engine.running_server import running_server
 
 NUM_REQUESTS = 200
@@ -70,23 +69,12 @@ async def test_200_requests_of_random_lengths_answer_as_each_does_alone_while_th
                     return await answer(prompt, max_tokens, seed)
 
             together = await asyncio.gather(*(crowded(*request) for request in requests))
-            preemptions = await preempted(address)
+            preemptions = total(address, "vllm:num_preemptions_total")
             alone = [await answer(*request) for request in requests]
             assert preemptions >= 20
-            assert await preempted(address) == preemptions
+            assert total(address, "vllm:num_preemptions_total") == preemptions
     assert {scale for _, scale in together} == {1.0, 2.0, 4.0, 8.0}
     assert [scale for _, scale in together] == [scale for _, scale in alone]
     assert all(alike(crowded, lone) for (crowded, _), (lone, _) in zip(together, alone, strict=True))
     if not ON_CUDA:  # where the size of a batch decides in which order sums are taken, and so between equal tokens
         assert [tokens for (tokens, _), _ in together] == [tokens for (tokens, _), _ in alone]
-
-
-async def preempted(address: str) -> int:
-    async with httpx.AsyncClient() as client:
-        text = (await client.get(f"{address}/metrics")).text
-    return sum(
-        int(sample.value)
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name == "vllm:num_preemptions_total"
-    )

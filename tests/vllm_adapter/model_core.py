@@ -102,7 +102,7 @@ class EngineCore:
                     self.scheduler.reset_prefix_cache(reset_running_requests=True)
             for index, asked in enumerate(arrivals):
                 if asked.after == number:
-                    self._admit(f"r{index}", asked)
+                    self.admit(f"r{index}", asked)
                 if asked.cancelled_after is not None and asked.after + asked.cancelled_after == number:
                     self._cancel(f"r{index}")
             if self.scheduler.has_requests() or self._in_flight:
@@ -127,7 +127,7 @@ class EngineCore:
                 if said.finished:
                     self.responses[said.request_id] = said.kv_transfer_params["posenc"]
 
-    def _admit(self, name: str, asked: Asked) -> None:
+    def admit(self, name: str, asked: Asked) -> None:
         self.said[name] = []
         self.scheduler.add_request(
             Request(

@@ -163,11 +163,11 @@ def test_one_that_crosses_waits_for_a_crowd_no_longer_than_until_it_is_in_no_ste
     core = EngineCore(vllm_config, crowded, block_size=4, num_blocks=42, model_runner=2, depth=depth, ahead=ahead)
     # All begin as the first one does, whose blocks are to be copied therefore, and there are always more of them.
     prefix, draw = [(7 * index + 3) * index % 6 for index in range(60)], random.Random(24)
-    core._admit("r0", Asked(0, prefix, 30))
+    core.admit("r0", Asked(0, prefix, 30))
     steps_until_said: Counter[int] = Counter()
     for number in itertools.count():
         for index in range(4 * number, 4 * number + 4):
-            core._admit(f"w{index}", Asked(0, [*prefix, index % 6], draw.randint(3, 19), "pin"))
+            core.admit(f"w{index}", Asked(0, [*prefix, index % 6], draw.randint(3, 19), "pin"))
         core.step()
         steps_until_said[len(core.said["r0"])] += 1
         if "r0" in core.responses:
@@ -216,13 +216,24 @@ def test_a_request_that_waits_for_room_is_hashed_at_other_scales_once(
     vllm_config.scheduler_config.max_num_seqs, vllm_config.scheduler_config.max_num_batched_tokens = 4, 40
     reusing = dataclasses.replace(CROWD, prefix_reuse="rerotate")
     core = EngineCore(vllm_config, reusing, block_size=4, num_blocks=22, model_runner=2, depth=1, ahead=False)
-    hashed, at_other_scales = [], core.scheduler._half.hashes_at_other_scales
+    half, reuse = core.scheduler._half, core.scheduler._reuse
+    hashed, at_other_scales = [], half.hashes_at_other_scales
+    core.admit("runs", Asked(0, TEXT[:14], 60, "pin"))
+    while len(core.said["runs"]) < 45:
+        core.step()
+    core.admit("waits", Asked(0, [1] * 38, 2))
 
     def counted(request: Any) -> Any:
         hashed.append(request.request_id)
         return at_other_scales(request)
 
-    monkeypatch.setattr(core.scheduler._half, "hashes_at_other_scales", counted)
-    core.serve([Asked(0, TEXT[:14], 60, "pin"), Asked(2, [1] * 38, 2)])
-    assert hashed == ["r0", "r1"]
-    assert not core.scheduler._reuse._hashes
+    monkeypatch.setattr(half, "hashes_at_other_scales", counted)
+    num_steps = 0
+    while "runs" not in core.responses:
+        core.step()
+        num_steps += 1
+        assert hashed == list(reuse._hashes) == ["waits"]
+    assert num_steps > 10
+    while not core.said["waits"]:
+        core.step()
+    assert hashed == ["waits"] and not reuse._hashes  # it runs
