@@ -19,11 +19,12 @@ from vllm.platforms import current_platform
 
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.active import KEY, deployment_of
+from posenc_runtime.vllm_adapter.cache_layers import refuse_cache_groups
 from posenc_runtime.vllm_adapter.cpu_seeds import keep_seeds
 from posenc_runtime.vllm_adapter.prometheus import PosencPromMetrics
 from posenc_runtime.vllm_adapter.scheduler_half import PosencMetadata, SchedulerHalf
 from posenc_runtime.vllm_adapter.stats import PosencStats
-from posenc_runtime.vllm_adapter.support import refuse_cache_groups, refuse_unsupported
+from posenc_runtime.vllm_adapter.support import refuse_unsupported
 from posenc_runtime.vllm_adapter.worker_half import WorkerHalf
 
 if TYPE_CHECKING:

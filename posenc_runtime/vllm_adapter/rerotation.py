@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,11 +13,27 @@ from torch import Tensor
 from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
 from posenc_runtime.kv.crossing import BlockMove, Rotation
+from posenc_runtime.vllm_adapter.cache_layers import layer_specs
 from posenc_runtime.vllm_adapter.worker_state import Rotary
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class _Alike:
+    """Caches of one KV cache group in which keys lie alike.
+
+    Attributes:
+        group: its number.
+        split: how many blocks of these caches one of the scheduler's is: a kernel of vLLM's may take smaller ones.
+    """
+
+    group: int
+    kv_caches: list[Tensor]
+    layout: KeyLayout
+    split: int
 
 
 class Rerotation:
@@ -42,19 +58,21 @@ class Rerotation:
             )
         self._rotary = rotaries[0]
         self._layers = vllm_config.compilation_config.static_forward_context
-        self._groups = [
-            (_distinct(kv_caches, group), self._layout(kv_caches, group)) for group in kv_cache_config.kv_cache_groups
+        self._caches = [
+            alike
+            for number, group in enumerate(kv_cache_config.kv_cache_groups)
+            for alike in self._alike(kv_caches, number, group)
         ]
-        for caches, layout in self._groups:
-            layout.check(caches)
+        for alike in self._caches:
+            alike.layout.check(alike.kv_caches)
         self._device = next(iter(kv_caches.values())).device
         self._changes: dict[tuple[int, int], ScaleChange] = {}
 
     def warm_up(self) -> None:
         """Turn vLLM's null block, which nobody reads, as any rotation would: no request waits for a compiler then."""
         moves = tuple(
-            BlockMove(group=number, source=0, target=0, first_position=0, num_tokens=layout.block_size)
-            for number, (_, layout) in enumerate(self._groups)
+            BlockMove(group=number, source=0, target=0, first_position=0, num_tokens=1)
+            for number in {alike.group for alike in self._caches}
         )
         for from_index, to_index in itertools.permutations(range(len(self._rotary.deployment.scales)), 2):
             self.apply(Rotation(from_index=from_index, to_index=to_index, moves=moves))
@@ -62,18 +80,20 @@ class Rerotation:
     def apply(self, rotation: Rotation) -> None:
         """Carry out a rotation, on the runner's current stream."""
         change = self._change(rotation.from_index, rotation.to_index)
-        for number, (kv_caches, layout) in enumerate(self._groups):
-            moves = [move for move in rotation.moves if move.group == number]
+        for alike in self._caches:
+            size, split = alike.layout.block_size, alike.split
+            moves = [
+                [move.source * split + part, move.target * split + part, move.first_position + part * size]
+                for move in rotation.moves
+                if move.group == alike.group
+                for part in range(split)
+            ]
             if not moves:
                 continue
-            device = kv_caches[0].device
-            table = torch.tensor(
-                [[move.source, move.target, move.first_position] for move in moves],
-                dtype=torch.int64,
-                pin_memory=device.type == "cuda",
-            ).to(device, non_blocking=True)
-            sources, targets, first_positions = table.T.contiguous().unbind()
-            ops.rerotate(kv_caches, BlockMoves(sources, targets, first_positions), change, layout)
+            device = alike.kv_caches[0].device
+            table = torch.tensor(moves, dtype=torch.int64, pin_memory=device.type == "cuda")
+            sources, targets, first_positions = table.to(device, non_blocking=True).T.contiguous().unbind()
+            ops.rerotate(alike.kv_caches, BlockMoves(sources, targets, first_positions), change, alike.layout)
 
     def _change(self, from_index: int, to_index: int) -> ScaleChange:
         key = (from_index, to_index)
@@ -87,30 +107,32 @@ class Rerotation:
             self._changes[key] = dataclasses.replace(change, phases=change.phases.to(self._device))
         return self._changes[key]
 
-    def _layout(self, kv_caches: Mapping[str, Tensor], group: KVCacheGroupSpec) -> KeyLayout:
-        spec = group.kv_cache_spec
-        layer = group.layer_names[0]
-        cache = kv_caches[layer]
-        order = None
+    def _alike(self, kv_caches: Mapping[str, Tensor], number: int, group: KVCacheGroupSpec) -> Iterator[_Alike]:
+        """A group's caches by how keys lie in them. Layers that share a cache are in there once: it is turned once."""
+        specs = layer_specs(group)
+        distinct: dict[int, str] = {}
+        for layer in group.layer_names:
+            if layer in kv_caches:
+                distinct.setdefault(kv_caches[layer].data_ptr(), layer)
+        alike: dict[Any, list[str]] = {}
+        for layer in distinct.values():
+            spec = specs[layer]
+            alike.setdefault((spec.num_kv_heads, spec.head_size, kv_caches[layer].dtype), []).append(layer)
+        for layers in alike.values():
+            caches = [kv_caches[layer] for layer in layers]
+            layout = self._layout(layers[0], specs[layers[0]], caches[0])
+            yield _Alike(number, caches, layout, specs[layers[0]].block_size // layout.block_size)
+
+    def _layout(self, layer: str, spec: KVCacheSpec, cache: Tensor) -> KeyLayout:
+        block_size, order = cache.shape[2], None
         if cache.device.type == "cpu":
             from posenc_runtime.vllm_adapter.cpu_key_order import cpu_key_order
 
-            order = cpu_key_order(
-                spec.num_kv_heads, spec.block_size, spec.head_size, cache.dtype, self._layers[layer].isa
-            )
+            order = cpu_key_order(spec.num_kv_heads, block_size, spec.head_size, cache.dtype, self._layers[layer].isa)
         return KeyLayout(
-            block_size=spec.block_size,
+            block_size=block_size,
             head_dim=spec.head_size,
             rotary_dim=self._rotary.own.rotary_dim,
             is_neox_style=self._rotary.is_neox_style,
             order=order,
         )
-
-
-def _distinct(kv_caches: Mapping[str, Tensor], group: KVCacheGroupSpec) -> list[Tensor]:
-    """The caches of a group's layers. Layers that share one cache are in there once: it must be rotated once."""
-    found: dict[int, Tensor] = {}
-    for layer in group.layer_names:
-        if layer in kv_caches:
-            found.setdefault(kv_caches[layer].data_ptr(), kv_caches[layer])
-    return list(found.values())

@@ -229,12 +229,15 @@ def _rope_rows(positions: Tensor, rows: Tensor) -> None:
         out.copy_(positions)  # the profile run, before there is a KV cache
         return
     context = get_forward_context()
-    if not isinstance(context.slot_mapping, dict):
-        raise RuntimeError("posenc needs one slot mapping a forward, got one a micro-batch: switch off enable_dbo")
+    if not context.slot_mapping:
+        out.copy_(positions)  # a dummy run, which caches nothing
+        return
     layer = next((name for name in context.slot_mapping if name in STATE.block_size), None)
     if layer is None:
-        out.copy_(positions)
-        return
+        raise RuntimeError(
+            "a token's scale is that of the block that its key is written to, but no layer with slots in this forward "
+            f"is known to cache keys: got slots of {sorted(context.slot_mapping)}, known are {sorted(STATE.block_size)}"
+        )
     looked_up = positions.data_ptr(), positions.shape[0], _is_capturing(positions)
     known = context.additional_kwargs.setdefault("posenc_rows", {})
     # The positions are kept beside what they led to, so that no other tensor can come to lie at their address.

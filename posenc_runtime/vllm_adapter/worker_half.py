@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from vllm.v1.kv_cache_interface import AttentionSpec
 
 from posenc_runtime.kv.coordinator import StepPlan
 from posenc_runtime.kv.deployment import Deployment
@@ -50,11 +49,9 @@ class WorkerHalf:
         # Of each block, what its tokens are rotated by: the first row of its scale, or where attention rotates, the
         # scale's number. A block that nothing was said of has scale 1, which is zero in both.
         self._table = torch.zeros(self._kv_cache_config.num_blocks, dtype=torch.int64, device=device)
-        # Of layers that cache keys: the slots of others, of recurrent states, say nothing of where a token's key goes.
         STATE.block_size = {
             layer: group.kv_cache_spec.block_size
             for group in self._kv_cache_config.kv_cache_groups
-            if isinstance(group.kv_cache_spec, AttentionSpec)
             for layer in group.layer_names
         }
         for layer in self._vllm_config.compilation_config.static_forward_context.values():

@@ -104,7 +104,12 @@ def test_before_there_is_a_cache_rows_are_positions(monkeypatch: pytest.MonkeyPa
     assert rows(POSITIONS) == POSITIONS.tolist()
 
 
-def test_a_forward_cut_into_micro_batches_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_a_forward(monkeypatch, [{"layer": SLOTS}, {"layer": SLOTS}])
-    with pytest.raises(RuntimeError, match="switch off enable_dbo"):
+def test_in_a_dummy_run_which_caches_nothing_rows_are_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_a_forward(monkeypatch, {})
+    assert rows(POSITIONS) == POSITIONS.tolist()
+
+
+def test_slots_of_which_nobody_knows_the_blocks_end_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_a_forward(monkeypatch, {"unknown": SLOTS})
+    with pytest.raises(RuntimeError, match=r"got slots of \['unknown'\], known are \['layer'\]"):
         rows(POSITIONS)

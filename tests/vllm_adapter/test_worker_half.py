@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, MambaSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, UniformTypeKVCacheSpecs
 
 from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.kernels import ops
@@ -38,11 +38,17 @@ def a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(STATE, name, value)
 
 
-def worker(num_blocks: int = 6, deployment: Deployment = LINEAR, recurrent: bool = False, **layers: Any) -> WorkerHalf:
-    spec = FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=4, dtype=torch.float32)
-    state = MambaSpec(block_size=32, shapes=((2,),), dtypes=(torch.float32,))
-    groups = [KVCacheGroupSpec(["state"], state)] * recurrent + [KVCacheGroupSpec(["layer"], spec)]
-    kv_cache_config: Any = types.SimpleNamespace(num_blocks=num_blocks, kv_cache_groups=groups)
+def keys(num_kv_heads: int) -> FullAttentionSpec:
+    return FullAttentionSpec(block_size=4, num_kv_heads=num_kv_heads, head_size=4, dtype=torch.float32)
+
+
+ALIKE = KVCacheGroupSpec(["layer"], keys(1))
+
+
+def worker(
+    num_blocks: int = 6, deployment: Deployment = LINEAR, group: KVCacheGroupSpec = ALIKE, **layers: Any
+) -> WorkerHalf:
+    kv_cache_config: Any = types.SimpleNamespace(num_blocks=num_blocks, kv_cache_groups=[group])
     compilation = types.SimpleNamespace(static_forward_context=layers)
     vllm_config: Any = types.SimpleNamespace(compilation_config=compilation, additional_config={})
     half = WorkerHalf(deployment, vllm_config, kv_cache_config)
@@ -86,9 +92,11 @@ def test_no_request_waits_for_what_turns_keys_to_be_compiled(monkeypatch: pytest
     assert len({tuple(change) for change in changes}) == 6
 
 
-def test_slots_of_recurrent_states_are_not_asked_for_a_tokens_scale() -> None:
-    worker(recurrent=True)
-    assert STATE.block_size == {"layer": 4}
+def test_blocks_of_layers_that_are_cached_unalike_have_scales() -> None:
+    unalike = UniformTypeKVCacheSpecs.from_specs({"wide": keys(2), "narrow": keys(1)})
+    assert unalike is not None
+    worker(group=KVCacheGroupSpec(["wide", "narrow"], unalike))
+    assert STATE.block_size == {"wide": 4, "narrow": 4}
 
 
 def test_a_block_that_nothing_was_said_of_is_unscaled() -> None:
