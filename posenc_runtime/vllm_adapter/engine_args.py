@@ -15,6 +15,7 @@ from posenc_runtime.vllm_adapter.active import KEY
 from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
+from posenc_runtime.vllm_adapter.scheduler_choice import needs_ours
 from posenc_runtime.vllm_adapter.wording import did_you_mean, rule_of
 from posenc_runtime.vllm_adapter.worker_extension import NAME as WORKER_EXTENSION
 
@@ -24,7 +25,7 @@ _OURS = {
     "served_model_name": "served_model_name",
     "max_model_len": "max_model_len",
     "kv_transfer_config": "scaling",
-    "scheduler_cls": "scaling.on_crossing",
+    "scheduler_cls": "scaling.on_crossing and engine.scheduling_policy",
     "worker_extension_cls": "posenc itself, which asks workers about their layers,",
 }
 
@@ -49,6 +50,11 @@ def engine_arguments(
         if key in given:
             raise ArgumentRefused(f"engine.{key}: follows from {setting} and must not be given, got {given[key]!r}")
     hf_overrides = given.pop("hf_overrides", None) or {}
+    if not isinstance(hf_overrides, Mapping):
+        raise ArgumentRefused(
+            f"engine.hf_overrides: must be a mapping, got {hf_overrides!r}: what a function changes could be how "
+            "positions are rotated"
+        )
     for key in ("max_position_embeddings", "rope_parameters", "rope_scaling", "rope_theta"):
         if key in hf_overrides:
             raise ArgumentRefused(
@@ -82,16 +88,16 @@ def engine_arguments(
                 f"need ours, got {given['attention_backend']!r}: set attention.backend to stock to choose among vLLM's"
             )
         ours["attention_backend"] = "CUSTOM"
-    if deployment.crosses or deployment.rerotates:
+    if needs_ours(deployment, given.get("scheduling_policy", "fcfs")):
         ours["scheduler_cls"] = SCHEDULER
-        if given.get("pipeline_parallel_size", 1) > 1:
-            if given.get("async_scheduling"):
-                raise ArgumentRefused(
-                    "engine.async_scheduling: must be false where engine.pipeline_parallel_size is above 1, unless "
-                    "scaling.on_crossing is pin and scaling.prefix_reuse exact, got true: no test shows that every "
-                    "stage of the pipeline then has a crossing request's keys"
-                )
-            ours["async_scheduling"] = False
+    if (deployment.crosses or deployment.rerotates) and given.get("pipeline_parallel_size", 1) > 1:
+        if given.get("async_scheduling"):
+            raise ArgumentRefused(
+                "engine.async_scheduling: must be false where engine.pipeline_parallel_size is above 1, unless "
+                "scaling.on_crossing is pin and scaling.prefix_reuse exact, got true: no test shows that every "
+                "stage of the pipeline then has a crossing request's keys"
+            )
+        ours["async_scheduling"] = False
     return given | ours
 
 

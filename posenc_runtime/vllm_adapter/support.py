@@ -10,12 +10,10 @@ from posenc_runtime.vllm_adapter.attention.choice import choice_of
 from posenc_runtime.vllm_adapter.attention.fused_rotary import reason_against
 from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
 from posenc_runtime.vllm_adapter.model_source import condition_of_rotating, has_own_model, reader_of_the_table
+from posenc_runtime.vllm_adapter.scheduler_choice import needs_ours
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-    from vllm.v1.kv_cache_interface import KVCacheConfig
-
-    from posenc_runtime.kv.deployment import Deployment
 
 
 _TURNED_DTYPES = ("auto", "float16", "bfloat16")
@@ -44,6 +42,11 @@ def refuse_unsupported(vllm_config: VllmConfig) -> None:
 
 def _refuse_settings(vllm_config: VllmConfig) -> None:
     model, parallel, transfer = vllm_config.model_config, vllm_config.parallel_config, vllm_config.kv_transfer_config
+    if vllm_config.cache_config.kv_offloading_size is not None:
+        raise Unsupported(
+            f"kv_offloading_size must be left out, got {vllm_config.cache_config.kv_offloading_size}: its connector "
+            "would take the place of posenc's, which gives blocks their scale"
+        )
     if transfer is None or transfer.kv_connector != CONNECTOR:
         raise Unsupported(
             f"additional_config.posenc needs kv_transfer_config.kv_connector to be {CONNECTOR}, got "
@@ -60,12 +63,13 @@ def _refuse_settings(vllm_config: VllmConfig) -> None:
         "multimodal models": model.is_multimodal_model,
         "multi-head latent attention (MLA)": model.use_mla,
         "models with recurrent layers": model.is_hybrid,
-        "pooling models": model.runner_type == "pooling",
+        "pooling and draft models": model.runner_type != "generate",
         "models that run on vLLM's Transformers backend, which rotates by itself": model.using_transformers_backend(),
         "prefill_context_parallel_size above 1": parallel.prefill_context_parallel_size > 1,
         "decode_context_parallel_size above 1": parallel.decode_context_parallel_size > 1,
-        "enable_dbo": parallel.enable_dbo,
+        "enable_dbo, or ubatch_size above 1": parallel.use_ubatching,
         "speculative_config": vllm_config.speculative_config is not None,
+        "diffusion_config": vllm_config.diffusion_config is not None,
     }
     for what, asked in refusals.items():
         if asked:
@@ -75,19 +79,31 @@ def _refuse_settings(vllm_config: VllmConfig) -> None:
 def _refuse_moving_requests(vllm_config: VllmConfig) -> None:
     """What stands in the way of requests, or of prefixes, that go from one scale to another."""
     deployment, scheduler = deployment_of(vllm_config), vllm_config.scheduler_config
-    if deployment is None or not (deployment.crosses or deployment.rerotates):
+    if deployment is None:
+        return
+    needs = needs_ours(deployment, scheduler.policy)
+    if needs and scheduler.scheduler_cls != SCHEDULER:
+        raise Unsupported(
+            f"scheduler_cls must be {SCHEDULER} where {needs.where}, got {scheduler.scheduler_cls}: without it "
+            f"{needs.otherwise}"
+        )
+    if not (deployment.crosses or deployment.rerotates):
         return
     settings = f"on_crossing is {deployment.on_crossing} and prefix_reuse {deployment.prefix_reuse}"
-    if scheduler.scheduler_cls != SCHEDULER:
-        raise Unsupported(
-            f"scheduler_cls must be {SCHEDULER} where {settings}, got {scheduler.scheduler_cls}: without it no request "
-            "ever crosses (or set on_crossing to pin and prefix_reuse to exact)"
-        )
     if scheduler.async_scheduling and vllm_config.parallel_config.pipeline_parallel_size > 1:
         raise Unsupported(
             f"async_scheduling must be off where pipeline_parallel_size is above 1 and {settings}: no test shows that "
             "every stage of the pipeline then has a crossing request's keys (or set on_crossing to pin and "
             "prefix_reuse to exact)"
+        )
+    if vllm_config.aux_output_config.enabled:
+        raise Unsupported(
+            f"enable_return_routed_experts must be false where {settings}: what vLLM keeps of a request's experts is "
+            "lost when the request crosses (or set on_crossing to pin and prefix_reuse to exact)"
+        )
+    if deployment.prefix_reuse == "rerotate" and not vllm_config.cache_config.enable_prefix_caching:
+        raise Unsupported(
+            "prefix_reuse must be exact where enable_prefix_caching is false, got rerotate: there is no prefix to reuse"
         )
     if deployment.rerotates:
         _refuse_rerotation(vllm_config)
@@ -134,24 +150,6 @@ def refuse_block_size(vllm_config: VllmConfig) -> None:
     for allowed in CPUAttentionBackend.get_supported_kernel_block_sizes():
         if block_size % allowed.base:
             raise Unsupported(f"block_size must be a multiple of {allowed.base} on the CPU, got {block_size}")
-
-
-def refuse_cache_groups(deployment: Deployment, kv_cache_config: KVCacheConfig) -> None:
-    """Check how the layers' keys are cached.
-
-    Raises:
-        Unsupported: when keys are to be re-rotated, and some are given back while their request goes on.
-    """
-    if not deployment.rerotates:
-        return
-    for group in kv_cache_config.kv_cache_groups:
-        kind = type(group.kv_cache_spec).__name__
-        if kind != "FullAttentionSpec":
-            raise Unsupported(
-                f"re-rotation needs layers that keep all keys of a request, but {group.layer_names[0]} and "
-                f"{len(group.layer_names) - 1} others have a {kind}: set on_crossing to recompute or pin, and "
-                "prefix_reuse to exact"
-            )
 
 
 def refuse_lora_and_quantised(vllm_config: VllmConfig) -> None:

@@ -36,6 +36,18 @@ def test_a_deployment_that_pins_keeps_the_scheduler_of_stock_vllm() -> None:
     assert "scheduler_cls" not in arguments and "async_scheduling" not in arguments
 
 
+def test_requests_with_priorities_are_scheduled_by_ours_also_where_they_are_pinned() -> None:
+    pinned, by_priority = dataclasses.replace(YARN, on_crossing="pin"), {"scheduling_policy": "priority"}
+    assert engine_arguments(pinned, by_priority)["scheduler_cls"].endswith("PosencScheduler")
+    staged = engine_arguments(pinned, by_priority | {"pipeline_parallel_size": 2, "async_scheduling": True})
+    assert staged["async_scheduling"] is True
+
+
+def test_overrides_that_nobody_can_read_are_refused() -> None:
+    with pytest.raises(ArgumentRefused, match=r"^engine\.hf_overrides: must be a mapping, got <function"):
+        engine_arguments(YARN, {"hf_overrides": lambda config: config})
+
+
 def test_crossings_are_scheduled_ahead_unless_the_caller_says_otherwise_or_the_model_is_cut_into_stages() -> None:
     assert parsed({"async_scheduling": True}).async_scheduling is True
     assert parsed({"async_scheduling": False}).async_scheduling is False

@@ -14,7 +14,6 @@ from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
 from posenc_runtime.vllm_adapter.support import (
     Unsupported,
-    refuse_cache_groups,
     refuse_checkpoint,
     refuse_method,
     refuse_unsupported,
@@ -91,8 +90,9 @@ def engine(**changed: Any) -> types.SimpleNamespace:
     """A configuration of vLLM's that is served, but for what is changed: ``section__setting``."""
     sections: dict[str, dict[str, Any]] = {
         "kv_transfer_config": {"kv_connector": CONNECTOR, "kv_role": "kv_both"},
-        "scheduler_config": {"scheduler_cls": SCHEDULER, "async_scheduling": False},
-        "cache_config": {"cache_dtype": "auto"},
+        "scheduler_config": {"scheduler_cls": SCHEDULER, "async_scheduling": False, "policy": "fcfs"},
+        "cache_config": {"cache_dtype": "auto", "kv_offloading_size": None, "enable_prefix_caching": True},
+        "aux_output_config": {"enabled": False},
         "model_config": {
             **{"is_encoder_decoder": False, "is_multimodal_model": False, "is_hybrid": False, "use_mla": False},
             "runner_type": "generate",
@@ -101,7 +101,7 @@ def engine(**changed: Any) -> types.SimpleNamespace:
             "using_transformers_backend": lambda: False,
         },
         "parallel_config": {
-            **{"prefill_context_parallel_size": 1, "decode_context_parallel_size": 1, "enable_dbo": False},
+            **{"prefill_context_parallel_size": 1, "decode_context_parallel_size": 1, "use_ubatching": False},
             **{"pipeline_parallel_size": 1},
         },
     }
@@ -109,7 +109,7 @@ def engine(**changed: Any) -> types.SimpleNamespace:
         section, _, setting = path.partition("__")
         sections[section][setting] = value
     made = {name: types.SimpleNamespace(**values) for name, values in sections.items()}
-    return types.SimpleNamespace(**made, speculative_config=None, additional_config={})
+    return types.SimpleNamespace(**made, speculative_config=None, diffusion_config=None, additional_config={})
 
 
 def deployed(vllm_config: types.SimpleNamespace, **settings: Any) -> types.SimpleNamespace:
@@ -126,6 +126,9 @@ MOVING = [
         {"scheduler_config__async_scheduling": True, "parallel_config__pipeline_parallel_size": 2},
         "async_scheduling must be off where pipeline_parallel_size is above 1",
         id="stages-scheduled-ahead",
+    ),
+    pytest.param(
+        {"aux_output_config__enabled": True}, "enable_return_routed_experts must be false where on_", id="experts"
     ),
 ]
 TURNING = [
@@ -193,23 +196,24 @@ def test_what_keys_cannot_be_turned_in_is_served_by_computing_them_again(changed
     refuse_unsupported(deployed(engine(**changed, scheduler_config__scheduler_cls=None), on_crossing="pin"))
 
 
-def test_layers_that_give_keys_back_are_refused_where_keys_are_turned() -> None:
-    kinds = [type(name, (), {})() for name in ("FullAttentionSpec", "ChunkedLocalAttentionSpec")]
-    groups = [types.SimpleNamespace(kv_cache_spec=kind, layer_names=["layers.0", "layers.1"]) for kind in kinds]
-    turning, pinned = (
-        Deployment(
-            rope_type="yarn",
-            scales=(1.0, 2.0),
-            original_max_position_embeddings=256,
-            max_model_len=512,
-            on_crossing=on_crossing,
-        )
-        for on_crossing in ("rerotate", "pin")
-    )
-    refuse_cache_groups(turning, types.SimpleNamespace(kv_cache_groups=groups[:1]))
-    refuse_cache_groups(pinned, types.SimpleNamespace(kv_cache_groups=groups))
-    with pytest.raises(Unsupported, match=r"layers\.0 and 1 others have a ChunkedLocalAttentionSpec"):
-        refuse_cache_groups(turning, types.SimpleNamespace(kv_cache_groups=groups))
+def test_where_requests_have_priorities_our_scheduler_is_needed_even_where_nobody_crosses() -> None:
+    with_priorities = {"scheduler_config__policy": "priority"}
+    refuse_unsupported(deployed(engine(**with_priorities), on_crossing="pin"))
+    stock = engine(**with_priorities, scheduler_config__scheduler_cls=None)
+    with pytest.raises(Unsupported, match=r"^scheduler_cls must be .* where scheduling_policy is priority, got None"):
+        refuse_unsupported(deployed(stock, on_crossing="pin"))
+
+
+def test_prefixes_are_not_reused_where_none_are_kept() -> None:
+    refuse_unsupported(deployed(engine(cache_config__enable_prefix_caching=False)))
+    with pytest.raises(Unsupported, match=r"^prefix_reuse must be exact where enable_prefix_caching is false"):
+        refuse_unsupported(deployed(engine(cache_config__enable_prefix_caching=False), prefix_reuse="rerotate"))
+
+
+def test_offloading_that_would_replace_our_connector_is_refused_by_its_own_name() -> None:
+    offloading = {"cache_config__kv_offloading_size": 4.0, "kv_transfer_config__kv_connector": "OffloadingConnector"}
+    with pytest.raises(Unsupported, match=r"^kv_offloading_size must be left out, got 4\.0"):
+        refuse_unsupported(deployed(engine(**offloading)))
 
 
 @pytest.mark.parametrize(
@@ -219,9 +223,23 @@ def test_layers_that_give_keys_back_are_refused_where_keys_are_turned() -> None:
         ("model_config__is_multimodal_model", "multimodal models"),
         ("model_config__is_hybrid", "models with recurrent layers"),
         ("model_config__use_mla", "multi-head latent attention"),
-        ("parallel_config__enable_dbo", "enable_dbo"),
+        ("parallel_config__use_ubatching", "enable_dbo, or ubatch_size above 1"),
     ],
 )
 def test_what_no_test_shows_to_be_right_is_refused_by_name(setting: str, what: str) -> None:
     with pytest.raises(Unsupported, match=f"^posenc does not serve {what}"):
         refuse_unsupported(deployed(engine(**{setting: True}), on_crossing="pin"))
+
+
+@pytest.mark.parametrize("section", ["speculative_config", "diffusion_config"])
+def test_tokens_that_are_not_generated_one_by_one_are_refused(section: str) -> None:
+    vllm_config = deployed(engine(), on_crossing="pin")
+    setattr(vllm_config, section, types.SimpleNamespace())
+    with pytest.raises(Unsupported, match=f"^posenc does not serve {section}"):
+        refuse_unsupported(vllm_config)
+
+
+@pytest.mark.parametrize("runner_type", ["pooling", "draft"])
+def test_models_that_do_not_generate_are_refused(runner_type: str) -> None:
+    with pytest.raises(Unsupported, match=r"^posenc does not serve pooling and draft models"):
+        refuse_unsupported(deployed(engine(model_config__runner_type=runner_type), on_crossing="pin"))
