@@ -162,6 +162,13 @@ def on_device(form: BiasForm, device: torch.device) -> BiasForm:
     return dataclasses.replace(form, **values)
 
 
+def overwrite(form: BiasForm, other: BiasForm) -> None:
+    """Give a bias the numbers of another of its form and size, where they lie: CUDA graphs hold their addresses."""
+    if not isinstance(form, Flat):
+        for field in dataclasses.fields(form):
+            getattr(form, field.name).copy_(getattr(other, field.name))
+
+
 class DistanceBias(Protocol):
     """One family of biases. One file of ``bias/`` holds one of these, a frozen dataclass of its parameters."""
 

@@ -20,7 +20,7 @@ from vllm.v1.attention.backends.triton_attn import (
     TritonAttentionMetadataBuilder,
 )
 
-from posenc_runtime.encodings.distance import BiasForm, Flat, Table, on_device
+from posenc_runtime.encodings.distance import BiasForm, Flat, Table, on_device, overwrite
 from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.cope import Cope
 from posenc_runtime.kernels.heads import check_heads
@@ -105,6 +105,14 @@ class _OwnKernels(TritonAttentionImpl):
     def keep_beside(self, kv_cache: Tensor) -> None:
         """Make what this layer keeps beside a cache."""
 
+    def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
+        super().process_weights_after_loading(act_dtype)
+        if self._prepared_for is not None:
+            self.follow_weights()
+
+    def follow_weights(self) -> None:
+        """Weights were loaded into an engine that serves: what was made of the old ones follows, where it lies."""
+
     def forward(
         self,
         layer: torch.nn.Module,
@@ -147,6 +155,9 @@ class BiasImpl(_OwnKernels):
             norms = torch.zeros(kv_cache.shape[:3], device=kv_cache.device)
             self._window = Window(norms, self.choice.window_tolerance, RECORD.windows.on(kv_cache.device))
 
+    def follow_weights(self) -> None:
+        overwrite(self._form, self.asked.form(self.num_heads))
+
     def do_kv_cache_update(
         self, layer: Any, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor
     ) -> None:
@@ -170,6 +181,10 @@ class CopeImpl(_OwnKernels):
         cope = self.asked.cope()
         self._cope = Cope(cope.pos_emb.to(kv_cache).contiguous(), cope.qe_scale)
         self._counts = RECORD.walks.on(kv_cache.device)
+
+    def follow_weights(self) -> None:
+        assert self.asked.cope is not None
+        self._cope.pos_emb.copy_(self.asked.cope().pos_emb)
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, batch: PagedBatch, output: Tensor) -> None:
         ops.cope_attention(query, keys, values, batch, self._cope, self.scale, output, self._counts)

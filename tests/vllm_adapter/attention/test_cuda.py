@@ -14,6 +14,7 @@ from vllm.v1.attention.backends import triton_attn
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.attention.selector import AttentionSelectorConfig
 
+from posenc_runtime.encodings.distance import Linear
 from posenc_runtime.kernels.cope import Cope
 from posenc_runtime.vllm_adapter import attention
 from posenc_runtime.vllm_adapter.attention import cuda
@@ -111,6 +112,32 @@ def test_a_layer_with_contextual_positions_attends_over_vllms_cache() -> None:
     found = step.run(impl)
     expected = step.expected(lambda *x: cope_attention_of_the_listing(*x, pos_emb.double().T))
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=ATTENTION_FLOAT32)
+
+
+def test_a_learned_bias_follows_weights_that_are_loaded_while_the_engine_serves() -> None:
+    weight = torch.tensor([1.0, 4.0, 0.5, 2.0])
+    asked = Asked(encoding="learned", distance_bias=lambda: Linear(weight * 0.5))
+    step, impl = Step(), made(cuda.BiasImpl, asked, window_tolerance=0.0)
+    impl.process_weights_after_loading(torch.float32)  # the first ones come before there is a cache
+    step.run(impl)
+    address = impl._form.slope.data_ptr()
+    weight.copy_(2 * torch.tensor(SLOPES))
+    impl.process_weights_after_loading(torch.float32)
+    expected = step.expected(lambda *x: alibi_attention(*x, SLOPES))
+    torch.testing.assert_close(step.run(impl, prepared=False).double(), expected, rtol=0, atol=ATTENTION_FLOAT32)
+    assert impl._form.slope.data_ptr() == address  # which CUDA graphs hold
+
+
+def test_contextual_positions_follow_weights_that_are_loaded_while_the_engine_serves() -> None:
+    loaded = [torch.randn(HEAD_DIM, 16, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)]
+    weight = loaded[0].T.contiguous()  # so that the layer's table is a copy of it
+    step, impl = Step(), made(cuda.CopeImpl, Asked(encoding="cope", cope=lambda: Cope(weight.T, 1.0)))
+    impl.process_weights_after_loading(torch.float32)
+    step.run(impl)
+    weight.copy_(loaded[1].T)
+    impl.process_weights_after_loading(torch.float32)
+    expected = step.expected(lambda *x: cope_attention_of_the_listing(*x, loaded[1].double().T))
+    torch.testing.assert_close(step.run(impl, prepared=False).double(), expected, rtol=0, atol=ATTENTION_FLOAT32)
 
 
 def test_nothing_is_attended_to_while_memory_is_measured() -> None:
