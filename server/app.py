@@ -29,7 +29,7 @@ async def run(args: argparse.Namespace, deployment: Deployment, say: Callable[[s
             app = await serving.build_openai_app(args, engine, deployment)
             app.include_router(scales_router(deployment))
             groups = await serving.attention_layers(engine)
-            show_attention(groups, engine.model_config.served_model_name, args.data_parallel_size)
+            show_attention(groups, engine.model_config.served_model_name, serving.engine_numbers(engine))
             say("attention: " + "; ".join(f"layers {g.layers}: {g.backend} ({g.encoding})" for g in groups))
             sock.listen()  # from here on connections wait for what serves them, and are not refused
             say(f"ready after {time.monotonic() - began:.0f} s: {address}")

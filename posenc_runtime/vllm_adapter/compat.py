@@ -96,6 +96,8 @@ _ENGINE_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("vllm_config", "kv_cache_spec"),
     ),
     ("vllm.v1.attention.backend", "CommonAttentionMetadata", ("positions", "slot_mapping", "num_actual_tokens")),
+    ("vllm.v1.attention.backend", "AttentionImplBase.process_weights_after_loading", ("act_dtype",)),
+    ("vllm.v1.kv_cache_interface", "UniformTypeKVCacheSpecs", ("kv_cache_specs",)),
     ("vllm.v1.attention.backends.registry", "AttentionBackendEnum.CPU_ATTN", ()),
     ("vllm.v1.attention.backends.registry", "AttentionBackendEnum.FLASH_ATTN", ()),
     ("vllm.v1.attention.backends.registry", "AttentionBackendEnum.TRITON_ATTN", ()),
@@ -177,7 +179,8 @@ _CPU_RUNNER_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.worker.gpu_input_batch", "InputBatch", ("generators",)),
 )
 _SERVER_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("vllm.v1.engine.async_llm", "AsyncLLM", ("output_processor",)),
+    ("vllm.v1.engine.async_llm", "AsyncLLM", ("output_processor", "engine_core")),
+    ("vllm.v1.engine.core_client", "MPClient", ("engine_ranks_managed",)),
     ("vllm.v1.engine.output_processor", "OutputProcessor", ("request_states",)),
     ("vllm.entrypoints.openai.chat_completion.serving", "OpenAIServingChat", ("default_sampling_params",)),
     ("vllm.entrypoints.openai.completion.serving", "OpenAIServingCompletion", ("default_sampling_params",)),

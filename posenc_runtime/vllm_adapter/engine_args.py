@@ -29,6 +29,12 @@ _OURS = {
     "worker_extension_cls": "posenc itself, which asks workers about their layers,",
 }
 
+# Arguments of vllm serve by which it has other API servers than the one of its own process.
+_SEVERAL_SERVERS = (
+    *("api_server_count", "headless"),
+    *("data_parallel_multi_port_external_lb", "data_parallel_supervisor_port"),
+)
+
 
 class ArgumentRefused(ValueError):
     """An engine or front-end argument is unknown, contradicts a setting, or has a value that vLLM refuses."""
@@ -164,6 +170,11 @@ def _serve_flags(
     for section, given in (("engine", engine), ("server", http)):
         actions = known[section]
         for key, value in given.items():
+            if key in _SEVERAL_SERVERS and (value or key not in actions):
+                raise ArgumentRefused(
+                    f"{section}.{key}: must be left out, got {value!r}: posenc serve has one API server; to have "
+                    "others, give it to vllm serve, beside what posenc flags prints"
+                )
             if key not in actions:
                 hint = did_you_mean(key, actions)
                 raise ArgumentRefused(f"{section}.{key}: is not an argument of vLLM, got {value!r}{hint}")

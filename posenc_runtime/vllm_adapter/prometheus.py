@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
@@ -87,6 +88,9 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...], str]] = {
     ),
 }
 
+# vllm serve may have several API servers, and a step's report reaches one of them: the last one says what is.
+_ACROSS_SERVERS = "mostrecent"
+
 
 class PosencPromMetrics(KVConnectorPromMetrics):
     """Registers every metric at zero for every scale, so that a dashboard shows them before the first request."""
@@ -116,12 +120,14 @@ class PosencPromMetrics(KVConnectorPromMetrics):
             name="posenc_kv_blocks",
             documentation="KV-cache blocks that running requests hold, by the scale that their keys are rotated at.",
             labelnames=[*labelnames, "scale"],
+            multiprocess_mode=_ACROSS_SERVERS,
         )
         self._saturation = self._gauge_cls(
             name="posenc_cope_saturation_ratio",
             documentation="The part of the keys walked since the last report that stood past the last contextual "
             "position, where attention is plain.",
             labelnames=labelnames,
+            multiprocess_mode=_ACROSS_SERVERS,
         )
         info = self._gauge_cls(
             name="posenc_strategy_info",
@@ -131,6 +137,7 @@ class PosencPromMetrics(KVConnectorPromMetrics):
                 *("rope_type", "scales", "original_max_position_embeddings"),
                 *("on_crossing", "prefix_reuse", "headroom_tokens"),
             ],
+            multiprocess_mode=_ACROSS_SERVERS,
         )
         for engine, values in per_engine_labelvalues.items():
             info.labels(
@@ -172,15 +179,19 @@ class PosencPromMetrics(KVConnectorPromMetrics):
         return counter.labels(*values)
 
 
-def show_attention(groups: list[LayerGroup], model_name: str, num_engines: int) -> None:
-    """Say in a metric what attends in which layers; the engines of a server are alike."""
+def show_attention(groups: list[LayerGroup], model_name: str, engines: Iterable[int]) -> None:
+    """Say in a metric what attends in which layers; the engines of a server are alike.
+
+    Args:
+        engines: their numbers, as vLLM's own metrics have them.
+    """
     labels = ("model_name", "engine", "layer_group", "backend", "encoding")
     gauge = Gauge(
         "posenc_attention_backend_info",
         "Which backend attends in which layers, and their position encoding; the value is always 1.",
         labels,
     )
-    for engine in range(num_engines):
+    for engine in engines:
         for group in groups:
             gauge.labels(model_name, str(engine), group.layers, group.backend, group.encoding).set(1)
 

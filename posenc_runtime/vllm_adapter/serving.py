@@ -135,6 +135,11 @@ async def attention_layers(engine: Any) -> list[LayerGroup]:
     return layer_groups((name, backend, encoding) for layers in workers for name, backend, encoding in layers)
 
 
+def engine_numbers(engine: Any) -> list[int]:
+    """Of the engines that this server manages, which may be some of many that serve in parallel."""
+    return list(engine.engine_core.engine_ranks_managed)
+
+
 async def serve(app: FastAPI, engine: Any, sock: Any, args: argparse.Namespace) -> Any:
     """Serve until a signal says stop; returns vLLM's shutdown task, to be awaited after the engine has stopped.
 

@@ -68,6 +68,7 @@ def _refuse_settings(vllm_config: VllmConfig) -> None:
         "prefill_context_parallel_size above 1": parallel.prefill_context_parallel_size > 1,
         "decode_context_parallel_size above 1": parallel.decode_context_parallel_size > 1,
         "enable_dbo, or ubatch_size above 1": parallel.use_ubatching,
+        "enable_elastic_ep": parallel.enable_elastic_ep,
         "speculative_config": vllm_config.speculative_config is not None,
         "diffusion_config": vllm_config.diffusion_config is not None,
     }

@@ -85,6 +85,11 @@ def test_true_gives_a_flag_that_has_no_opposite() -> None:
         ({"hf_overrides": {"rope_theta": 5.0}}, "engine.hf_overrides.rope_theta: the section scaling says"),
         ({"additional_config": {"posenc": {}}}, "engine.additional_config.posenc: follows from scaling"),
         ({"port": 5}, "engine.port: is not an argument of vLLM"),
+        ({"api_server_count": 2}, "engine.api_server_count: must be left out, got 2: posenc serve has one API server"),
+        (
+            {"data_parallel_multi_port_external_lb": True},
+            "engine.data_parallel_multi_port_external_lb: must be left out, got True",
+        ),
     ],
 )
 def test_a_bad_engine_argument_is_refused_by_its_path(engine: dict[str, Any], rule: str) -> None:
@@ -98,6 +103,8 @@ def test_a_bad_front_end_argument_is_refused_by_its_path() -> None:
         parsed(http={"apikey": "x"})
     with pytest.raises(ArgumentRefused, match=r"server\.uvicorn_log_level: "):
         parsed(http={"uvicorn_log_level": "loud"})
+    with pytest.raises(ArgumentRefused, match=r"server\.headless: must be left out, got True"):
+        parsed(http={"headless": True})
 
 
 def test_the_flags_for_plain_vllm_mean_the_same() -> None:

@@ -102,7 +102,7 @@ def engine(**changed: Any) -> types.SimpleNamespace:
         },
         "parallel_config": {
             **{"prefill_context_parallel_size": 1, "decode_context_parallel_size": 1, "use_ubatching": False},
-            **{"pipeline_parallel_size": 1},
+            **{"pipeline_parallel_size": 1, "enable_elastic_ep": False},
         },
     }
     for path, value in changed.items():
@@ -224,6 +224,7 @@ def test_offloading_that_would_replace_our_connector_is_refused_by_its_own_name(
         ("model_config__is_hybrid", "models with recurrent layers"),
         ("model_config__use_mla", "multi-head latent attention"),
         ("parallel_config__use_ubatching", "enable_dbo, or ubatch_size above 1"),
+        ("parallel_config__enable_elastic_ep", "enable_elastic_ep"),
     ],
 )
 def test_what_no_test_shows_to_be_right_is_refused_by_name(setting: str, what: str) -> None:
