@@ -59,6 +59,11 @@ _ENGINE_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.core.sched.scheduler", "Scheduler._get_local_prefix_cache_hit", ("request",)),
     ("vllm.v1.core.sched.scheduler", "Scheduler._preempt_request", ("request", "timestamp", "drop_stale_output")),
     ("vllm.v1.core.sched.scheduler", "Scheduler._request_blocks_can_be_freed", ("request",)),
+    (
+        "vllm.v1.core.sched.scheduler",
+        "Scheduler.reset_prefix_cache",
+        ("reset_running_requests", "reset_connector"),
+    ),
     ("vllm.v1.core.sched.scheduler", "Scheduler._update_after_schedule", ("scheduler_output",)),
     ("vllm.v1.core.sched.async_scheduler", "AsyncScheduler._update_after_schedule", ("scheduler_output",)),
     (
@@ -167,6 +172,7 @@ _ENGINE_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         (
             *("running", "requests", "policy", "kv_cache_manager", "prev_step_scheduled_req_ids"),
             *("use_v2_model_runner", "max_num_scheduled_tokens", "finished_recving_kv_req_ids", "_pause_state"),
+            "deferred_frees",
         ),
     ),
     ("vllm.v1.core.kv_cache_manager", "KVCacheManager", ("coordinator", "block_pool", "watermark_blocks")),

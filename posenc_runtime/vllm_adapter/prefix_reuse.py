@@ -7,6 +7,7 @@ beside the queue while the copies are made, a budget a step, and runs when they 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from vllm.utils.math_utils import cdiv
@@ -103,6 +104,23 @@ class PrefixReuse:
                 self._refused.add(request_id)
                 for blocks in prefix.blocks:
                     self._manager.block_pool.free_blocks(reversed(blocks))
+
+    def waiting(self, requests: Iterable[Request]) -> list[Request]:
+        """Those who hold copies of a prefix, or blocks for them, and do not run yet."""
+        return [
+            request
+            for request in requests
+            if request.status in (RequestStatus.WAITING, RequestStatus.WAITING_FOR_REMOTE_KVS)
+            and request.num_computed_tokens
+            and not request.resumable
+        ]
+
+    def give_up(self, request: Request) -> None:
+        """Let a request that has not run yet begin without its prefix; what it was to copy is not ours."""
+        self._manager.free(request)
+        self._refused.add(request.request_id)
+        request.num_computed_tokens = 0
+        request.status = RequestStatus.WAITING  # no worker has heard of it
 
     def forget(self, request_id: str) -> None:
         """A request ended."""

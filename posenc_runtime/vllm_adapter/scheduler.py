@@ -233,6 +233,25 @@ class PosencScheduler(AsyncScheduler):
             }
         )
 
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """Where running requests are to begin anew, those that wait with a copied prefix do so as well.
+
+        vLLM refuses while any block is held: by requests whose keys come from elsewhere, and by steps under way, after
+        which a connector might still write. Ours writes in the order of steps.
+        """
+        if reset_running_requests:
+            if self._reuse:
+                for request in self._reuse.waiting(self.requests.values()):
+                    self._give_back(self._half.preempted(request))
+                    self._reuse.give_up(request)
+                    self.finished_recving_kv_req_ids.discard(request.request_id)
+            while self.running:
+                self._preempt_request(self.running.pop(), time.monotonic(), drop_stale_output=True)
+            while self.deferred_frees:
+                self.kv_cache_manager.block_pool.free_blocks(reversed(self.deferred_frees.popleft()[1]))
+        done: bool = super().reset_prefix_cache(reset_running_requests, reset_connector)
+        return done
+
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
         """A request that is crossing is not scheduled, but its adapter has its place: it may be back in this step."""
         if self.lora_config and request.lora_request:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 from collections import deque
@@ -98,8 +97,7 @@ class EngineCore:
         """
         for number in range(MAX_STEPS):
             if number == reset_before:
-                with contextlib.suppress(RuntimeError):  # blocks in a step, or still to be copied, are not forgotten
-                    self.scheduler.reset_prefix_cache(reset_running_requests=True)
+                assert self.scheduler.reset_prefix_cache(reset_running_requests=True)
             for index, asked in enumerate(arrivals):
                 if asked.after == number:
                     self.admit(f"r{index}", asked)

@@ -210,6 +210,31 @@ def test_nobody_finds_what_a_request_was_to_compute_in_the_step_that_it_was_pree
     assert num_forgotten
 
 
+@pytest.mark.parametrize(("depth", "ahead"), [PIPELINES["in-step"], PIPELINES["ahead"]], ids=["in-step", "ahead"])
+def test_the_prefix_cache_is_forgotten_even_while_a_prefix_is_being_copied(
+    depth: int, ahead: bool, vllm_config: Any
+) -> None:
+    vllm_config.scheduler_config.max_num_seqs, vllm_config.scheduler_config.max_num_batched_tokens = 4, 50
+    reusing = dataclasses.replace(CROWD, prefix_reuse="rerotate", rerotate_budget_tokens=4)
+    prompt = [index * index % 6 for index in range(41)]
+    scaled, unscaled = Asked(0, prompt, 2), Asked(20, prompt[:30], 5)
+    waited = set()
+    for reset_before in range(20, 40):
+        core = EngineCore(vllm_config, reusing, block_size=4, num_blocks=40, model_runner=2, depth=depth, ahead=ahead)
+        reset, requests = core.scheduler.reset_prefix_cache, core.scheduler.requests
+
+        def noted(*, reset_running_requests: bool, reset: Any = reset, requests: Any = requests) -> Any:
+            waited.update(request.status.name for request in requests.values() if request.num_computed_tokens)
+            return reset(reset_running_requests=reset_running_requests)
+
+        core.scheduler.reset_prefix_cache = noted
+        core.serve([scaled, unscaled], reset_before)
+        if "prefixes_reused" not in core.responses["r1"]:
+            assert core.said["r1"] == said_alone(reusing, unscaled)
+    assert waited == {"WAITING_FOR_REMOTE_KVS", "RUNNING"}
+    assert "prefixes_reused" in core.responses["r1"]
+
+
 def test_a_request_that_waits_for_room_is_hashed_at_other_scales_once(
     vllm_config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
