@@ -124,6 +124,11 @@ class Rerotation:
             yield _Alike(number, caches, layout, specs[layers[0]].block_size // layout.block_size)
 
     def _layout(self, layer: str, spec: KVCacheSpec, cache: Tensor) -> KeyLayout:
+        if cache.dim() != 4 or cache.shape[1] != spec.num_kv_heads or spec.block_size % cache.shape[2]:
+            raise ValueError(
+                f"a cache must be [num_blocks, {spec.num_kv_heads}, {spec.block_size} or a part of it, "
+                f"{2 * spec.head_size}], got {list(cache.shape)} for {layer}"
+            )
         block_size, order = cache.shape[2], None
         if cache.device.type == "cpu":
             from posenc_runtime.vllm_adapter.cpu_key_order import cpu_key_order

@@ -67,3 +67,14 @@ def test_keys_of_every_layer_are_turned_once(split: int, monkeypatch: pytest.Mon
         expected = rotated(keys, positions, ROTARY.frequencies(1), HEAD_DIM, True)
         torch.testing.assert_close(turned, expected, rtol=0, atol=KEY_ROUNDING * expected.abs().max().item())
         assert torch.equal(values, keys.float().double())
+
+
+def test_a_cache_that_is_laid_out_otherwise_is_refused() -> None:
+    spec = FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=2, head_size=HEAD_DIM, dtype=torch.float32)
+    kv_cache_config: Any = types.SimpleNamespace(kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)])
+    vllm_config: Any = types.SimpleNamespace(
+        compilation_config=types.SimpleNamespace(static_forward_context={"layer": types.SimpleNamespace(isa="")})
+    )
+    tokens_before_heads = torch.zeros(NUM_BLOCKS, BLOCK_SIZE, 2, 2 * HEAD_DIM)
+    with pytest.raises(ValueError, match=r"must be \[num_blocks, 2, 4 or a part of it, 16\], got \[6, 4, 2, 16\]"):
+        Rerotation(vllm_config, kv_cache_config, {"layer": tokens_before_heads}, [ROTARY])
