@@ -25,7 +25,8 @@ from tests.engine.greedy import Said, greedy
 from tests.engine.metrics import total
 from tests.engine.run_engine import counted, run_engine
 from tests.engine.running_server import running_server
-from tests.tolerance import LOGPROB_FLOAT32
+from tests.gpu.test_engine_bfloat16 import rms
+from tests.tolerance import LOGPROB_FLOAT32, LOGPROB_RMS_BFLOAT16
 
 NEW_TOKENS = 64
 LENGTHS = (3, 70, 150, 33, 97, 64, 30, 90)
@@ -114,6 +115,21 @@ def test_an_encoding_answers_in_one_process_as_it_was_trained(kind: str, tmp_pat
             for (prompt, _), answer in zip(batch, answered, strict=True)
         ),
     )
+
+
+@pytest.mark.parametrize("kind", ["cope", "kerple_log"])
+def test_an_encoding_answers_in_bfloat16_nearly_as_it_was_trained(kind: str, tmp_path: pathlib.Path) -> None:
+    model, asked = checkpoint(tmp_path, kind), [(prompt, NEW_TOKENS) for prompt in prompts()]
+    arguments = engine_arguments(
+        unrotated(256),
+        ENGINE | {"enforce_eager": True, "dtype": "bfloat16"},
+        AttentionChoice(needs=needed_by(encoding(kind))),
+    )
+    (answers,) = run_engine(model, arguments, [asked], folder=tmp_path)
+    oracle = Oracle(model)
+    for (prompt, _), answer in zip(asked, answers, strict=True):
+        _, expected = oracle.score(prompt, answer.token_ids)
+        assert rms(answer.logprobs, expected) < LOGPROB_RMS_BFLOAT16
 
 
 @pytest.mark.timeout(600)

@@ -193,6 +193,34 @@ def test_contextual_positions_are_as_exact_as_torch(
     assert out[len(expected) :].isnan().all(), "padding was written"
 
 
+def test_the_table_of_a_model_in_16_bits_is_read_as_it_is() -> None:
+    shape = Shape(((300, 1), (70, 5)), 6, 3, 16, 128)
+    batch, pos_emb = Batch(shape), torch.randn(shape.head_dim, 64, generator=torch.Generator().manual_seed(2))
+    found = []
+    for model_dtype in (torch.float32, torch.bfloat16):
+        torch.set_default_dtype(model_dtype)  # as vLLM does while it loads weights
+        try:
+            table = attention.TabledCope(pos_emb, 1.0)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        found.append(batch.out())
+        attention.cope_attention(batch.query, batch.cache, batch.paged(), table, shape.scale, found[-1])
+    torch.testing.assert_close(*found, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("worst", [math.nan, math.inf, -math.inf])
+def test_what_is_not_a_number_in_one_request_reaches_no_other(worst: float) -> None:
+    shape = Shape(((300, 1), (70, 5)), 6, 3, 16, 128)
+    batch = Batch(shape)
+    table = attention.TabledCope(torch.randn(shape.head_dim, 64), 1.0)
+    expected, out = batch.out(), batch.out()
+    attention.cope_attention(batch.query, batch.cache, batch.paged(), table, shape.scale, expected)
+    batch.query[0] = worst
+    attention.cope_attention(batch.query, batch.cache, batch.paged(), table, shape.scale, out)
+    assert out[0].isnan().any()
+    assert torch.equal(out[1:6], expected[1:6])
+
+
 def test_keys_at_the_last_position_are_counted() -> None:
     shape = Shape(((300, 1), (1025, 1), (2100, 1)), 6, 3, 16, 128)
     together, counts = Batch(shape), torch.zeros(2, dtype=torch.int64)

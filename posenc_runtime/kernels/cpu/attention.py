@@ -74,7 +74,7 @@ class TabledCope:
         self.npos = pos_emb.shape[1]
         self.qe_scale = qe_scale
         width = -(-self.npos // layout.TILE) * layout.TILE
-        self._pos_emb = torch.zeros(pos_emb.shape[0], width)
+        self._pos_emb = torch.zeros(pos_emb.shape[0], width, dtype=torch.float32)
         self._pos_emb[:, : self.npos] = pos_emb
 
     def structure(self, counts: Tensor | None) -> layout.Cope:

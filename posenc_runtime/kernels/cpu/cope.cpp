@@ -58,7 +58,8 @@ class Walk {
       carries_[row] = position;
       const double last = static_cast<double>(cope_.npos - 2);
       for (int64_t j = 0; j < visible; ++j) {
-        const double at = std::min(positions[j], furthest);
+        // Not std::min: a query or key that is not a number must not choose where the table is read.
+        const double at = positions[j] < furthest ? positions[j] : furthest;
         const double below = std::min(std::floor(at), last);
         const float weight = static_cast<float>(at - below);
         const int32_t index = static_cast<int32_t>(below);

@@ -94,7 +94,7 @@ class BiasImpl(_OwnLayout):
         """Once weights are loaded and the cache is there."""
         assert self._bias is not None
         if self.choice.window_tolerance and self._bias.decays:
-            norms = torch.zeros(kv_cache.shape[:3])
+            norms = torch.zeros(kv_cache.shape[:3], dtype=torch.float32)
             self.window = Window(norms, self.choice.window_tolerance, RECORD.windows.on(norms.device))
 
     def attend(self, query: Tensor, kv_cache: Tensor, batch: PagedBatch, output: Tensor) -> None:

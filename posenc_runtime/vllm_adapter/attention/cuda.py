@@ -152,7 +152,7 @@ class BiasImpl(_OwnKernels):
     def keep_beside(self, kv_cache: Tensor) -> None:
         self._form = on_device(self.asked.form(self.num_heads), kv_cache.device)
         if self.choice.window_tolerance and not isinstance(self._form, Flat | Table):
-            norms = torch.zeros(kv_cache.shape[:3], device=kv_cache.device)
+            norms = torch.zeros(kv_cache.shape[:3], dtype=torch.float32, device=kv_cache.device)
             self._window = Window(norms, self.choice.window_tolerance, RECORD.windows.on(kv_cache.device))
 
     def follow_weights(self) -> None:
