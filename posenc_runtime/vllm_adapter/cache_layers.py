@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vllm.v1.kv_cache_interface import AttentionSpec, FullAttentionSpec, UniformTypeKVCacheSpecs
+from vllm.v1.kv_cache_interface import AttentionSpec, FullAttentionSpec, MLAAttentionSpec, UniformTypeKVCacheSpecs
 
 from posenc_runtime.vllm_adapter.support import Unsupported
 
@@ -31,14 +31,14 @@ def refuse_cache_groups(deployment: Deployment, kv_cache_config: KVCacheConfig) 
     """Check how the layers' keys are cached.
 
     Raises:
-        Unsupported: when a layer caches no keys, or keys are to be re-rotated, and some are given back while their
-            request goes on.
+        Unsupported: when a layer caches something else than its keys, or keys are to be re-rotated, and some are given
+            back while their request goes on.
     """
     for group in kv_cache_config.kv_cache_groups:
         for layer, spec in layer_specs(group).items():
             kind = type(spec).__name__
-            if not isinstance(spec, AttentionSpec):
-                raise Unsupported(f"a token's scale is that of the block of its key, but {layer} has a {kind}")
+            if not isinstance(spec, AttentionSpec) or isinstance(spec, MLAAttentionSpec):
+                raise Unsupported(f"posenc serves layers that cache the keys of tokens, but {layer} has a {kind}")
             if deployment.rerotates and type(spec) is not FullAttentionSpec:
                 raise Unsupported(
                     f"re-rotation needs layers that keep all keys of a request, but {layer} has a {kind}: set "

@@ -140,6 +140,12 @@ _SERVER_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.entrypoints.openai.completion.protocol", "CompletionRequest.normalize_null_max_tokens", ()),
     ("vllm.entrypoints.openai.completion.protocol", "CompletionRequest.to_sampling_params", ("max_tokens",)),
     ("vllm.entrypoints.openai.chat_completion.protocol", "ChatCompletionRequest.to_sampling_params", ("max_tokens",)),
+    ("vllm.entrypoints.openai.completion.protocol", "CompletionRequest.to_beam_search_params", ("max_tokens",)),
+    (
+        "vllm.entrypoints.openai.chat_completion.protocol",
+        "ChatCompletionRequest.to_beam_search_params",
+        ("max_tokens",),
+    ),
     (
         "vllm.entrypoints.openai.responses.protocol",
         "ResponsesRequest.to_sampling_params",
@@ -164,7 +170,7 @@ _ENGINE_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "vllm.model_executor.layers.rotary_embedding.base",
         "RotaryEmbeddingBase",
-        ("rotary_dim", "base", "is_neox_style"),
+        ("head_size", "rotary_dim", "base", "is_neox_style"),
     ),
     (
         "vllm.v1.core.sched.scheduler",

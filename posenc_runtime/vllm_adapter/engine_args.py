@@ -35,6 +35,9 @@ _SEVERAL_SERVERS = (
     *("data_parallel_multi_port_external_lb", "data_parallel_supervisor_port"),
 )
 
+# Front-end arguments for routes that do a part of a request: only what makes its text, or only what runs the engine.
+_OF_PARTS = ("enable_scale_out", "tokens_only")
+
 
 class ArgumentRefused(ValueError):
     """An engine or front-end argument is unknown, contradicts a setting, or has a value that vLLM refuses."""
@@ -128,6 +131,12 @@ def serve_arguments(
     """
     from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args
 
+    for name in _OF_PARTS:
+        if http.get(name) and len(deployment.scales) > 1:
+            raise ArgumentRefused(
+                f"server.{name}: must be false where scaling.scales are several, got true: its routes do a part "
+                "of a request, and nobody would say at which scale"
+            )
     parser, known = _parser()
     flags = _serve_flags(known, served_model_name, engine_arguments(deployment, engine, attention), http)
     args: argparse.Namespace = parser.parse_args(["--model", model, *flags])

@@ -31,7 +31,7 @@ class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
             return
         assert isinstance(deployment.method, LongRope), "a method is checked against the checkpoint at start-up"
         self.posenc_scaled = True
-        made = noted(deployment, self.rotary_dim, self.base, is_neox_style=True)
+        made = noted(deployment, self, is_neox_style=True)
         self.posenc_fused = made.is_fused
         self.use_long_rope = False  # the parent would add the trained length to every position
         dtype = self.long_short_cos_sin_cache.dtype

@@ -14,11 +14,8 @@ from collections.abc import Iterator
 _READS_TABLE = re.compile(
     r"\.(cos_sin_cache|get_cos_sin)\b|layers\.(fused_qk_norm_rope|hpc\.rope_norm|sparse_attn_indexer)\b"
 )
-_IMPORTS_MODEL = re.compile(
-    r"^from \.(\w+) import"
-    r"|^from (vllm\.model_executor\.models\.\w+|vllm\.models\.[\w.]+|posenc_runtime\.vllm_adapter\.models\.\w+) import",
-    re.M,
-)
+# Where the code of models is: what they import from elsewhere is vLLM's layers, which rotate as they are told.
+_MODELS = ("vllm.model_executor.models", "vllm.models", "posenc_runtime.vllm_adapter.models")
 ROTARY_NAMES = frozenset({"rotary_emb", "rotary_pos_emb", "rope"})
 
 
@@ -44,36 +41,64 @@ def reader_of_the_table(architecture: str) -> str | None:
 
 
 def sources(architecture: str) -> Iterator[tuple[str, str]]:
-    """Name and text of the model files that define an architecture: its own, and those that it imports."""
+    """Name and text of the model files that define an architecture: its own, and those that it imports.
+
+    Found without importing them: a model may need a device that is not there.
+    """
     module_name = module_of(architecture)
     pending: list[str] = [module_name] if module_name else []
     seen: set[str] = set()
     while pending:
         name = pending.pop()
-        if name in seen:
-            continue
+        path = None if name in seen else _path(name)
         seen.add(name)
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:
+        if path is None:
             continue
-        source = pathlib.Path(spec.origin).read_text(encoding="utf-8")
+        source = path.read_text(encoding="utf-8")
         yield name, source
-        package = name if spec.submodule_search_locations else name.rpartition(".")[0]
-        for relative, absolute in _IMPORTS_MODEL.findall(source):
-            pending.append(absolute or f"{package}.{relative}")
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        pending += _imported_models(source, package)
+
+
+def _path(module_name: str) -> pathlib.Path | None:
+    top, *rest = module_name.split(".")
+    spec = importlib.util.find_spec(top)
+    if spec is None or spec.origin is None:
+        return None
+    if not rest:
+        return pathlib.Path(spec.origin)
+    place = pathlib.Path(spec.origin).parent.joinpath(*rest)
+    found = (place.with_suffix(".py"), place / "__init__.py")
+    return next((path for path in found if path.exists()), None)
+
+
+def _imported_models(source: str, package: str) -> Iterator[str]:
+    """Modules of models that a source imports, wherever in it; names of what is in them are among these."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            relative = "." * node.level + (node.module or "")
+            module = importlib.util.resolve_name(relative, package) if node.level else relative
+            names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        yield from (name for name in names if name.startswith(tuple(f"{models}." for models in _MODELS)))
 
 
 @functools.cache
 def condition_of_rotating(architecture: str) -> str | None:
     """The condition under which the layers of an architecture rotate their keys, None where all of them always do."""
     module_name = module_of(architecture)
-    spec = importlib.util.find_spec(module_name) if module_name else None
-    if spec is None or spec.origin is None:
+    path = _path(module_name) if module_name else None
+    if path is None:
         return None
-    tree = ast.parse(pathlib.Path(spec.origin).read_text(encoding="utf-8"))
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     for node in ast.walk(tree):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ROTARY_NAMES):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name)):
+            continue
+        if (node.func.id if isinstance(node.func, ast.Name) else node.func.attr) not in ROTARY_NAMES:
             continue
         above: ast.AST | None = node
         while above is not None:

@@ -51,6 +51,9 @@ def check_requests(deployment: Deployment) -> None:
     for request_class in (ChatCompletionRequest, CompletionRequest, ResponsesRequest):
         stock = getattr(request_class.to_sampling_params, "__wrapped__", request_class.to_sampling_params)
         request_class.to_sampling_params = _checked(stock, deployment)
+    for beaming_class in (ChatCompletionRequest, CompletionRequest):
+        stock = getattr(beaming_class.to_beam_search_params, "__wrapped__", beaming_class.to_beam_search_params)
+        beaming_class.to_beam_search_params = _refusing_beams(stock, deployment)
 
 
 def _checked(to_sampling_params: Callable[..., Any], deployment: Deployment) -> Callable[..., Any]:
@@ -66,6 +69,22 @@ def _checked(to_sampling_params: Callable[..., Any], deployment: Deployment) -> 
         if asked and chosen == "pin" and not any(getattr(request, name, None) for name in lengths):
             max_tokens = min(max_tokens, deployment.headroom_tokens)
         return to_sampling_params(request, max_tokens, *args, **kwargs)
+
+    return checked
+
+
+def _refusing_beams(to_beam_search_params: Callable[..., Any], deployment: Deployment) -> Callable[..., Any]:
+    """vLLM sends a request for every beam and token, each of which would be admitted by itself."""
+
+    @functools.wraps(to_beam_search_params)
+    def checked(request: Any, *args: Any, **kwargs: Any) -> Any:
+        _refuse_unknown_keys(request)
+        if len(deployment.scales) > 1:
+            raise ValueError(
+                "use_beam_search must be false where requests have scales of their own, got true: one answer would be "
+                "made at several"
+            )
+        return to_beam_search_params(request, *args, **kwargs)
 
     return checked
 

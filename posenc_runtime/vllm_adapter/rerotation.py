@@ -129,6 +129,12 @@ class Rerotation:
                 f"a cache must be [num_blocks, {spec.num_kv_heads}, {spec.block_size} or a part of it, "
                 f"{2 * spec.head_size}], got {list(cache.shape)} for {layer}"
             )
+        if self._rotary.head_dim != spec.head_size:
+            raise ValueError(
+                f"re-rotation turns the first part of every cached head, but {layer} caches heads of {spec.head_size} "
+                f"of which its model rotates {self._rotary.head_dim} apart: set on_crossing to recompute or pin, and "
+                "prefix_reuse to exact"
+            )
         block_size, order = cache.shape[2], None
         if cache.device.type == "cpu":
             from posenc_runtime.vllm_adapter.cpu_key_order import cpu_key_order

@@ -81,7 +81,7 @@ def _scaling(rotary_class: Any) -> Any:
             stock: Tensor = rotary_class._compute_cos_sin_cache(self)
             return stock
         self.posenc_scaled = True
-        made = noted(deployment, self.rotary_dim, self.base, self.is_neox_style)
+        made = noted(deployment, self, is_neox_style=self.is_neox_style)
         self.posenc_fused = made.is_fused
         _refuse_another(made, rotary_class._compute_inv_freq(self, self.base))
         if made.is_fused:  # no row, so that whoever reads the table anyway fails
@@ -99,7 +99,7 @@ def _scaling(rotary_class: Any) -> Any:
     return type("Posenc" + rotary_class.__name__, (rotary_class,), members)
 
 
-def noted(deployment: Deployment, rotary_dim: int, base: float, is_neox_style: bool) -> Rotary:
+def noted(deployment: Deployment, module: Any, *, is_neox_style: bool) -> Rotary:
     """Note that a rotary embedding is built for a deployment, with the checkpoint's ``base``."""
     from vllm.config.vllm import get_current_vllm_config_or_none
 
@@ -109,18 +109,20 @@ def noted(deployment: Deployment, rotary_dim: int, base: float, is_neox_style: b
         # Compiled graphs are found again by a hash of this, and auto may have meant something else then.
         vllm_config.additional_config["posenc_fused"] = fused
     own = RotarySpec(
-        rotary_dim=rotary_dim,
-        rope_theta=float(base),
+        rotary_dim=module.rotary_dim,
+        rope_theta=float(module.base),
         original_max_position_embeddings=deployment.original_max_position_embeddings,
     )
     scaled = own if deployment.rope_theta is None else dataclasses.replace(own, rope_theta=deployment.rope_theta)
     made = Rotary(
         deployment=deployment,
+        head_dim=module.head_size,
         own=own,
         scaled=scaled,
         is_neox_style=is_neox_style,
         is_fused=fused,
         factor_on_keys=not fused or (choice is not None and choice.fused_keys == "stock"),
+        module=module,
     )
     STATE.rotaries.append(made)
     return made

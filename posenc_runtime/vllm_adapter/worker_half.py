@@ -45,6 +45,7 @@ class WorkerHalf:
                 "scaling needs a model whose rotary embedding posenc replaced, but this worker built none for this "
                 "deployment: the model has no rotary embeddings, or an earlier engine of this process left its own"
             )
+        rotaries = [rotary.as_built() for rotary in rotaries]
         device = next(iter(kv_caches.values())).device
         # Of each block, what its tokens are rotated by: the first row of its scale, or where attention rotates, the
         # scale's number. A block that nothing was said of has scale 1, which is zero in both.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from torch import Tensor
 
@@ -15,18 +16,26 @@ class Rotary:
     """A rotary embedding that was built for a deployment.
 
     Attributes:
+        head_dim: width of the heads that it is given.
         own: the checkpoint's.
         scaled: what the scales above 1 start from: the checkpoint's, or with the deployment's ``rope_theta``.
         is_fused: whether attention rotates in its stead.
         factor_on_keys: whether cached keys carry the attention factor of their scale.
+        module: the rotary embedding itself.
     """
 
     deployment: Deployment
+    head_dim: int
     own: RotarySpec
     scaled: RotarySpec
     is_neox_style: bool
     is_fused: bool = False
     factor_on_keys: bool = True
+    module: Any = dataclasses.field(default=None, compare=False, repr=False)
+
+    def as_built(self) -> Rotary:
+        """As its model left it: some change the style of the embedding that vLLM made for them."""
+        return dataclasses.replace(self, is_neox_style=getattr(self.module, "is_neox_style", self.is_neox_style))
 
     def frequencies(self, scale_index: int) -> Frequencies:
         """What the keys of a scale are rotated with: float32 as the tables take them, held in float64."""

@@ -13,6 +13,7 @@ from vllm.v1.kv_cache_interface import (
     KVCacheGroupSpec,
     KVCacheSpec,
     MambaSpec,
+    MLAAttentionSpec,
     UniformTypeKVCacheSpecs,
 )
 
@@ -28,6 +29,7 @@ def full(num_kv_heads: int = 1) -> FullAttentionSpec:
 CHUNKED = ChunkedLocalAttentionSpec(
     block_size=16, num_kv_heads=1, head_size=4, dtype=torch.float32, attention_chunk_size=64
 )
+LATENT = MLAAttentionSpec(block_size=16, num_kv_heads=1, head_size=4, dtype=torch.float32)
 STATE = MambaSpec(block_size=32, shapes=((2,),), dtypes=(torch.float32,))
 
 
@@ -71,6 +73,7 @@ def test_layers_that_give_keys_back_are_refused_where_keys_are_turned() -> None:
         refuse_cache_groups(deployment("rerotate"), groups)
 
 
-def test_layers_that_cache_no_keys_are_refused() -> None:
-    with pytest.raises(Unsupported, match="the block of its key, but state has a MambaSpec"):
-        refuse_cache_groups(deployment("pin"), cached(KVCacheGroupSpec(["state"], STATE)))
+@pytest.mark.parametrize("spec", [STATE, LATENT], ids=["recurrent", "latent"])
+def test_layers_that_do_not_cache_the_keys_of_tokens_are_refused(spec: KVCacheSpec) -> None:
+    with pytest.raises(Unsupported, match=f"cache the keys of tokens, but layer has a {type(spec).__name__}"):
+        refuse_cache_groups(deployment("pin"), cached(KVCacheGroupSpec(["layer"], spec)))

@@ -103,6 +103,8 @@ def test_a_bad_front_end_argument_is_refused_by_its_path() -> None:
         parsed(http={"apikey": "x"})
     with pytest.raises(ArgumentRefused, match=r"server\.uvicorn_log_level: "):
         parsed(http={"uvicorn_log_level": "loud"})
+    with pytest.raises(ArgumentRefused, match=r"server\.enable_scale_out: must be false where scaling\.scales"):
+        parsed(http={"enable_scale_out": True})
     with pytest.raises(ArgumentRefused, match=r"server\.headless: must be left out, got True"):
         parsed(http={"headless": True})
 

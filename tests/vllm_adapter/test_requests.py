@@ -19,6 +19,9 @@ BODIES: dict[type[Any], dict[str, Any]] = {
 }
 YARN = Deployment(rope_type="yarn", scales=(1.0, 2.0), original_max_position_embeddings=256, max_model_len=512)
 
+UNSCALED = Deployment(rope_type="default", original_max_position_embeddings=256, max_model_len=256)
+BEAMING: tuple[Any, ...] = (ChatCompletionRequest, CompletionRequest)
+
 each_kind = pytest.mark.parametrize("kind", BODIES, ids=lambda kind: kind.__name__)
 
 
@@ -26,6 +29,8 @@ each_kind = pytest.mark.parametrize("kind", BODIES, ids=lambda kind: kind.__name
 def checked(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in BODIES:
         monkeypatch.setattr(kind, "to_sampling_params", kind.to_sampling_params)
+    for kind in BEAMING:
+        monkeypatch.setattr(kind, "to_beam_search_params", kind.to_beam_search_params)
     check_requests(YARN)
 
 
@@ -52,3 +57,14 @@ def test_a_misspelled_key_of_ours_is_refused(kind: type[Any], key: str) -> None:
 def test_a_key_of_ours_beside_vllm_xargs_is_refused_and_sent_there(kind: type[Any], key: str) -> None:
     with pytest.raises(ValueError, match=f'belongs in vllm_xargs, .* got \'{key}\' .*write "vllm_xargs": {{"posenc_on'):
         sampling(kind, **{key: "pin"})
+
+
+@pytest.mark.parametrize("kind", BEAMING)
+def test_beams_of_which_each_would_have_a_scale_are_refused(kind: Any) -> None:
+    asked = kind(**BODIES[kind], use_beam_search=True)
+    with pytest.raises(ValueError, match="use_beam_search must be false where requests have scales of their own"):
+        asked.to_beam_search_params(32, {})
+    check_requests(UNSCALED)
+    assert asked.to_beam_search_params(32, {}).max_tokens == 32
+    with pytest.raises(ValueError, match="there is posenc_on_crossing alone, got 'posenc_scale'"):
+        kind(**BODIES[kind], use_beam_search=True, vllm_xargs={"posenc_scale": 2}).to_beam_search_params(32, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.tolerance import KEY_ROUNDING
 HEAD_DIM, BLOCK_SIZE, NUM_BLOCKS = 8, 4, 6  # of the caches
 LINEAR = Deployment(rope_type="linear", scales=(1.0, 2.0), original_max_position_embeddings=256, max_model_len=512)
 SPEC = RotarySpec(rotary_dim=HEAD_DIM, rope_theta=100.0, original_max_position_embeddings=256)
-ROTARY = Rotary(deployment=LINEAR, own=SPEC, scaled=SPEC, is_neox_style=True)
+ROTARY = Rotary(deployment=LINEAR, head_dim=HEAD_DIM, own=SPEC, scaled=SPEC, is_neox_style=True)
 
 
 @pytest.mark.parametrize("split", [1, 2], ids=["blocks-as-scheduled", "blocks-of-half-the-size"])
@@ -69,12 +70,30 @@ def test_keys_of_every_layer_are_turned_once(split: int, monkeypatch: pytest.Mon
         assert torch.equal(values, keys.float().double())
 
 
-def test_a_cache_that_is_laid_out_otherwise_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("shape", "rotary", "rule"),
+    [
+        pytest.param(
+            (NUM_BLOCKS, BLOCK_SIZE, 2, 2 * HEAD_DIM),
+            ROTARY,
+            r"must be \[num_blocks, 2, 4 or a part of it, 16\], got \[6, 4, 2, 16\] for layer",
+            id="tokens-before-heads",
+        ),
+        pytest.param(
+            (NUM_BLOCKS, 2, BLOCK_SIZE, 2 * HEAD_DIM),
+            dataclasses.replace(ROTARY, head_dim=4),
+            "layer caches heads of 8 of which its model rotates 4 apart",
+            id="heads-put-together",
+        ),
+    ],
+)
+def test_caches_of_which_it_is_not_known_where_rotated_keys_lie_are_refused(
+    shape: tuple[int, ...], rotary: Rotary, rule: str
+) -> None:
     spec = FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=2, head_size=HEAD_DIM, dtype=torch.float32)
     kv_cache_config: Any = types.SimpleNamespace(kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)])
     vllm_config: Any = types.SimpleNamespace(
         compilation_config=types.SimpleNamespace(static_forward_context={"layer": types.SimpleNamespace(isa="")})
     )
-    tokens_before_heads = torch.zeros(NUM_BLOCKS, BLOCK_SIZE, 2, 2 * HEAD_DIM)
-    with pytest.raises(ValueError, match=r"must be \[num_blocks, 2, 4 or a part of it, 16\], got \[6, 4, 2, 16\]"):
-        Rerotation(vllm_config, kv_cache_config, {"layer": tokens_before_heads}, [ROTARY])
+    with pytest.raises(ValueError, match=rule):
+        Rerotation(vllm_config, kv_cache_config, {"layer": torch.zeros(shape)}, [rotary])

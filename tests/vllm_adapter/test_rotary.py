@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import types
 from typing import Any
 
 import pytest
@@ -185,5 +186,5 @@ def test_keys_carry_the_attention_factor_but_where_attention_rotates_and_keeps_t
     monkeypatch.setattr(STATE, "rotaries", [])
     choice = AttentionChoice(fused_keys=fused_keys).to_mapping()
     with set_current_vllm_config(VllmConfig(additional_config={KEY: choice})):
-        rotary.noted(LINEAR, 4, 100.0, is_neox_style=True)
+        rotary.noted(LINEAR, types.SimpleNamespace(rotary_dim=4, base=100.0, head_size=4), is_neox_style=True)
     assert [made.factor_on_keys for made in STATE.rotaries] == [factor_on_keys]

@@ -29,7 +29,7 @@ LINEAR = Deployment(
     on_crossing="pin",
 )
 SPEC = RotarySpec(rotary_dim=4, rope_theta=100.0, original_max_position_embeddings=10)
-ROTARY = Rotary(deployment=LINEAR, own=SPEC, scaled=SPEC, is_neox_style=True)
+ROTARY = Rotary(deployment=LINEAR, head_dim=4, own=SPEC, scaled=SPEC, is_neox_style=True)
 
 
 @pytest.fixture(autouse=True)
@@ -67,12 +67,26 @@ def test_where_attention_rotates_a_plan_gives_each_block_the_number_of_its_scale
 ) -> None:
     monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, is_fused=True, factor_on_keys=False)])
     given: list[Any] = []
-    layer = types.SimpleNamespace(impl=types.SimpleNamespace(rotate_by=given.append))
+    layer = types.SimpleNamespace(impl=types.SimpleNamespace(rotate_by=given.append), head_size=4)
     worker(layer=layer).apply(StepPlan(block_scales={2: [4, 1], 1: [3]}))
     (scales,) = given
     assert scales.block_scale.tolist() == [0, 2, 0, 1, 2, 0]
     assert scales.block_size == 4 and not scales.factor_on_keys
     assert STATE.block_row_offset is None
+
+
+def test_keys_are_turned_in_the_style_that_the_model_left_its_rotary_embedding_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crossing = dataclasses.replace(LINEAR, on_crossing="rerotate")
+    made = types.SimpleNamespace(is_neox_style=True)
+    monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, deployment=crossing, module=made)])
+    monkeypatch.setattr(cpu_key_order, "cpu_key_order", lambda *_: None)
+    styles = []
+    monkeypatch.setattr(ops, "rerotate", lambda *turned: styles.append(turned[-1].is_neox_style))
+    made.is_neox_style = False  # as Ernie 4.5 does
+    worker(deployment=crossing, layer=types.SimpleNamespace(isa=""))
+    assert set(styles) == {False}
 
 
 def test_no_request_waits_for_what_turns_keys_to_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +159,9 @@ def test_what_attention_did_while_the_engine_warmed_up_is_not_reported() -> None
     assert half.take_report() == {"window_kv_blocks_read": {"all": 3}, "window_kv_blocks_skipped": {"all": 5}}
 
 
-@pytest.mark.parametrize("built", [[], [ROTARY, Rotary(deployment=None, own=SPEC, scaled=SPEC, is_neox_style=True)]])  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "built", [[], [ROTARY, Rotary(deployment=None, head_dim=4, own=SPEC, scaled=SPEC, is_neox_style=True)]]
+)  # type: ignore[arg-type]
 def test_a_model_whose_rotary_embedding_was_not_built_for_the_deployment_is_refused(
     built: list[Rotary], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,4 +47,9 @@ def rotate_in_attention(
                 f"{layers[name].attn_backend.get_name()}: set engine.attention_backend to one of the two, or "
                 "attention.fused_rotary to off"
             )
+        if layers[name].head_size != rotary.head_dim:
+            raise ValueError(
+                f"attention.fused_rotary rotates the first part of every head, but {name} has heads of "
+                f"{layers[name].head_size} of which its model rotates {rotary.head_dim} apart: set it to off"
+            )
         rotate_by(of_size[size])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from typing import Any
 
@@ -172,6 +173,7 @@ def rotary(slowed: float = 1.0, *, factor_on_keys: bool = False) -> Rotary:
     spec = RotarySpec(rotary_dim=HEAD_DIM, rope_theta=10_000.0 * slowed, original_max_position_embeddings=64)
     return Rotary(
         deployment=deployment,
+        head_dim=HEAD_DIM,
         own=spec,
         scaled=spec,
         is_neox_style=True,
@@ -182,7 +184,9 @@ def rotary(slowed: float = 1.0, *, factor_on_keys: bool = False) -> Rotary:
 
 def engine(**impls: Any) -> Any:
     backend = types.SimpleNamespace(get_name=lambda: "FLASHINFER")
-    layers = {name: types.SimpleNamespace(impl=impl, attn_backend=backend) for name, impl in impls.items()}
+    layers = {
+        name: types.SimpleNamespace(impl=impl, attn_backend=backend, head_size=HEAD_DIM) for name, impl in impls.items()
+    }
     return types.SimpleNamespace(compilation_config=types.SimpleNamespace(static_forward_context=layers))
 
 
@@ -237,3 +241,9 @@ def test_vllms_backends_rotate_where_the_engine_does_and_are_stock_elsewhere(
     assert rotating_impl.__mro__[1] is RotatesInAttention
     assert rotating_impl.__mro__[2] is stock
     assert ours.get_builder_cls().__mro__[1] is PositionsInMetadata
+
+
+def test_heads_of_which_a_part_is_rotated_apart_are_refused() -> None:
+    wide = dataclasses.replace(rotary(), head_dim=HEAD_DIM // 2)
+    with pytest.raises(ValueError, match=f"but a has heads of {HEAD_DIM} of which its model rotates {HEAD_DIM // 2}"):
+        rotate_in_attention(engine(a=made()), {"a": 16}, [wide], torch.zeros(8).long())
