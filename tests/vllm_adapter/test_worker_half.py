@@ -168,3 +168,10 @@ def test_a_model_whose_rotary_embedding_was_not_built_for_the_deployment_is_refu
     monkeypatch.setattr(STATE, "rotaries", built)
     with pytest.raises(ValueError, match="scaling needs a model whose rotary embedding posenc replaced"):
         worker()
+
+
+def test_a_model_whose_layers_rotate_by_different_bases_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    local = dataclasses.replace(ROTARY, own=dataclasses.replace(SPEC, rope_theta=50.0))
+    monkeypatch.setattr(STATE, "rotaries", [ROTARY, local])
+    with pytest.raises(ValueError, match=r"all rotate by one rope_theta, got \[50\.0, 100\.0\]"):
+        worker()
