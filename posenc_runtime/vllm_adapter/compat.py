@@ -59,6 +59,7 @@ _ENGINE_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.core.sched.scheduler", "Scheduler._get_local_prefix_cache_hit", ("request",)),
     ("vllm.v1.core.sched.scheduler", "Scheduler._preempt_request", ("request", "timestamp", "drop_stale_output")),
     ("vllm.v1.core.sched.scheduler", "Scheduler._request_blocks_can_be_freed", ("request",)),
+    ("vllm.v1.core.sched.scheduler", "Scheduler._set_kv_fetch_stage", ("request", "stage")),
     (
         "vllm.v1.core.sched.scheduler",
         "Scheduler.reset_prefix_cache",
@@ -178,7 +179,7 @@ _ENGINE_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         (
             *("running", "requests", "policy", "kv_cache_manager", "prev_step_scheduled_req_ids"),
             *("use_v2_model_runner", "max_num_scheduled_tokens", "finished_recving_kv_req_ids", "_pause_state"),
-            "deferred_frees",
+            *("deferred_frees", "waiting", "kv_holding_waiting", "deferred_waiting", "_inflight_prefills"),
         ),
     ),
     ("vllm.v1.core.kv_cache_manager", "KVCacheManager", ("coordinator", "block_pool", "watermark_blocks")),

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 _READS_TABLE = re.compile(
     r"\.(cos_sin_cache|get_cos_sin)\b|layers\.(fused_qk_norm_rope|hpc\.rope_norm|sparse_attn_indexer)\b"
 )
-# Where the code of models is: what they import from elsewhere is vLLM's layers, which rotate as they are told.
+# Where the code of models is, beside a model's own package: what they import from elsewhere is vLLM's layers, which
+# rotate as they are told.
 _MODELS = ("vllm.model_executor.models", "vllm.models", "posenc_runtime.vllm_adapter.models")
 ROTARY_NAMES = frozenset({"rotary_emb", "rotary_pos_emb", "rope"})
 
@@ -47,6 +48,8 @@ def sources(architecture: str) -> Iterator[tuple[str, str]]:
     """
     module_name = module_of(architecture)
     pending: list[str] = [module_name] if module_name else []
+    own = module_name.rpartition(".")[0] if module_name else ""
+    followed = (*_MODELS, own) if own else _MODELS
     seen: set[str] = set()
     while pending:
         name = pending.pop()
@@ -57,33 +60,35 @@ def sources(architecture: str) -> Iterator[tuple[str, str]]:
         source = path.read_text(encoding="utf-8")
         yield name, source
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        pending += _imported_models(source, package)
+        pending += (name for name in _imports(source, package) if name.startswith(tuple(f"{of}." for of in followed)))
 
 
 def _path(module_name: str) -> pathlib.Path | None:
+    """The file of a module, None of what is no module."""
     top, *rest = module_name.split(".")
-    spec = importlib.util.find_spec(top)
-    if spec is None or spec.origin is None:
+    try:
+        spec = importlib.util.find_spec(top)
+    except ValueError:  # a script, or what was typed
+        return None
+    if spec is None:
         return None
     if not rest:
-        return pathlib.Path(spec.origin)
-    place = pathlib.Path(spec.origin).parent.joinpath(*rest)
-    found = (place.with_suffix(".py"), place / "__init__.py")
+        found = [pathlib.Path(spec.origin)] if spec.origin else []
+    else:
+        places = [pathlib.Path(folder).joinpath(*rest) for folder in spec.submodule_search_locations or ()]
+        found = [path for place in places for path in (place / "__init__.py", place.with_suffix(".py"))]
     return next((path for path in found if path.exists()), None)
 
 
-def _imported_models(source: str, package: str) -> Iterator[str]:
-    """Modules of models that a source imports, wherever in it; names of what is in them are among these."""
+def _imports(source: str, package: str) -> Iterator[str]:
+    """What a source imports, wherever in it: modules, and names that may be modules or what is in them."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             relative = "." * node.level + (node.module or "")
             module = importlib.util.resolve_name(relative, package) if node.level else relative
-            names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
-        else:
-            continue
-        yield from (name for name in names if name.startswith(tuple(f"{models}." for models in _MODELS)))
+            yield from (module, *(f"{module}.{alias.name}" for alias in node.names))
 
 
 @functools.cache

@@ -123,8 +123,9 @@ def noted(deployment: Deployment, module: Any, *, is_neox_style: bool) -> Rotary
         is_fused=fused,
         factor_on_keys=not fused or (choice is not None and choice.fused_keys == "stock"),
         module=module,
+        engine="" if vllm_config is None else vllm_config.instance_id,
     )
-    STATE.rotaries.append(made)
+    STATE.note(made)
     return made
 
 

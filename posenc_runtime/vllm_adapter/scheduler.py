@@ -241,16 +241,26 @@ class PosencScheduler(AsyncScheduler):
         """
         if reset_running_requests:
             if self._reuse:
-                for request in self._reuse.waiting(self.requests.values()):
-                    self._give_back(self._half.preempted(request))
-                    self._reuse.give_up(request)
-                    self.finished_recving_kv_req_ids.discard(request.request_id)
+                self._give_up_copies(self._reuse)
             while self.running:
                 self._preempt_request(self.running.pop(), time.monotonic(), drop_stale_output=True)
             while self.deferred_frees:
                 self.kv_cache_manager.block_pool.free_blocks(reversed(self.deferred_frees.popleft()[1]))
         done: bool = super().reset_prefix_cache(reset_running_requests, reset_connector)
         return done
+
+    def _give_up_copies(self, reuse: PrefixReuse) -> None:
+        waiting = reuse.waiting(self.requests.values())
+        for queue in (self.waiting, self.kv_holding_waiting):
+            queue.remove_requests(waiting)
+        for request in reversed(waiting):
+            self._give_back(self._half.preempted(request))
+            reuse.give_up(request)
+            self.finished_recving_kv_req_ids.discard(request.request_id)
+            self.deferred_waiting.discard(request)
+            self._inflight_prefills.discard(request)
+            self._set_kv_fetch_stage(request, None)
+            self.waiting.prepend_request(request)
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
         """A request that is crossing is not scheduled, but its adapter has its place: it may be back in this step."""

@@ -9,7 +9,13 @@ from posenc_runtime.vllm_adapter.active import deployment_of
 from posenc_runtime.vllm_adapter.attention.choice import choice_of
 from posenc_runtime.vllm_adapter.attention.fused_rotary import reason_against
 from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
-from posenc_runtime.vllm_adapter.model_source import condition_of_rotating, has_own_model, reader_of_the_table
+from posenc_runtime.vllm_adapter.model_source import (
+    condition_of_rotating,
+    has_own_model,
+    module_of,
+    reader_of_the_table,
+    sources,
+)
 from posenc_runtime.vllm_adapter.scheduler_choice import needs_ours
 
 if TYPE_CHECKING:
@@ -228,6 +234,11 @@ def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
             raise Unsupported(
                 f"posenc does not serve {architecture}: vLLM has no model of its own for it, and its Transformers "
                 "backend rotates past the rotary embedding, so every request would run unscaled"
+            )
+        if next(sources(architecture), None) is None:
+            raise Unsupported(
+                f"posenc does not serve {architecture}: the source of its model, {module_of(architecture)}, cannot be "
+                "read, and nothing else says how it rotates"
             )
         if reader := reader_of_the_table(architecture):
             raise Unsupported(

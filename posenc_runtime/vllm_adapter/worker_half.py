@@ -46,7 +46,8 @@ class WorkerHalf:
                 "scaling needs a model whose rotary embedding posenc replaced, but this worker built none for this "
                 "deployment: the model has no rotary embeddings, or an earlier engine of this process left its own"
             )
-        if len(bases := sorted({rotary.own.rope_theta for rotary in rotaries})) > 1:
+        of_this_engine = (rotary for rotary in rotaries if rotary.engine == rotaries[-1].engine)
+        if len(bases := sorted({rotary.own.rope_theta for rotary in of_this_engine})) > 1:
             raise ValueError(
                 f"scaling needs a model whose layers all rotate by one rope_theta, got {bases}: a base of their own "
                 "is for layers that see a part of the request, whatever its length"

@@ -22,6 +22,7 @@ class Rotary:
         is_fused: whether attention rotates in its stead.
         factor_on_keys: whether cached keys carry the attention factor of their scale.
         module: the rotary embedding itself.
+        engine: which of this process's engines it was built for.
     """
 
     deployment: Deployment
@@ -32,6 +33,7 @@ class Rotary:
     is_fused: bool = False
     factor_on_keys: bool = True
     module: Any = dataclasses.field(default=None, compare=False, repr=False)
+    engine: str = dataclasses.field(default="", compare=False)
 
     def as_built(self) -> Rotary:
         """As its model left it: some change the style of the embedding that vLLM made for them."""
@@ -59,6 +61,12 @@ class WorkerState:
     block_row_offset: Tensor | None = None
     block_size: dict[str, int] = dataclasses.field(default_factory=dict)
     rotaries: list[Rotary] = dataclasses.field(default_factory=list)
+
+    def note(self, rotary: Rotary) -> None:
+        """A rotary embedding was built; with the first one of another engine, the blocks of the one before are gone."""
+        if self.rotaries and self.rotaries[-1].engine != rotary.engine:
+            self.block_row_offset, self.block_size = None, {}
+        self.rotaries.append(rotary)
 
 
 STATE = WorkerState()

@@ -221,13 +221,16 @@ def test_the_prefix_cache_is_forgotten_even_while_a_prefix_is_being_copied(
     waited = set()
     for reset_before in range(20, 40):
         core = EngineCore(vllm_config, reusing, block_size=4, num_blocks=40, model_runner=2, depth=depth, ahead=ahead)
-        reset, requests = core.scheduler.reset_prefix_cache, core.scheduler.requests
+        reset, scheduler = core.scheduler.reset_prefix_cache, core.scheduler
 
-        def noted(*, reset_running_requests: bool, reset: Any = reset, requests: Any = requests) -> Any:
-            waited.update(request.status.name for request in requests.values() if request.num_computed_tokens)
-            return reset(reset_running_requests=reset_running_requests)
+        def noted(*, reset_running_requests: bool, reset: Any = reset, scheduler: Any = scheduler) -> Any:
+            waited.update(one.status.name for one in scheduler.requests.values() if one.num_computed_tokens)
+            done = reset(reset_running_requests=reset_running_requests)
+            assert len(scheduler.waiting) == len(scheduler.requests)  # of vLLM's queues, that of who has no blocks
+            assert not (scheduler.kv_holding_waiting or scheduler.deferred_waiting or scheduler._inflight_prefills)
+            return done
 
-        core.scheduler.reset_prefix_cache = noted
+        scheduler.reset_prefix_cache = noted
         core.serve([scaled, unscaled], reset_before)
         if "prefixes_reused" not in core.responses["r1"]:
             assert core.said["r1"] == said_alone(reusing, unscaled)

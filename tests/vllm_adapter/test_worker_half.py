@@ -175,3 +175,12 @@ def test_a_model_whose_layers_rotate_by_different_bases_is_refused(monkeypatch: 
     monkeypatch.setattr(STATE, "rotaries", [ROTARY, local])
     with pytest.raises(ValueError, match=r"all rotate by one rope_theta, got \[50\.0, 100\.0\]"):
         worker()
+
+
+def test_another_engine_of_the_process_may_have_another_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker()
+    other = dataclasses.replace(ROTARY, own=dataclasses.replace(SPEC, rope_theta=50.0), engine="another")
+    STATE.note(other)
+    assert (STATE.block_row_offset, STATE.block_size) == (None, {})  # vLLM tries steps before connectors are there
+    worker()
+    assert STATE.block_size == {"layer": 4}
