@@ -122,6 +122,11 @@ class Deployment:
         """Whether cached keys can be turned from one scale to another."""
         return "rerotate" in (self.on_crossing, self.prefix_reuse) and len(self.scales) > 1
 
+    @property
+    def changes_scales(self) -> bool:
+        """Whether a request, or a prefix that it reuses, can go from one scale to another."""
+        return self.crosses or self.rerotates
+
     def to_mapping(self) -> dict[str, Any]:
         """Plain values only, so that it travels to every process of an engine."""
         fields = dataclasses.asdict(self)

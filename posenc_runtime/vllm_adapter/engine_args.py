@@ -99,7 +99,7 @@ def engine_arguments(
         ours["attention_backend"] = "CUSTOM"
     if needs_ours(deployment, given.get("scheduling_policy", "fcfs")):
         ours["scheduler_cls"] = SCHEDULER
-    if (deployment.crosses or deployment.rerotates) and given.get("pipeline_parallel_size", 1) > 1:
+    if deployment.changes_scales and given.get("pipeline_parallel_size", 1) > 1:
         if given.get("async_scheduling"):
             raise ArgumentRefused(
                 "engine.async_scheduling: must be false where engine.pipeline_parallel_size is above 1, unless "

@@ -47,10 +47,10 @@ def sources(architecture: str) -> Iterator[tuple[str, str]]:
     Found without importing them: a model may need a device that is not there.
     """
     module_name = module_of(architecture)
-    pending: list[str] = [module_name] if module_name else []
-    own = module_name.rpartition(".")[0] if module_name else ""
-    followed = (*_MODELS, own) if own else _MODELS
-    seen: set[str] = set()
+    if module_name is None:
+        return
+    followed = tuple(f"{package}." for package in (*_MODELS, module_name.rpartition(".")[0]) if package)
+    pending, seen = [module_name], set[str]()
     while pending:
         name = pending.pop()
         path = None if name in seen else _path(name)
@@ -60,7 +60,7 @@ def sources(architecture: str) -> Iterator[tuple[str, str]]:
         source = path.read_text(encoding="utf-8")
         yield name, source
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        pending += (name for name in _imports(source, package) if name.startswith(tuple(f"{of}." for of in followed)))
+        pending += (name for name in _imports(source, package) if name.startswith(followed))
 
 
 def _path(module_name: str) -> pathlib.Path | None:

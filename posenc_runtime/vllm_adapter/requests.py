@@ -48,12 +48,14 @@ def check_requests(deployment: Deployment) -> None:
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
     from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
-    for request_class in (ChatCompletionRequest, CompletionRequest, ResponsesRequest):
-        stock = getattr(request_class.to_sampling_params, "__wrapped__", request_class.to_sampling_params)
-        request_class.to_sampling_params = _checked(stock, deployment)
-    for beaming_class in (ChatCompletionRequest, CompletionRequest):
-        stock = getattr(beaming_class.to_beam_search_params, "__wrapped__", beaming_class.to_beam_search_params)
-        beaming_class.to_beam_search_params = _refusing_beams(stock, deployment)
+    checked = {
+        "to_sampling_params": (_checked, (ChatCompletionRequest, CompletionRequest, ResponsesRequest)),
+        "to_beam_search_params": (_refusing_beams, (ChatCompletionRequest, CompletionRequest)),
+    }
+    for name, (check, request_classes) in checked.items():
+        for request_class in request_classes:
+            method = getattr(request_class, name)
+            setattr(request_class, name, check(getattr(method, "__wrapped__", method), deployment))
 
 
 def _checked(to_sampling_params: Callable[..., Any], deployment: Deployment) -> Callable[..., Any]:

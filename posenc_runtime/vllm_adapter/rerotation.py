@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -114,14 +114,12 @@ class Rerotation:
         for layer in group.layer_names:
             if layer in kv_caches:
                 distinct.setdefault(kv_caches[layer].data_ptr(), layer)
-        alike: dict[Any, list[str]] = {}
+        alike: dict[KVCacheSpec, list[str]] = {}
         for layer in distinct.values():
-            spec = specs[layer]
-            alike.setdefault((spec.num_kv_heads, spec.head_size, kv_caches[layer].dtype), []).append(layer)
-        for layers in alike.values():
-            caches = [kv_caches[layer] for layer in layers]
-            layout = self._layout(layers[0], specs[layers[0]], caches[0])
-            yield _Alike(number, caches, layout, specs[layers[0]].block_size // layout.block_size)
+            alike.setdefault(specs[layer], []).append(layer)
+        for spec, layers in alike.items():
+            layout = self._layout(layers[0], spec, kv_caches[layers[0]])
+            yield _Alike(number, [kv_caches[layer] for layer in layers], layout, spec.block_size // layout.block_size)
 
     def _layout(self, layer: str, spec: KVCacheSpec, cache: Tensor) -> KeyLayout:
         if cache.dim() != 4 or cache.shape[1] != spec.num_kv_heads or spec.block_size % cache.shape[2]:

@@ -28,7 +28,7 @@ def needs_ours(deployment: Deployment, policy: str) -> NeedsOurs | None:
     Args:
         policy: vLLM's ``scheduling_policy``.
     """
-    if deployment.crosses or deployment.rerotates:
+    if deployment.changes_scales:
         return NeedsOurs(
             f"on_crossing is {deployment.on_crossing} and prefix_reuse {deployment.prefix_reuse}",
             "no request ever crosses (or set on_crossing to pin and prefix_reuse to exact)",

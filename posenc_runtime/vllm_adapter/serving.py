@@ -117,7 +117,7 @@ async def build_openai_app(args: argparse.Namespace, engine: Any, deployment: De
     from vllm.entrypoints.launchers.api_server.app_state import init_app_state
     from vllm.entrypoints.launchers.app import build_app
 
-    if not (deployment.crosses or deployment.rerotates):
+    if not deployment.changes_scales:
         announce_stopped(engine, deployment)
     tasks = await engine.get_supported_tasks()
     app: FastAPI = build_app(args, tasks, engine.model_config)

@@ -86,27 +86,26 @@ def _refuse_settings(vllm_config: VllmConfig) -> None:
 def _refuse_moving_requests(vllm_config: VllmConfig) -> None:
     """What stands in the way of requests, or of prefixes, that go from one scale to another."""
     deployment, scheduler = deployment_of(vllm_config), vllm_config.scheduler_config
-    if deployment is None:
+    needs = needs_ours(deployment, scheduler.policy) if deployment else None
+    if deployment is None or needs is None:
         return
-    needs = needs_ours(deployment, scheduler.policy)
-    if needs and scheduler.scheduler_cls != SCHEDULER:
+    if scheduler.scheduler_cls != SCHEDULER:
         raise Unsupported(
             f"scheduler_cls must be {SCHEDULER} where {needs.where}, got {scheduler.scheduler_cls}: without it "
             f"{needs.otherwise}"
         )
-    if not (deployment.crosses or deployment.rerotates):
+    if not deployment.changes_scales:
         return
-    settings = f"on_crossing is {deployment.on_crossing} and prefix_reuse {deployment.prefix_reuse}"
     if scheduler.async_scheduling and vllm_config.parallel_config.pipeline_parallel_size > 1:
         raise Unsupported(
-            f"async_scheduling must be off where pipeline_parallel_size is above 1 and {settings}: no test shows that "
-            "every stage of the pipeline then has a crossing request's keys (or set on_crossing to pin and "
+            f"async_scheduling must be off where pipeline_parallel_size is above 1 and {needs.where}: no test shows "
+            "that every stage of the pipeline then has a crossing request's keys (or set on_crossing to pin and "
             "prefix_reuse to exact)"
         )
     if vllm_config.aux_output_config.enabled:
         raise Unsupported(
-            f"enable_return_routed_experts must be false where {settings}: what vLLM keeps of a request's experts is "
-            "lost when the request crosses (or set on_crossing to pin and prefix_reuse to exact)"
+            f"enable_return_routed_experts must be false where {needs.where}: what vLLM keeps of a request's experts "
+            "is lost when the request crosses (or set on_crossing to pin and prefix_reuse to exact)"
         )
     if deployment.prefix_reuse == "rerotate" and not vllm_config.cache_config.enable_prefix_caching:
         raise Unsupported(

@@ -159,9 +159,10 @@ def test_what_attention_did_while_the_engine_warmed_up_is_not_reported() -> None
     assert half.take_report() == {"window_kv_blocks_read": {"all": 3}, "window_kv_blocks_skipped": {"all": 5}}
 
 
-@pytest.mark.parametrize(
-    "built", [[], [ROTARY, Rotary(deployment=None, head_dim=4, own=SPEC, scaled=SPEC, is_neox_style=True)]]
-)  # type: ignore[arg-type]
+ANOTHER: Any = dataclasses.replace(ROTARY, deployment=dataclasses.replace(LINEAR, headroom_tokens=1))
+
+
+@pytest.mark.parametrize("built", [[], [ROTARY, ANOTHER]])
 def test_a_model_whose_rotary_embedding_was_not_built_for_the_deployment_is_refused(
     built: list[Rotary], monkeypatch: pytest.MonkeyPatch
 ) -> None:
