@@ -259,6 +259,8 @@ class ScaleCoordinator:
         running = self._requests[request_id]
         running.scale_index = running.first_index
         running.num_reused_tokens = 0
+        if not running.prefill_counted:
+            running.prefixes_reused.clear()  # nothing of its answer has read them
         self._ledger.release(request_id)
         return regime(self.deployment, running.first_index), self._crossing.drop(request_id)
 

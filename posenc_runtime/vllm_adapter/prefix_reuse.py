@@ -118,7 +118,6 @@ class PrefixReuse:
     def give_up(self, request: Request) -> None:
         """Let a request that has not run yet begin without its prefix; what it was to copy is not ours."""
         self._manager.free(request)
-        self._refused.add(request.request_id)
         request.num_computed_tokens = 0
         request.status = RequestStatus.WAITING  # no worker has heard of it
 

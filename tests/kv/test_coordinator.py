@@ -167,6 +167,22 @@ def test_a_prefix_of_another_scale_is_copied_and_reported_and_its_source_must_ca
     ]
 
 
+def test_a_prefix_that_was_copied_and_given_up_before_its_request_ran_is_not_in_the_response(
+    growing: ScaleCoordinator,
+) -> None:
+    at_the_end_of_its_scale(growing, "short", [1, 2])
+    growing.admit("long", num_prompt_tokens=900, max_tokens=10)
+    growing.reuse("long", 0, [move(1, 7)], num_tokens=256)
+    growing.advance()
+    growing.preempted("long")
+    assert "prefixes_reused" not in growing.said_so_far("long")
+    growing.reuse("long", 0, [move(2, 7, 256)], num_tokens=256)
+    growing.advance()
+    growing.prefilling("long", num_hit_tokens=256)
+    growing.preempted("long")
+    assert [reused["tokens"] for reused in growing.said_so_far("long")["prefixes_reused"]] == [256]  # it has run
+
+
 def test_a_request_does_not_run_until_all_of_its_keys_are_turned(growing: ScaleCoordinator) -> None:
     slow = ScaleCoordinator(dataclasses.replace(growing.deployment, rerotate_budget_tokens=256))
     at_the_end_of_its_scale(slow, "chat", [1, 2])
