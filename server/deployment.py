@@ -94,8 +94,8 @@ def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployme
             allow_beyond_trained=scaling.allow_beyond_trained,
         )
         if spec is not None:
-            for scale in deployment.scales:  # a method may refuse the checkpoint's shape
-                deployment.method.frequencies(spec, scale)
+            for index in range(len(deployment.scales)):  # a method may refuse the checkpoint's shape
+                deployment.frequencies(spec, index)
     except ValueError as error:
         raise ConfigurationError(f"scaling.{error}") from None
     return deployment

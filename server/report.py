@@ -47,14 +47,14 @@ def scales_table(deployment: Deployment, checkpoint: Checkpoint | None) -> Table
     for heading in ("scale", "requests of", "attention factor", "slowest pair slowed"):
         table.add_column(heading, justify="right")
     shortest = 1
-    for index, (scale, length) in enumerate(zip(deployment.scales, deployment.scale_set.lengths, strict=True)):
+    for index, length in enumerate(deployment.scale_set.lengths):
         row = [deployment.scale_set.label(index), f"{shortest} to {length} tokens"]
         if checkpoint is None or checkpoint.spec is None:
             row += ["unknown", "unknown"]
         else:
-            own = deployment.method.frequencies(checkpoint.spec, 1.0)
-            scaled = deployment.method.frequencies(checkpoint.spec, scale)
-            slowed = float(own.inv_freq[-1] / scaled.inv_freq[-1])
+            unscaled = deployment.frequencies(checkpoint.spec, 0)
+            scaled = deployment.frequencies(checkpoint.spec, index)
+            slowed = float(unscaled.inv_freq[-1] / scaled.inv_freq[-1])
             row += [f"{scaled.attention_factor:.4f}", f"{slowed:.2f} times"]
         table.add_row(*row)
         shortest = length + 1

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self, get_args
 
 from posenc_runtime.encodings.scaling import from_parameters
-from posenc_runtime.encodings.spec import Scaling
+from posenc_runtime.encodings.spec import Frequencies, RotarySpec, Scaling
 from posenc_runtime.kv.scales import ScaleSet
 
 # The rope_type of a deployment whose model has no rotary embedding: nothing is scaled.
@@ -106,6 +106,21 @@ class Deployment:
             max_model_len=self.max_model_len,
             allow_beyond_trained=self.allow_beyond_trained,
         )
+
+    def frequencies(self, own: RotarySpec, scale_index: int) -> Frequencies:
+        """What keys are rotated with at one of the scales.
+
+        Args:
+            own: the checkpoint's; its trained length gives way to the deployment's.
+
+        Raises:
+            ValueError: when the method cannot scale such a checkpoint.
+        """
+        base = own.rope_theta if scale_index == 0 or self.rope_theta is None else self.rope_theta
+        spec = dataclasses.replace(
+            own, rope_theta=base, original_max_position_embeddings=self.original_max_position_embeddings
+        )
+        return self.method.frequencies(spec, self.scales[scale_index])
 
     @property
     def rotates(self) -> bool:

@@ -44,7 +44,7 @@ class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
             list(deployment.method.short_factor),
             made.frequencies(0).attention_factor,
         )
-        self.long_short_cos_sin_cache = stacked_table(deployment, made.scaled, short.to(dtype))
+        self.long_short_cos_sin_cache = stacked_table(deployment, made.own, short.to(dtype))
 
     forward = by_scale(Phi3LongRoPEScaledRotaryEmbedding.forward)
 

@@ -7,7 +7,6 @@ to stock vLLM. Where attention rotates, queries and keys pass as they are, and t
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import inspect
 import pkgutil
@@ -57,10 +56,11 @@ def register() -> None:
     long_rotary.substitute()
 
 
-def stacked_table(deployment: Deployment, spec: RotarySpec, unscaled: Tensor) -> Tensor:
+def stacked_table(deployment: Deployment, own: RotarySpec, unscaled: Tensor) -> Tensor:
     """The tables of all scales, one below the other.
 
     Args:
+        own: the checkpoint's.
         unscaled: ``[at least the first scale's length, rotary_dim]``, the checkpoint's own table.
 
     Returns:
@@ -68,8 +68,7 @@ def stacked_table(deployment: Deployment, spec: RotarySpec, unscaled: Tensor) ->
     """
     lengths = deployment.scale_set.lengths
     scaled = (
-        cos_sin_cache(deployment.method.frequencies(spec, scale), length)
-        for scale, length in zip(deployment.scales[1:], lengths[1:], strict=True)
+        cos_sin_cache(deployment.frequencies(own, index), length) for index, length in enumerate(lengths[1:], start=1)
     )
     return torch.cat([unscaled.narrow(0, 0, lengths[0]), *(table.to(unscaled.dtype) for table in scaled)])
 
@@ -88,7 +87,7 @@ def _scaling(rotary_class: Any) -> Any:
             return torch.empty(0, self.rotary_dim)
         make_room_for_rows(self)
         unscaled = _unscaled_table(self, rotary_class, deployment.scale_set.lengths[0])
-        return stacked_table(deployment, made.scaled, unscaled)
+        return stacked_table(deployment, made.own, unscaled)
 
     members: dict[str, Any] = {
         "posenc_scaled": False,
@@ -113,12 +112,10 @@ def noted(deployment: Deployment, module: Any, *, is_neox_style: bool) -> Rotary
         rope_theta=float(module.base),
         original_max_position_embeddings=deployment.original_max_position_embeddings,
     )
-    scaled = own if deployment.rope_theta is None else dataclasses.replace(own, rope_theta=deployment.rope_theta)
     made = Rotary(
         deployment=deployment,
         head_dim=module.head_size,
         own=own,
-        scaled=scaled,
         is_neox_style=is_neox_style,
         is_fused=fused,
         factor_on_keys=not fused or (choice is not None and choice.fused_keys == "stock"),

@@ -18,7 +18,6 @@ class Rotary:
     Attributes:
         head_dim: width of the heads that it is given.
         own: the checkpoint's.
-        scaled: what the scales above 1 start from: the checkpoint's, or with the deployment's ``rope_theta``.
         is_fused: whether attention rotates in its stead.
         factor_on_keys: whether cached keys carry the attention factor of their scale.
         module: the rotary embedding itself.
@@ -28,7 +27,6 @@ class Rotary:
     deployment: Deployment
     head_dim: int
     own: RotarySpec
-    scaled: RotarySpec
     is_neox_style: bool
     is_fused: bool = False
     factor_on_keys: bool = True
@@ -41,8 +39,7 @@ class Rotary:
 
     def frequencies(self, scale_index: int) -> Frequencies:
         """What the keys of a scale are rotated with: float32 as the tables take them, held in float64."""
-        scale = self.deployment.scales[scale_index]
-        found = self.deployment.method.frequencies(self.own if scale_index == 0 else self.scaled, scale)
+        found = self.deployment.frequencies(self.own, scale_index)
         return dataclasses.replace(found, inv_freq=found.inv_freq.float().double())
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from typing import Any
 
 import pytest
+import torch
 
+from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.kv.deployment import Deployment
 
 YARN = Deployment(
@@ -71,6 +74,18 @@ def test_what_a_deployment_needs_follows_from_its_settings(
 ) -> None:
     deployment = dataclasses.replace(YARN, **changed)
     assert (deployment.crosses, deployment.rerotates) == (crosses, rerotates)
+
+
+def test_scales_above_1_start_from_the_deployments_base_and_trained_length_and_scale_1_from_the_checkpoints() -> None:
+    deployment = dataclasses.replace(YARN, rope_theta=1e6)
+    own = RotarySpec(rotary_dim=64, rope_theta=1e4, original_max_position_embeddings=4096)
+    pairs = torch.arange(32, dtype=torch.float64)
+    torch.testing.assert_close(deployment.frequencies(own, 0).inv_freq, 1e4 ** (-pairs / 32), rtol=1e-12, atol=0)
+    # YaRN (arXiv:2309.00071), section 3.2: a pair that turns fewer than beta_slow times within 512 tokens is slowed.
+    plain = 1e6 ** (-pairs / 32)
+    slowed = deployment.frequencies(own, 2).inv_freq / plain
+    assert (slowed[512 * plain / (2 * math.pi) < 0.8] == 0.25).all()
+    assert (slowed[512 * plain / (2 * math.pi) > 20.0] == 1.0).all()
 
 
 def test_a_missing_key_is_named() -> None:

@@ -43,6 +43,13 @@ def test_check_prints_scales_memory_and_what_requests_would_get(model: pathlib.P
     assert "scale 2" in out and "refused: longer than max_model_len 1024" in out
 
 
+def test_check_prints_what_the_engine_will_rotate_by_where_the_base_is_the_deployments(
+    model: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    scaling = {"rope_type": "linear", "scales": [1, 2], "rope_theta": 1e6}
+    assert f"{2 * 100 ** (30 / 32):.2f} times" in run(tmp_path, {"model": str(model), "scaling": scaling}, "check")[1]
+
+
 def test_check_says_that_attention_rotates_where_it_was_asked_to(
     model: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ from tests.tolerance import KEY_ROUNDING
 HEAD_DIM, BLOCK_SIZE, NUM_BLOCKS = 8, 4, 6  # of the caches
 LINEAR = Deployment(rope_type="linear", scales=(1.0, 2.0), original_max_position_embeddings=256, max_model_len=512)
 SPEC = RotarySpec(rotary_dim=HEAD_DIM, rope_theta=100.0, original_max_position_embeddings=256)
-ROTARY = Rotary(deployment=LINEAR, head_dim=HEAD_DIM, own=SPEC, scaled=SPEC, is_neox_style=True)
+ROTARY = Rotary(deployment=LINEAR, head_dim=HEAD_DIM, own=SPEC, is_neox_style=True)
 
 
 @pytest.mark.parametrize("split", [1, 2], ids=["blocks-as-scheduled", "blocks-of-half-the-size"])

@@ -29,7 +29,7 @@ LINEAR = Deployment(
     on_crossing="pin",
 )
 SPEC = RotarySpec(rotary_dim=4, rope_theta=100.0, original_max_position_embeddings=10)
-ROTARY = Rotary(deployment=LINEAR, head_dim=4, own=SPEC, scaled=SPEC, is_neox_style=True)
+ROTARY = Rotary(deployment=LINEAR, head_dim=4, own=SPEC, is_neox_style=True)
 
 
 @pytest.fixture(autouse=True)

@@ -175,7 +175,6 @@ def rotary(slowed: float = 1.0, *, factor_on_keys: bool = False) -> Rotary:
         deployment=deployment,
         head_dim=HEAD_DIM,
         own=spec,
-        scaled=spec,
         is_neox_style=True,
         is_fused=True,
         factor_on_keys=factor_on_keys,
