@@ -133,7 +133,7 @@ class Table:
         if self.values.ndim != 2 or not self.values.numel():
             raise ValueError(f"values must be [num_heads, length], got {list(self.values.shape)}")
         if not self.values.isfinite().all():
-            raise ValueError("values must be finite: a distance without a bias is not a distance")
+            raise ValueError(f"values must be finite, got {self.values[~self.values.isfinite()][0].item()} among them")
 
     def bias(self, distance: Tensor) -> Tensor:
         values = self.values.to(_floating(distance).dtype)

@@ -98,5 +98,7 @@ def form_arguments(form: BiasForm, num_heads: int, device: torch.device) -> dict
                     f"the bias must be of {num_heads} heads on {device}, got {numbers.shape[0]} on {numbers.device}"
                 )
             if numbers.dtype != torch.float32 or not numbers.is_contiguous():
-                raise ValueError(f"a bias's numbers must be contiguous float32, got {numbers.dtype}")
+                raise ValueError(
+                    f"a bias's numbers must be contiguous float32, got {numbers.dtype} and strides {numbers.stride()}"
+                )
     return arguments

@@ -32,7 +32,7 @@ def cope_attention(
     if pos_emb.dtype != query.dtype or pos_emb.shape[0] != query.shape[2] or not pos_emb.is_contiguous():
         raise ValueError(
             f"pos_emb must be contiguous, {query.dtype} and of {query.shape[2]} rows, got {pos_emb.dtype} "
-            f"{list(pos_emb.shape)}"
+            f"{list(pos_emb.shape)} and strides {pos_emb.stride()}"
         )
     if not len(batch) or not query.shape[0]:
         return

@@ -121,7 +121,10 @@ def store(keys: Tensor, values: Tensor, cache: Tensor, slot_mapping: Tensor, key
     layout.check_cache(cache)
     for name, tensor in (("keys", keys), ("values", values)):
         if tensor.dtype != cache.dtype or tensor.stride(-1) != 1:
-            raise ValueError(f"{name} must be {cache.dtype} as the cache is, with contiguous heads, got {tensor.dtype}")
+            raise ValueError(
+                f"{name} must be {cache.dtype} as the cache is, with contiguous heads, got {tensor.dtype} and strides "
+                f"{tensor.stride()}"
+            )
     if slot_mapping.dtype != torch.int64 or not slot_mapping.is_contiguous():
         raise ValueError(
             f"slot_mapping must be int64 and contiguous, got {slot_mapping.dtype} and strides {slot_mapping.stride()}"

@@ -1,4 +1,4 @@
-// Paged attention with a distance bias, with and without a window. The Python side is bias_attention.py.
+// Paged attention with a distance bias, with and without a window. The Python side is attention.py.
 
 #include "paged.h"
 

@@ -1,4 +1,4 @@
-// Paged attention with contextual positions (CoPE). The Python side is cope_attention.py.
+// Paged attention with contextual positions (CoPE). The Python side is attention.py.
 
 #include "paged.h"
 

@@ -1,4 +1,4 @@
-// Writing keys and values into the paged cache. The Python side is store.py.
+// Writing keys and values into the paged cache. The Python side is attention.py.
 
 #include "paged.h"
 
