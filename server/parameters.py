@@ -6,13 +6,13 @@ import dataclasses
 import typing
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from posenc_runtime.encodings.scaling import method
 
 
 def parameters_model(rope_type: str) -> type[BaseModel]:
-    """The fields of the method's dataclass, with their types and defaults; other keys are refused.
+    """The fields of the method's dataclass, with their types and defaults, if they have any; other keys are refused.
 
     Raises:
         ValueError: when no method has that name.
@@ -20,6 +20,12 @@ def parameters_model(rope_type: str) -> type[BaseModel]:
     parameters: Any = method(rope_type)
     hints = typing.get_type_hints(parameters)
     fields: dict[str, Any] = {
-        field.name: (hints[field.name], field.default) for field in dataclasses.fields(parameters)
+        field.name: (hints[field.name], _default(field)) for field in dataclasses.fields(parameters)
     }
     return create_model(rope_type, __config__=ConfigDict(extra="forbid", strict=True), **fields)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return Field(default_factory=field.default_factory)
+    return ... if field.default is dataclasses.MISSING else field.default

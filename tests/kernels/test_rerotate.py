@@ -15,6 +15,7 @@ from posenc_runtime.encodings.scaling.ntk import Ntk
 from posenc_runtime.encodings.scaling.yarn import Yarn
 from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 from posenc_runtime.kernels import ops, reference
+from posenc_runtime.kernels.key_pairs import find_pairs
 from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
 from tests.tolerance import KEY_ROUNDING, REROTATED_NTK_BFLOAT16, REROTATED_YARN_BFLOAT16
 
@@ -144,6 +145,19 @@ def test_turned_keys_are_keys_rotated_at_the_new_scale_and_nothing_else_changes(
             assert torch.equal(values[target], shape.values(untouched)[source])
         others = [block for block in range(8) if block not in TARGETS]
         assert torch.equal(layer[others], untouched[others])
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_what_lies_in_rows_or_columns_is_reached_by_strides_and_only_what_lies_in_no_order_one_by_one(
+    name: str,
+) -> None:
+    shape = SHAPES[name]
+    changed = torch.ones(shape.rotary_dim // 2, dtype=torch.bool)
+    changed[3] = False
+    found = find_pairs(shape.layout(), changed, shape.empty(2, torch.float32).stride())
+    kinds = {type(pairs).__name__ for pairs in found}
+    assert kinds == {"ScatteredPairs" if name.endswith("any-order") else "StridedPairs"}
+    assert sum(pairs.tokens.numel() for pairs in found) == shape.block_size * (shape.rotary_dim // 2 - 1)
 
 
 def test_a_pair_whose_frequency_stays_is_left_bit_for_bit() -> None:

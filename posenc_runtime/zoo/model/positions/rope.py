@@ -5,13 +5,14 @@ A scaling is applied at its ``factor`` to every token of every length. Keys are 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
-from posenc_runtime.encodings.scaling import available, from_parameters
+from posenc_runtime.encodings.scaling import available, from_parameters, method
 from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 from posenc_runtime.zoo.model.attention import exact
 from posenc_runtime.zoo.model.encoding import PositionEncoding, Prepared
@@ -25,8 +26,7 @@ OF_THE_SPEC = ("rope_type", "rope_theta", "original_max_position_embeddings", "f
 class Rope(PositionEncoding):
     """
     Settings:
-        rope_parameters: as transformers', ``rope_type`` one of ``encodings.scaling`` whose frequencies do not change
-            while a sequence grows.
+        rope_parameters: as transformers', ``rope_type`` one of ``encodings.scaling`` whose scale is its ``factor``.
     """
 
     defaults: ClassVar = {"rope_parameters": {"rope_type": "default"}}
@@ -58,10 +58,11 @@ class Rope(PositionEncoding):
 def frequencies(rope_parameters: Mapping[str, Any], head_dim: int, max_position_embeddings: int) -> Frequencies:
     """
     Raises:
-        ValueError: when the method is unknown, depends on the length, has no such parameter or refuses a value.
+        ValueError: when the method is unknown, means something else by ``factor``, has no such parameter or refuses a
+            value.
     """
     rope_type = rope_parameters.get("rope_type", "default")
-    require_one_of("rope_type in rope_parameters", rope_type, [name for name in available() if name != "dynamic"])
+    require_one_of("rope_type in rope_parameters", rope_type, _scaled_by_factor())
     if (rope_type == "default") == ("factor" in rope_parameters):
         raise ValueError(
             f"factor in rope_parameters must be given for a scaling and left out for 'default', got {rope_parameters}"
@@ -69,7 +70,7 @@ def frequencies(rope_parameters: Mapping[str, Any], head_dim: int, max_position_
     factor = rope_parameters.get("factor", 1.0)
     require_at_least("factor in rope_parameters", factor, 1)
     try:
-        method = from_parameters(rope_type, {k: v for k, v in rope_parameters.items() if k not in OF_THE_SPEC})
+        scaling = from_parameters(rope_type, {k: v for k, v in rope_parameters.items() if k not in OF_THE_SPEC})
     except TypeError as error:
         raise ValueError(f"rope_parameters holds what {rope_type!r} does not take: {error}") from error
     spec = RotarySpec(
@@ -79,7 +80,13 @@ def frequencies(rope_parameters: Mapping[str, Any], head_dim: int, max_position_
             "original_max_position_embeddings", max_position_embeddings
         ),
     )
-    return method.frequencies(spec, factor)
+    return scaling.frequencies(spec, factor)
+
+
+def _scaled_by_factor() -> list[str]:
+    """Methods whose scale is what Hugging Face calls ``factor``; others have a parameter of that name."""
+    fields = {name: dataclasses.fields(cast(Any, method(name))) for name in available()}
+    return [name for name in fields if "factor" not in {field.name for field in fields[name]}]
 
 
 def rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
