@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 
 from posenc_runtime.encodings.scaling import from_parameters
@@ -85,7 +86,7 @@ def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployme
             parameters=parameters,
             scales=tuple(float(scale) for scale in scaling.scales),
             original_max_position_embeddings=trained,
-            max_model_len=settings.max_model_len or max(int(scaling.scales[-1] * trained), 1) if scaling.scales else 1,
+            max_model_len=settings.max_model_len or _reach(scaling.scales, trained),
             headroom_tokens=scaling.headroom_tokens,
             on_crossing=scaling.on_crossing,
             rerotate_budget_tokens=scaling.rerotate_budget_tokens,
@@ -99,6 +100,12 @@ def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployme
     except ValueError as error:
         raise ConfigurationError(f"scaling.{error}") from None
     return deployment
+
+
+def _reach(scales: list[float], trained: int) -> int:
+    """What the largest scale reaches, tokens; 1 where a deployment will refuse the scales."""
+    reach = max(scales, default=0.0) * trained
+    return max(int(reach), 1) if math.isfinite(reach) else 1
 
 
 def world_size_of(settings: Settings) -> int:

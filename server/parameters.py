@@ -22,7 +22,7 @@ def parameters_model(rope_type: str) -> type[BaseModel]:
     fields: dict[str, Any] = {
         field.name: (hints[field.name], _default(field)) for field in dataclasses.fields(parameters)
     }
-    return create_model(rope_type, __config__=ConfigDict(extra="forbid", strict=True), **fields)
+    return create_model(rope_type, __config__=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False), **fields)
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

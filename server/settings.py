@@ -30,7 +30,7 @@ class ScalingSettings(BaseModel):
         allow_beyond_trained: let ``default`` serve lengths past the trained one, for comparisons.
     """
 
-    model_config = ConfigDict(extra="allow", strict=True)
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
     rope_type: str = "default"
     original_max_position_embeddings: int | None = Field(default=None, ge=1)
@@ -70,7 +70,7 @@ class AttentionSettings(BaseModel):
             what vLLM's own tables cache, ``stock``, with the attention factor on keys.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     backend: Backend = "auto"
     window_tolerance: float = Field(default=1e-3, ge=0, lt=1)
@@ -112,7 +112,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(extra="forbid", strict=True, protected_namespaces=())
 
     model: str
-    served_model_name: str | None = None
+    served_model_name: str | None = Field(default=None, min_length=1)
     max_model_len: int | None = Field(default=None, ge=1)
     scaling: ScalingSettings = Field(default_factory=ScalingSettings)
     attention: AttentionSettings = Field(default_factory=AttentionSettings)

@@ -114,15 +114,16 @@ class ScaleCoordinator:
         num_exact = num_hit_tokens - running.num_reused_tokens
         if num_exact:
             self._counts.prefix_hit_tokens[self._label(running.first_index)] += num_exact
+        for reused in running.prefixes_reused:
+            self._counts.prefix_reused_tokens[f"{reused['from']:g} {reused['to']:g}"] += reused["tokens"]
 
     def generated(self, request_id: str, num_output_tokens: int) -> None:
         """A request has so many output tokens by now."""
         running = self._requests[request_id]
-        if num_output_tokens > running.num_output_tokens:
-            self._counts.generation_tokens[self._label(running.scale_index)] += (
-                num_output_tokens - running.num_output_tokens
-            )
-            running.num_output_tokens = num_output_tokens
+        for number in range(running.num_output_tokens, num_output_tokens):
+            index = self._scale_of(running, running.num_prompt_tokens + number)
+            self._counts.generation_tokens[self._label(index)] += 1
+        running.num_output_tokens = max(running.num_output_tokens, num_output_tokens)
 
     def on_crossing(self, request_id: str) -> OnCrossing:
         """What happens when a request outgrows its scale."""
@@ -260,7 +261,7 @@ class ScaleCoordinator:
         running.scale_index = running.first_index
         running.num_reused_tokens = 0
         if not running.prefill_counted:
-            running.prefixes_reused.clear()  # nothing of its answer has read them
+            running.prefixes_reused.clear()
         self._ledger.release(request_id)
         return regime(self.deployment, running.first_index), self._crossing.drop(request_id)
 
@@ -285,10 +286,10 @@ class ScaleCoordinator:
             "rope_type": self.deployment.rope_type,
             "scale": scale,
             "admission_tokens": running.admission.admission_tokens,
-            "crossings": running.crossings,
+            "crossings": list(running.crossings),  # as of now: it may be sent after the next one
         }
-        if running.prefixes_reused:
-            response["prefixes_reused"] = running.prefixes_reused
+        if running.prefixes_reused and running.prefill_counted:  # else nothing of its answer has read them
+            response["prefixes_reused"] = list(running.prefixes_reused)
         return response
 
     def take_plan(self) -> StepPlan:
@@ -311,6 +312,12 @@ class ScaleCoordinator:
             report["kv_blocks"] = levels
         return report
 
+    def _scale_of(self, running: _Running, num_tokens: int) -> int:
+        """At which scale so many tokens were read to say the next one; it may be known only after a crossing."""
+        if running.admission.on_crossing != "rerotate":
+            return running.scale_index
+        return max(running.first_index, self._scale_set.for_length(min(num_tokens, self.deployment.max_model_len)))
+
     def _record(self, running: _Running, from_index: int, to_index: int, num_tokens: int, how: OnCrossing) -> None:
         """Note a crossing, unless it is replayed: then it is in the list already."""
         if running.crossings and running.crossings[-1]["at"] >= num_tokens:
@@ -330,8 +337,6 @@ class ScaleCoordinator:
         running.prefixes_reused.append(
             {"tokens": crossing.num_tokens, "from": scales[crossing.from_index], "to": scales[crossing.to_index]}
         )
-        label = f"{self._label(crossing.from_index)} {self._label(crossing.to_index)}"
-        self._counts.prefix_reused_tokens[label] += crossing.num_tokens
 
     def _private_regime(self, scale_index: int) -> str:
         self._num_private += 1

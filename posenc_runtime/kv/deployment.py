@@ -9,6 +9,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal, Self, get_args
 
+import torch
+
+from posenc_runtime.encodings.fields import check_fields
 from posenc_runtime.encodings.scaling import from_parameters
 from posenc_runtime.encodings.spec import Frequencies, RotarySpec, Scaling
 from posenc_runtime.kv.scales import ScaleSet
@@ -60,6 +63,7 @@ class Deployment:
     allow_beyond_trained: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(type(self), vars(self))
         if self.original_max_position_embeddings < 1:
             raise ValueError(
                 f"original_max_position_embeddings must be at least 1, got {self.original_max_position_embeddings}"
@@ -114,13 +118,21 @@ class Deployment:
             own: the checkpoint's; its trained length gives way to the deployment's.
 
         Raises:
-            ValueError: when the method cannot scale such a checkpoint.
+            ValueError: when the method cannot scale such a checkpoint, or its parameters lead to no rotation.
         """
         base = own.rope_theta if scale_index == 0 or self.rope_theta is None else self.rope_theta
         spec = dataclasses.replace(
             own, rope_theta=base, original_max_position_embeddings=self.original_max_position_embeddings
         )
-        return self.method.frequencies(spec, self.scales[scale_index])
+        found = self.method.frequencies(spec, self.scales[scale_index])
+        held = torch.cat((found.inv_freq, torch.tensor([found.attention_factor], dtype=torch.float64))).float()
+        if not (held.isfinite() & (held > 0)).all():
+            raise ValueError(
+                f"frequencies and the attention factor must be finite and greater than 0 in float32, got "
+                f"{found.inv_freq.min():g} to {found.inv_freq.max():g} and {found.attention_factor:g} at scale "
+                f"{self.scales[scale_index]:g}: check the parameters of {self.rope_type} and rope_theta"
+            )
+        return found
 
     @property
     def rotates(self) -> bool:
@@ -152,9 +164,11 @@ class Deployment:
         """The inverse of ``to_mapping``; also the form in which plain vLLM users pass it.
 
         Raises:
-            ValueError: when a key is unknown or missing, or a value is refused.
+            ValueError: when it is no mapping, a key is unknown or missing, or a value is refused.
             TypeError: when the method has no such parameter.
         """
+        if not isinstance(mapping, Mapping):
+            raise ValueError(f"a deployment must be a mapping, got {mapping!r}")
         known = {field.name: field for field in dataclasses.fields(cls)}
         if unknown := sorted(set(mapping) - set(known)):
             raise ValueError(f"known keys are {', '.join(sorted(known))}, got {', '.join(unknown)}")
@@ -162,6 +176,7 @@ class Deployment:
         if missing := [name for name in required if name not in mapping]:
             raise ValueError(f"{', '.join(missing)} must be given")
         values = dict(mapping)
+        check_fields(cls, values)
         if "scales" in values:
             values["scales"] = tuple(float(scale) for scale in values["scales"])
         return cls(**values)

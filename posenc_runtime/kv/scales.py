@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import itertools
 import math
+
+_MOST_TOKENS = 2**31 - 1  # positions and lengths are int32 on their way to attention
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,9 +23,11 @@ class ScaleSet:
         scales: ascending, starting at 1.
         original_max_position_embeddings: trained length, tokens.
         max_model_len: served length, tokens; the largest scale covers it.
+        allow_beyond_trained: it need not.
 
     Raises:
-        ValueError: when the scales do not start at 1, do not ascend, or do not cover ``max_model_len``.
+        ValueError: when the scales do not start at 1, do not ascend, have no labels of their own, reach too far, or do
+            not cover ``max_model_len``.
     """
 
     scales: tuple[float, ...]
@@ -33,10 +38,17 @@ class ScaleSet:
     def __post_init__(self) -> None:
         if not all(math.isfinite(scale) for scale in self.scales):
             raise ValueError(f"scales must be finite, got {list(self.scales)}")
+        if max(self.scales, default=0) * self.original_max_position_embeddings > _MOST_TOKENS:
+            raise ValueError(
+                f"scales must reach at most {_MOST_TOKENS} tokens, got {max(self.scales):g} times the trained "
+                f"{self.original_max_position_embeddings}"
+            )
         if not self.scales or self.scales[0] != 1:
             raise ValueError(f"scales must start at 1, got {list(self.scales)}")
         if any(low >= high for low, high in itertools.pairwise(self.scales)):
             raise ValueError(f"scales must ascend, got {list(self.scales)}")
+        if len({self.label(index) for index in range(len(self.scales))}) < len(self.scales):
+            raise ValueError(f"scales must differ in their first six digits, got {list(self.scales)}")
         if self.max_model_len < 1:
             raise ValueError(f"max_model_len must be at least 1, got {self.max_model_len}")
         longest = math.floor(self.scales[-1] * self.original_max_position_embeddings)
@@ -47,7 +59,7 @@ class ScaleSet:
                 f"{self.original_max_position_embeddings}): add a larger scale or lower max_model_len"
             )
 
-    @property
+    @functools.cached_property
     def lengths(self) -> tuple[int, ...]:
         """Longest request of each scale, tokens. The last scale ends at ``max_model_len``."""
         reach = [math.floor(scale * self.original_max_position_embeddings) for scale in self.scales]

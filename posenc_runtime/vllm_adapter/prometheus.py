@@ -84,7 +84,7 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...], str]] = {
     "crossing_wait_seconds": (
         "posenc_crossing_wait_seconds",
         (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0),
-        "Seconds from the moment that a request has to cross until it may run again.",
+        "Seconds from the moment that a request has to cross until it runs again.",
     ),
 }
 

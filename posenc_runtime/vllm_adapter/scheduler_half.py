@@ -43,7 +43,7 @@ class SchedulerHalf:
         self._coordinator = ScaleCoordinator(deployment)
         self._block_sizes = block_sizes
         self._client_salts: dict[str, str | None] = {}
-        self._waiting_since: dict[str, float] = {}
+        self._waiting_since: dict[str, float] = {}  # requests that have to cross, until they run again
         self._wait_seconds: list[float] = []
         self.reusable: dict[str, int] = {}  # tokens of cached prefixes at other scales that requests may have copied
 
@@ -66,7 +66,10 @@ class SchedulerHalf:
 
     def due(self, request: Request) -> int | None:
         """Index of the scale that a request must cross to before its next token, None when it may go on."""
-        return self._coordinator.due(request.request_id, request.num_computed_tokens)
+        to_index = self._coordinator.due(request.request_id, request.num_computed_tokens)
+        if to_index is not None:
+            self._waiting_since.setdefault(request.request_id, time.perf_counter())
+        return to_index
 
     def on_crossing(self, request: Request) -> OnCrossing:
         return self._coordinator.on_crossing(request.request_id)
@@ -82,7 +85,6 @@ class SchedulerHalf:
 
     def rerotate(self, request: Request, to_index: int, moves: Sequence[BlockMove]) -> None:
         """Begin to turn a request's cached keys, and take what it computes from now on out of others' reach."""
-        self._waiting_since[request.request_id] = time.perf_counter()
         regime_name = self._coordinator.rerotate(
             request.request_id, to_index, moves, num_tokens=request.num_computed_tokens
         )
@@ -108,6 +110,7 @@ class SchedulerHalf:
 
     def recompute(self, request: Request, to_index: int) -> None:
         """Let a request begin again at another scale; its blocks are the caller's to give back."""
+        self._coordinator.generated(request.request_id, request.num_output_tokens)
         regime_name = self._coordinator.recompute(request.request_id, to_index, num_tokens=request.num_computed_tokens)
         self._enter(request, regime_name)
 
@@ -118,10 +121,7 @@ class SchedulerHalf:
             Blocks to give back once the step is planned, and requests whose reused prefix is complete.
         """
         sources, completed = self._coordinator.advance()
-        now = time.perf_counter()
-        crossed = self._waiting_since.keys() & completed
-        self._wait_seconds += [now - self._waiting_since.pop(request_id) for request_id in crossed]
-        return sources, set(completed) - crossed
+        return sources, set(completed) - self._waiting_since.keys()
 
     def preempted(self, request: Request) -> list[int]:
         """A request loses its blocks: it may find in the prefix cache what it computed at its first scale.
@@ -129,7 +129,6 @@ class SchedulerHalf:
         Returns:
             Blocks to give back that it was still to copy.
         """
-        self._waiting_since.pop(request.request_id, None)
         regime_name, sources = self._coordinator.preempted(request.request_id)
         self._enter(request, regime_name)
         return sources
@@ -146,6 +145,9 @@ class SchedulerHalf:
             if request_id in self._client_salts:
                 self._coordinator.preempted(request_id)
         num_scheduled = scheduler_output.num_scheduled_tokens
+        now = time.perf_counter()
+        for request_id in self._waiting_since.keys() & num_scheduled.keys():
+            self._wait_seconds.append(now - self._waiting_since.pop(request_id))
         tables = []
         for new in scheduler_output.scheduled_new_reqs:
             self._coordinator.scheduled(new.req_id, new.num_computed_tokens, num_scheduled[new.req_id])

@@ -91,7 +91,8 @@ class ModelEngine:
         self.pool.give_back(self.coordinator.abandoned(request.request_id))
         said = self.coordinator.finished(request.request_id, num_output_tokens=request.num_output_tokens)
         self._lose_blocks(request)
-        self._count("generation_tokens", "all", request.num_output_tokens)
+        for scale_index in request.said_at:
+            self._count("generation_tokens", self._label(scale_index))
         if said != request.response:
             raise Broken(f"{request.request_id} has become {request.response}, but its response says {said}")
 
@@ -140,6 +141,7 @@ class ModelEngine:
 
     def _recompute(self, request: Request, to_index: int) -> None:
         at, from_index = request.num_computed, request.first
+        self.coordinator.generated(request.request_id, request.num_output_tokens)
         request.first = smallest_scale(self.deployment, at + 1)
         request.salt = self.coordinator.recompute(request.request_id, to_index, num_tokens=at)
         self._crossed(request, at, from_index, request.first)
@@ -345,6 +347,9 @@ class ModelEngine:
             if work.new:
                 self._count("prompt_tokens", self._label(request.first), request.num_prompt_tokens)
                 self._count("prefix_hit_tokens", self._label(request.first), num_read - len(request.copied))
+                for from_index in request.copied.values():
+                    label = f"{self._label(from_index)} {self._label(request.first)}"
+                    self._count("prefix_reused_tokens", label)
             told_anew = work.new or work.resumed or (request in self._exchanged and not self._replaces_as_new)
             tables.append((request_id, request.table, num_read) if told_anew else (request_id, work.fresh, 0))
             self._exchanged.discard(request)
@@ -362,8 +367,7 @@ class ModelEngine:
         whole = list(dict.fromkeys(turning for turning, _ in made if not turning.left))
         for turning in whole:
             if turning.reuses_from is not None:
-                label = f"{self._label(turning.from_index)} {self._label(turning.to_index)}"
-                self._count("prefix_reused_tokens", label, turning.request.reuses(turning))
+                turning.request.reuses(turning)
                 continue
             self._crossed(turning.request, turning.at, turning.from_index, turning.to_index)
         if [turning.request.request_id for turning in whole] != said_whole:
@@ -379,6 +383,7 @@ class ModelEngine:
         for request, token in sampled:
             request.num_in_flight -= 1
             if token is not None and request in self.requests:
+                request.said_at.append(request.scale_at(len(request.tokens) - 1))
                 request.tokens.append(token)
                 if len(request.tokens) == request.longest:
                     self.finish(request)

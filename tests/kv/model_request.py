@@ -86,6 +86,7 @@ class Request:
         self.first = smallest_scale(deployment, self.admission_tokens)
         self.salt: str | None = None
         self.has_run = False
+        self.said_at: list[int] = []  # the scale at which each token of its answer was computed
         self.num_in_flight = 0
         self.turning: Turning | None = None
         self.crossings: list[dict[str, Any]] = []
@@ -132,18 +133,17 @@ class Request:
         self.crossings.append(crossing)
         return True
 
-    def reuses(self, turning: Turning) -> int:
-        """It has its copies. Returns the number of tokens."""
+    def reuses(self, turning: Turning) -> None:
+        """It has its copies."""
         assert turning.reuses_from is not None
         self.turning = None
         num_tokens = turning.at - turning.reuses_from
         scales = self._deployment.scales
         self.reused.append({"tokens": num_tokens, "from": scales[turning.from_index], "to": scales[turning.to_index]})
-        return num_tokens
 
     @property
     def response(self) -> dict[str, Any]:
-        said = {"prefixes_reused": self.reused} if self.reused else {}
+        said = {"prefixes_reused": self.reused} if self.reused and self.has_run else {}
         return said | {
             "rope_type": self._deployment.rope_type,
             "scale": self.crossings[-1]["to"] if self.crossings else self._deployment.scales[self.first],

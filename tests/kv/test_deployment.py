@@ -51,6 +51,20 @@ def test_only_what_has_no_default_must_be_given() -> None:
         ({"rope_type": "default", "parameters": {}}, r"scales must be \[1\] when rope_type is default"),
         ({"allow_beyond_trained": True}, "allow_beyond_trained is only for rope_type default, got rope_type yarn"),
         ({"max_model_len": 2049}, "scales must cover max_model_len 2049"),
+        ({"max_model_len": 2048.5}, "max_model_len must be a whole number, got 2048.5"),
+        ({"max_model_len": True}, "max_model_len must be a whole number, got True"),
+        ({"rope_theta": float("inf")}, "rope_theta must be a finite number, got inf"),
+        ({"scales": "124"}, "scales must be a list, each a finite number, got '124'"),
+        ({"scales": {1: 2, 4: 5}}, "scales must be a list, each a finite number, got {1: 2, 4: 5}"),
+        ({"scales": [1, 1e300]}, "scales must reach at most 2147483647 tokens, got 1e[+]300 times the trained 512"),
+        ({"scales": [1, 4.0000001, 4.0000002]}, "scales must differ in their first six digits"),
+        (
+            {"rope_type": "default", "allow_beyond_trained": "no"},
+            "allow_beyond_trained must be true or false, got 'no'",
+        ),
+        ({"parameters": {"attention_factor": float("nan")}}, "attention_factor must be a finite number, got nan"),
+        ({"parameters": {"truncate": "no"}}, "truncate must be true or false, got 'no'"),
+        ({"parameters": [1]}, r"parameters must be a mapping, got \[1\]"),
     ],
 )
 def test_a_bad_mapping_is_refused_with_the_rule_and_the_value(changed: dict[str, Any], rule: str) -> None:
@@ -86,6 +100,26 @@ def test_scales_above_1_start_from_the_deployments_base_and_trained_length_and_s
     slowed = deployment.frequencies(own, 2).inv_freq / plain
     assert (slowed[512 * plain / (2 * math.pi) < 0.8] == 0.25).all()
     assert (slowed[512 * plain / (2 * math.pi) > 20.0] == 1.0).all()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"parameters": {"mscale": -10.0, "mscale_all_dim": 1.0}},
+        {"parameters": {"attention_factor": 1e300}},
+        {"rope_theta": 1e300},
+    ],
+    ids=["negative", "too large for float32", "a pair that never turns"],
+)
+def test_parameters_that_lead_to_no_rotation_are_refused_where_they_meet_a_checkpoint(changed: dict[str, Any]) -> None:
+    own = RotarySpec(rotary_dim=64, rope_theta=1e4, original_max_position_embeddings=512)
+    with pytest.raises(ValueError, match="must be finite and greater than 0 in float32"):
+        dataclasses.replace(YARN, **changed).frequencies(own, 2)
+
+
+def test_what_is_no_mapping_is_no_deployment() -> None:
+    with pytest.raises(ValueError, match="a deployment must be a mapping, got 'yarn'"):
+        Deployment.from_mapping("yarn")  # type: ignore[arg-type]
 
 
 def test_a_missing_key_is_named() -> None:

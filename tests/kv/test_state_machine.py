@@ -202,9 +202,7 @@ class Serving(RuleBasedStateMachine):
         report = self.engine.coordinator.take_report()
         self.levels = report.pop("kv_blocks", self.levels)
         for name, counts in report.items():
-            # Which scale a token is counted for depends on when it is counted.
-            known = {"all": sum(counts.values())} if name == "generation_tokens" else counts
-            self.reported.setdefault(name, Counter()).update(known)
+            self.reported.setdefault(name, Counter()).update(counts)
         engine = self.engine
         held = {block_id for request in engine.running for block_id in request.lies_in}
         held |= {block_id for request in engine.waiting for block_id in request.in_ledger}

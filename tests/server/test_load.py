@@ -137,7 +137,19 @@ BAD = {
         GOOD.replace("[1, 2, 4, 8]", "[1, two]"),
         "scaling.scales.1: must be a valid number, got 'two'",
     ),
-    "scale-not-finite": (GOOD.replace("[1, 2, 4, 8]", "[1, .inf]"), "scaling.scales must be finite, got [1.0, inf]"),
+    "scale-not-finite": (
+        GOOD.replace("[1, 2, 4, 8]", "[1, .inf]"),
+        "scaling.scales.1: must be a finite number, got inf",
+    ),
+    "parameter-not-finite": (
+        GOOD.replace("beta_fast: 16", "attention_factor: .nan"),
+        "scaling.attention_factor: must be a finite number, got nan",
+    ),
+    "scale-beyond-all-tokens": (
+        GOOD.replace("[1, 2, 4, 8]", "[1, 1e300]").replace("max_model_len: 4096", ""),
+        "scaling.scales must reach at most 2147483647 tokens",
+    ),
+    "no-name": (GOOD + "served_model_name: ''\n", "served_model_name: must have at least 1 character, got ''"),
     "negative-length": (
         GOOD.replace("max_model_len: 4096", "max_model_len: -1"),
         "max_model_len: must be greater than or equal to 1, got -1",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from posenc_runtime.encodings.fields import check_fields
 from posenc_runtime.encodings.one_per_file import member, names
 from posenc_runtime.encodings.spec import OwnScaling, Scaling
 
@@ -43,7 +44,9 @@ def from_parameters(rope_type: str, parameters: Mapping[str, Any]) -> Scaling:
     """Build a method from its parameters under Hugging Face's names.
 
     Raises:
-        ValueError: when the method is unknown or a value is out of range.
+        ValueError: when the method is unknown, or a value is of the wrong type or out of range.
         TypeError: when the method has no such parameter; a key silently dropped is a model silently wrong.
     """
-    return method(rope_type)(**parameters)
+    owner = method(rope_type)
+    check_fields(owner, parameters)
+    return owner(**parameters)

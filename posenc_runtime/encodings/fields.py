@@ -1,0 +1,55 @@
+"""Values for the fields of a dataclass, checked against their annotations: configurations come from files."""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+
+def check_fields(owner: type, values: Mapping[str, Any]) -> None:
+    """Refuse values of another type than their field's, and numbers that are not finite.
+
+    Whole numbers count as numbers, truth values do not; names that are no field are the constructor's to refuse.
+
+    Args:
+        owner: a dataclass whose fields are texts, numbers, truth values, mappings, and sequences and alternatives of
+            these.
+        values: by field.
+
+    Raises:
+        ValueError: naming the field, the rule and the value.
+    """
+    hints = typing.get_type_hints(owner)
+    for name, value in values.items():
+        if name in hints and not _fits(value, hints[name]):
+            raise ValueError(f"{name} must be {_rule(hints[name])}, got {value!r}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    kind, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if kind is types.UnionType:
+        return any(_fits(value, choice) for choice in arguments)
+    if kind is Literal:
+        return isinstance(value, str)  # which one, the owner says
+    if kind in (tuple, Sequence):
+        return isinstance(value, list | tuple) and all(_fits(item, arguments[0]) for item in value)
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if kind is int:
+        return type(value) is int
+    return isinstance(value, kind)
+
+
+def _rule(hint: Any) -> str:
+    kind, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if kind is types.UnionType:
+        return " or ".join(_rule(choice) for choice in arguments if choice is not types.NoneType)
+    if kind in (tuple, Sequence):
+        return f"a list, each {_rule(arguments[0])}"
+    return _RULES.get(kind, "a text")
+
+
+_RULES = {float: "a finite number", int: "a whole number", bool: "true or false", Mapping: "a mapping"}
