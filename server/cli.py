@@ -15,7 +15,8 @@ from rich.markup import escape
 from posenc_runtime.vllm_adapter import serving
 from posenc_runtime.vllm_adapter.checkpoint import Checkpoint
 from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
-from posenc_runtime.vllm_adapter.engine_args import ArgumentRefused, command_line, serve_arguments
+from posenc_runtime.vllm_adapter.engine_args import command_line, serve_arguments
+from posenc_runtime.vllm_adapter.flags import ArgumentRefused
 from posenc_runtime.vllm_adapter.support import Unsupported
 from server import report
 from server.deployment import UnreadableModel, attention_of, checkpoint_of, deployment_of, world_size_of

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from pydantic import ValidationError
@@ -15,6 +14,7 @@ from posenc_runtime.vllm_adapter.active import KEY
 from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
+from posenc_runtime.vllm_adapter.flags import ArgumentRefused, flags_of
 from posenc_runtime.vllm_adapter.scheduler_choice import needs_ours
 from posenc_runtime.vllm_adapter.wording import did_you_mean, rule_of
 from posenc_runtime.vllm_adapter.worker_extension import NAME as WORKER_EXTENSION
@@ -37,10 +37,6 @@ _SEVERAL_SERVERS = (
 
 # Front-end arguments for routes that do a part of a request: only what makes its text, or only what runs the engine.
 _OF_PARTS = ("enable_scale_out", "tokens_only")
-
-
-class ArgumentRefused(ValueError):
-    """An engine or front-end argument is unknown, contradicts a setting, or has a value that vLLM refuses."""
 
 
 def engine_arguments(
@@ -71,9 +67,14 @@ def engine_arguments(
                 f"must not be given, got {hf_overrides[key]!r}"
             )
     additional_config = given.pop("additional_config", None) or {}
+    if not isinstance(additional_config, Mapping):
+        raise ArgumentRefused(f"engine.additional_config: must be a mapping, got {additional_config!r}")
     for key, setting in ((KEY, "scaling"), (ATTENTION, "attention")):
         if key in additional_config:
-            raise ArgumentRefused(f"engine.additional_config.{key}: follows from {setting} and must not be given")
+            raise ArgumentRefused(
+                f"engine.additional_config.{key}: follows from {setting} and must not be given, got "
+                f"{additional_config[key]!r}"
+            )
     ours = {
         "max_model_len": deployment.max_model_len,
         "hf_overrides": {**hf_overrides, "max_position_embeddings": deployment.max_model_len},
@@ -130,6 +131,7 @@ def serve_arguments(
         ArgumentRefused: when an argument is unknown, contradicts the deployment, or is refused by vLLM.
     """
     from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args
+    from vllm.exceptions import VLLMClientError
 
     for name in _OF_PARTS:
         if http.get(name) and len(deployment.scales) > 1:
@@ -140,11 +142,27 @@ def serve_arguments(
     parser, known = _parser()
     flags = _serve_flags(known, served_model_name, engine_arguments(deployment, engine, attention), http)
     args: argparse.Namespace = parser.parse_args(["--model", model, *flags])
+    _refuse_unknown_parsers(args)
     try:
         validate_parsed_serve_args(args)
-    except (TypeError, ValueError) as error:
-        raise ArgumentRefused(f"server: {error}") from None
+    except (TypeError, ValueError, VLLMClientError) as error:
+        parameter = getattr(error, "parameter", None)
+        raise ArgumentRefused(f"server{f'.{parameter}' if parameter else ''}: {error}") from None
     return args
+
+
+def _refuse_unknown_parsers(args: argparse.Namespace) -> None:
+    """Names that vLLM looks up only when the server is ready, or not at all."""
+    from vllm.reasoning import ReasoningParserManager
+    from vllm.tool_parsers import ToolParserManager
+
+    for name, manager, plugin in (
+        ("server.tool_call_parser", ToolParserManager, "tool_parser_plugin"),
+        ("engine.reasoning_parser", ReasoningParserManager, "reasoning_parser_plugin"),
+    ):
+        asked, known = getattr(args, name.partition(".")[2]), manager.list_registered()
+        if asked and asked not in known and not getattr(args, plugin, None):
+            raise ArgumentRefused(f"{name}: must be one of {', '.join(sorted(known))}, got {asked!r}")
 
 
 def command_line(
@@ -187,7 +205,7 @@ def _serve_flags(
             if key not in actions:
                 hint = did_you_mean(key, actions)
                 raise ArgumentRefused(f"{section}.{key}: is not an argument of vLLM, got {value!r}{hint}")
-            flags += _flags(actions[key], value)
+            flags += flags_of(f"{section}.{key}", actions[key], value)
     if served_model_name is not None:
         flags += ["--served-model-name", served_model_name]
     return flags
@@ -198,23 +216,6 @@ def _is_cuda() -> bool:
     from vllm.platforms import current_platform
 
     return bool(current_platform.is_cuda_alike())
-
-
-def _flags(action: argparse.Action, value: Any) -> Iterator[str]:
-    if value is None:
-        return
-    positive = next(option for option in action.option_strings if option.startswith("--"))
-    if isinstance(value, bool) and action.nargs == 0:
-        # Some flags have no opposite: left out, they are false.
-        flag = positive if value else "--no-" + positive.removeprefix("--")
-        if flag in action.option_strings:
-            yield flag
-        return
-    yield positive
-    if isinstance(value, list) and action.nargs in ("*", "+"):
-        yield from (item if isinstance(item, str) else json.dumps(item) for item in value)
-    else:
-        yield value if isinstance(value, str) else json.dumps(value)
 
 
 def _parser() -> tuple[Any, dict[str, dict[str, argparse.Action]]]:

@@ -149,7 +149,7 @@ BAD = {
         GOOD.replace("[1, 2, 4, 8]", "[1, 1e300]").replace("max_model_len: 4096", ""),
         "scaling.scales must reach at most 2147483647 tokens",
     ),
-    "no-name": (GOOD + "served_model_name: ''\n", "served_model_name: must have at least 1 character, got ''"),
+    "no-name": (GOOD + "served_model_name: ''\n", "served_model_name: String should have at least 1 character, got ''"),
     "negative-length": (
         GOOD.replace("max_model_len: 4096", "max_model_len: -1"),
         "max_model_len: must be greater than or equal to 1, got -1",

@@ -10,7 +10,8 @@ import pytest
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import engine_args
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
-from posenc_runtime.vllm_adapter.engine_args import ArgumentRefused, command_line, engine_arguments, serve_arguments
+from posenc_runtime.vllm_adapter.engine_args import command_line, engine_arguments, serve_arguments
+from posenc_runtime.vllm_adapter.flags import ArgumentRefused
 
 YARN = Deployment(rope_type="yarn", scales=(1.0, 2.0, 8.0), original_max_position_embeddings=256, max_model_len=2048)
 
@@ -84,6 +85,11 @@ def test_true_gives_a_flag_that_has_no_opposite() -> None:
         ({"kv_transfer_config": {}}, "engine.kv_transfer_config: follows from scaling"),
         ({"hf_overrides": {"rope_theta": 5.0}}, "engine.hf_overrides.rope_theta: the section scaling says"),
         ({"additional_config": {"posenc": {}}}, "engine.additional_config.posenc: follows from scaling"),
+        ({"additional_config": ["x"]}, "engine.additional_config: must be a mapping, got ['x']"),
+        ({"enable_prefix_caching": 0}, "engine.enable_prefix_caching: must be true or false, got 0"),
+        ({"async_scheduling": "off"}, "engine.async_scheduling: must be true or false, got 'off'"),
+        ({"revision": 1234}, "engine.revision: must be a text, got 1234: quote it"),
+        ({"reasoning_parser": "foo"}, "engine.reasoning_parser: must be one of "),
         ({"port": 5}, "engine.port: is not an argument of vLLM"),
         ({"api_server_count": 2}, "engine.api_server_count: must be left out, got 2: posenc serve has one API server"),
         (
@@ -98,6 +104,28 @@ def test_a_bad_engine_argument_is_refused_by_its_path(engine: dict[str, Any], ru
     assert str(caught.value).startswith(rule)
 
 
+@pytest.mark.parametrize(
+    ("key", "rule"),
+    [
+        (83, "must be a text, got 83: quote it"),
+        (["a", 83], "must be a text, got 83: quote it"),
+        (None, "must be a text that is not empty, got None: leave it out to have none"),
+        ("", "must be a text that is not empty, got ''"),
+        ([], r"must be a text that is not empty, got \[\]"),
+        (["a", ""], r"must be a text that is not empty, got \['a', ''\]"),
+        (["a", "-b"], "of several texts none may begin with a dash, got '-b'"),
+    ],
+)
+def test_a_key_that_would_be_another_one_or_none_is_refused(key: object, rule: str) -> None:
+    with pytest.raises(ArgumentRefused, match=rf"^server\.api_key: {rule}"):
+        parsed(http={"api_key": key})
+
+
+@pytest.mark.parametrize("key", ["-random_base64", "0123", "a=b"])
+def test_a_key_is_the_one_that_was_given(key: str) -> None:
+    assert parsed(http={"api_key": key}).api_key == [key]
+
+
 def test_a_bad_front_end_argument_is_refused_by_its_path() -> None:
     with pytest.raises(ArgumentRefused, match=r"server\.apikey: is not an argument of vLLM, .*did you mean api_key\?"):
         parsed(http={"apikey": "x"})
@@ -105,6 +133,10 @@ def test_a_bad_front_end_argument_is_refused_by_its_path() -> None:
         parsed(http={"uvicorn_log_level": "loud"})
     with pytest.raises(ArgumentRefused, match=r"server\.enable_scale_out: must be false where scaling\.scales"):
         parsed(http={"enable_scale_out": True})
+    with pytest.raises(ArgumentRefused, match=r"server\.tool_call_parser: must be one of .*, got 'foo'"):
+        parsed(http={"tool_call_parser": "foo", "enable_auto_tool_choice": True})
+    with pytest.raises(ArgumentRefused, match=r"server\.chat_template: .*/nope\.jinja"):
+        parsed(http={"chat_template": "/nope.jinja"})
     with pytest.raises(ArgumentRefused, match=r"server\.headless: must be left out, got True"):
         parsed(http={"headless": True})
 
