@@ -21,6 +21,10 @@ class UniqueKeysLoader(yaml.SafeLoader):
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"a key must be a text, got {key!r}: quote it", key_node.start_mark
+                )
             if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"{key} is given twice", key_node.start_mark)
             seen.add(key)
@@ -70,8 +74,9 @@ def set_layer(override: str) -> dict[str, Any]:
 def _value(name: str, text: str) -> Any:
     try:
         return yaml.load(text, Loader=UniqueKeysLoader)
-    except yaml.YAMLError:
-        raise ValueError(f"{name}: must be a YAML value, got {text!r}") from None
+    except yaml.YAMLError as error:
+        problem = getattr(error, "problem", None)
+        raise ValueError(f"{name}: must be a YAML value, got {text!r}{f': {problem}' if problem else ''}") from None
 
 
 def _put(layer: dict[str, Any], path: list[str], value: Any, name: str) -> None:

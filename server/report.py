@@ -73,10 +73,10 @@ def table_memory(deployment: Deployment, checkpoint: Checkpoint | None, dtype: s
 
 
 def requests_table(deployment: Deployment, lengths: Iterable[int]) -> Table:
-    """What requests of given lengths, prompt and answer together, would get."""
+    """What requests of given lengths, prompt and answer together, would get; the scale of their last token."""
     table = Table(title="Requests", title_justify="left")
     table.add_column("tokens", justify="right")
-    table.add_column("runs at")
+    table.add_column("ends at" if deployment.crosses else "runs at")
     for length in lengths:
         if length > deployment.max_model_len:
             table.add_row(str(length), f"refused: longer than max_model_len {deployment.max_model_len}")

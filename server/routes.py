@@ -31,11 +31,14 @@ class Live(BaseModel):
 
 
 class Scale(BaseModel):
-    """One scale: a request of it may have ``max_request_tokens`` tokens, prompt and answer together."""
+    """One scale: a request of it may have ``max_request_tokens`` tokens, prompt and answer together.
+
+    Nothing is ``live`` where vLLM was told to count nothing (``disable_log_stats``).
+    """
 
     scale: float
     max_request_tokens: int
-    live: Live
+    live: Live | None
 
 
 class Scales(BaseModel):
@@ -72,7 +75,9 @@ def scales_router(deployment: Deployment, registry: CollectorRegistry = REGISTRY
 
 
 def _scales(deployment: Deployment, registry: CollectorRegistry) -> Iterator[Scale]:
-    samples = [sample for metric in registry.collect() for sample in metric.samples]
+    metrics = list(registry.collect())
+    samples = [sample for metric in metrics for sample in metric.samples]
+    is_counted = any(name.startswith(metric.name) for metric in metrics for name in _LIVE.values())
     scale_set = deployment.scale_set
     for index, (scale, length) in enumerate(zip(scale_set.scales, scale_set.lengths, strict=True)):
         label = scale_set.label(index)
@@ -80,4 +85,4 @@ def _scales(deployment: Deployment, registry: CollectorRegistry) -> Iterator[Sca
             field: sum(int(s.value) for s in samples if s.name == name and s.labels.get("scale") == label)
             for field, name in _LIVE.items()
         }
-        yield Scale(scale=scale, max_request_tokens=length, live=Live(**live))
+        yield Scale(scale=scale, max_request_tokens=length, live=Live(**live) if is_counted else None)

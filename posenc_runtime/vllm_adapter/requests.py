@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from posenc_runtime.kv.admission import choose_on_crossing
@@ -36,6 +36,25 @@ def default_max_tokens(state: Any, headroom_tokens: int) -> None:
         serving = getattr(state, name, None)
         if serving is not None:
             serving.default_sampling_params = {**serving.default_sampling_params, "max_tokens": headroom_tokens}
+
+
+def refuse_scoring(state: Any) -> None:
+    """Where there are several scales, vLLM's scores of items are refused: each item would be admitted by itself.
+
+    Args:
+        state: ``app.state`` after ``init_app_state``.
+    """
+    scoring = getattr(state, "serving_generative_scoring", None)
+    if scoring is None:
+        return
+
+    async def refused(*_: Any) -> Any:
+        return scoring.create_error_response(
+            "/generative_scoring is not served where requests have scales of their own: the items of one answer would "
+            "be read at several"
+        )
+
+    scoring.create_generative_scoring = refused
 
 
 def check_requests(deployment: Deployment) -> None:
@@ -102,7 +121,14 @@ def _refuse_unknown_keys(request: Any) -> None:
                 f"of the keys of vllm_xargs that start with {_OURS} there is {ON_CROSSING} alone, got {key!r}: "
                 "check the name"
             )
-    for key in request.model_extra or {}:
+        if key == "kv_transfer_params":
+            raise ValueError("kv_transfer_params belongs beside vllm_xargs, got it inside: vLLM ends such a request")
+    beside = dict(request.model_extra or {})
+    # What clients call the place for other keys, and do not send: whoever writes it into a body means vllm_xargs.
+    for place in ("extra_body", "extra_args"):
+        if isinstance(beside.get(place), Mapping):
+            beside |= beside[place]
+    for key in beside:
         if key.lower().startswith(_OURS):
             raise ValueError(
                 f"{ON_CROSSING} belongs in vllm_xargs, and no other key may start with {_OURS}, got {key!r} beside it: "

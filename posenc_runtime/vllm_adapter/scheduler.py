@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from vllm.utils.math_utils import cdiv
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
-from vllm.v1.core.sched.output import NewRequestData
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from posenc_runtime.kv.crossing import BlockMove, HeldBlock, blocks_to_copy
+from posenc_runtime.vllm_adapter.block_tables import replace_as_new, replace_as_resumed
 from posenc_runtime.vllm_adapter.prefix_reuse import PrefixReuse
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class PosencScheduler(AsyncScheduler):
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         self._cross()
         pause_state = self.pause_state
+        if pause_state == PauseState.PAUSED_NEW:
+            self._place_crossing()
         if self._held_back and pause_state == PauseState.UNPAUSED:
             # What room there is, a request waits for that is to cross: whoever came in would have to go again.
             self._pause_state = PauseState.PAUSED_NEW
@@ -96,6 +98,25 @@ class PosencScheduler(AsyncScheduler):
         self._half.recompute(request, to_index)
         self.running.remove(request)
         self._preempt_request(request, time.monotonic())
+
+    def set_pause_state(self, pause_state: PauseState) -> None:
+        super().set_pause_state(pause_state)
+        self._place_crossing()
+
+    def _place_crossing(self) -> None:
+        """While only those under way are served, that is what a request is whose answer has begun and has to cross.
+
+        vLLM finishes who runs or holds blocks then, and leaves the others in the queue.
+        """
+        if self.pause_state == PauseState.PAUSED_NEW:
+            under_way = [request for request in self.waiting if self._half.has_to_cross(request)]
+            self.waiting.remove_requests(under_way)
+            for request in under_way:
+                self.kv_holding_waiting.add_request(request)
+        else:
+            queued = [request for request in self.kv_holding_waiting if not self._holds_kv_blocks(request)]
+            self.kv_holding_waiting.remove_requests(queued)
+            self.waiting.prepend_requests(reversed(queued))
 
     def _rerotate(self, request: Request, to_index: int) -> None:
         held = list(self._held(request))
@@ -306,35 +327,11 @@ class PosencScheduler(AsyncScheduler):
         self._give_back(reversed(sources))
         reblocked = self._reblocked.intersection(scheduler_output.num_scheduled_tokens)
         self._reblocked -= reblocked
+        requests = [self.requests[request_id] for request_id in reblocked]
+        get_block_ids = self.kv_cache_manager.get_block_ids
         if self.use_v2_model_runner:
             metadata = super()._build_kv_connector_meta(connector, scheduler_output)
-            self._replace_as_new(scheduler_output, reblocked)
+            replace_as_new(scheduler_output, requests, get_block_ids)
             return metadata
-        self._replace_as_resumed(scheduler_output, reblocked)
+        replace_as_resumed(scheduler_output, requests, get_block_ids)
         return super()._build_kv_connector_meta(connector, scheduler_output)
-
-    def _replace_as_resumed(self, scheduler_output: SchedulerOutput, request_ids: set[str]) -> None:
-        """Model runner V1 replaces the block table of a request that it is told was preempted and resumed."""
-        cached = scheduler_output.scheduled_cached_reqs
-        for index, request_id in enumerate(cached.req_ids):
-            if request_id in request_ids:
-                cached.resumed_req_ids.add(request_id)
-                cached.new_block_ids[index] = self.kv_cache_manager.get_block_ids(request_id)
-                cached.all_token_ids[request_id] = self.requests[request_id].all_token_ids.copy()
-
-    def _replace_as_new(self, scheduler_output: SchedulerOutput, request_ids: set[str]) -> None:
-        """Model runner V2 knows no resumed requests: it forgets a preempted one and is given it anew."""
-        cached = scheduler_output.scheduled_cached_reqs
-        for request_id in request_ids.intersection(cached.req_ids):
-            index = cached.req_ids.index(request_id)
-            for column in (cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, cached.num_output_tokens):
-                del column[index]
-            if cached.new_token_ids:
-                del cached.new_token_ids[index]
-            request = self.requests[request_id]
-            scheduler_output.scheduled_new_reqs.append(
-                NewRequestData.from_request(
-                    request, self.kv_cache_manager.get_block_ids(request_id), request._all_token_ids
-                )
-            )
-            scheduler_output.preempted_req_ids = {*(scheduler_output.preempted_req_ids or ()), request_id}

@@ -71,6 +71,10 @@ class SchedulerHalf:
             self._waiting_since.setdefault(request.request_id, time.perf_counter())
         return to_index
 
+    def has_to_cross(self, request: Request) -> bool:
+        """Whether a request was to cross and has not run since."""
+        return request.request_id in self._waiting_since
+
     def on_crossing(self, request: Request) -> OnCrossing:
         return self._coordinator.on_crossing(request.request_id)
 

@@ -13,7 +13,7 @@ from posenc_runtime.kv.layer_groups import LayerGroup, layer_groups
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.engine_args import refusals_of_vllm, with_section
 from posenc_runtime.vllm_adapter.flags import ArgumentRefused
-from posenc_runtime.vllm_adapter.requests import check_requests, default_max_tokens
+from posenc_runtime.vllm_adapter.requests import check_requests, default_max_tokens, refuse_scoring
 from posenc_runtime.vllm_adapter.responses import announce_scales, announce_stopped
 from posenc_runtime.vllm_adapter.support import Unsupported, refuse_block_size, refuse_unsupported
 
@@ -123,8 +123,10 @@ async def build_openai_app(args: argparse.Namespace, engine: Any, deployment: De
     tasks = await engine.get_supported_tasks()
     app: FastAPI = build_app(args, tasks, engine.model_config)
     await init_app_state(engine, app.state, args, tasks)
+    if len(deployment.scales) > 1:
+        refuse_scoring(app.state)
     if deployment.on_crossing == "pin":
-        default_max_tokens(app.state, deployment.headroom_tokens)
+        default_max_tokens(app.state, min(deployment.headroom_tokens, deployment.max_model_len))
     check_requests(deployment)
     announce_scales(app.state)
     return app
@@ -195,8 +197,10 @@ def bind(args: argparse.Namespace) -> tuple[str, Any]:
     try:
         address, sock = setup_server(args, reuse_port=False)
     except OSError as error:
+        settings, address = "server.host, server.port", f"{args.host} and {args.port}"
+        if args.uds is not None:
+            settings, address = "server.uds", args.uds
         raise CannotListen(
-            f"server.host, server.port: must be an address that is free, got {args.host} and {args.port}: "
-            f"{error.strerror or error}"
+            f"{settings}: must be an address that is free, got {address}: {error.strerror or error}"
         ) from error
     return address, sock

@@ -63,6 +63,12 @@ def _refuse_settings(vllm_config: VllmConfig) -> None:
             f"kv_transfer_config.kv_role must be kv_both, got {transfer.kv_role}: with prefill and decode apart, the "
             "two sides would choose a request's scale from different lengths"
         )
+    deployment = deployment_of(vllm_config)
+    if deployment is not None and model.max_model_len > deployment.max_model_len:
+        raise Unsupported(
+            f"max_model_len must be at most additional_config.posenc.max_model_len {deployment.max_model_len}, which "
+            f"the largest scale covers, got {model.max_model_len}: set them alike"
+        )
     _refuse_moving_requests(vllm_config)
     refusals = {
         "encoder-decoder models": model.is_encoder_decoder,

@@ -90,13 +90,21 @@ def test_what_serve_refuses_before_it_starts_check_refuses_in_one_line(
     assert err.startswith(f"refused {rule}") and len(err.splitlines()) == 1
 
 
-def test_an_address_that_is_taken_is_named_with_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("uds", "named"),
+    [
+        (None, "server.host, server.port: must be an address that is free, got 127.0.0.1 and 8000"),
+        ("/run/posenc.sock", "server.uds: must be an address that is free, got /run/posenc.sock"),
+    ],
+)
+def test_an_address_that_is_taken_is_named_with_its_settings(
+    uds: str | None, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def setup_server(*_: object, **__: object) -> None:
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
     # vLLM's own leaves the socket to the garbage collector, which warns.
     monkeypatch.setattr(launcher, "setup_server", setup_server)
-    rule = "server.host, server.port: must be an address that is free, got 127.0.0.1 and 8000: Address already in use"
     with pytest.raises(serving.CannotListen) as caught:
-        serving.bind(argparse.Namespace(host="127.0.0.1", port=8000))
-    assert str(caught.value) == rule
+        serving.bind(argparse.Namespace(host="127.0.0.1", port=8000, uds=uds))
+    assert str(caught.value) == f"{named}: Address already in use"

@@ -18,6 +18,13 @@ YARN = Deployment(
 )
 
 
+def test_where_nothing_is_counted_nothing_is_said_to_have_happened() -> None:
+    app = FastAPI()
+    app.include_router(scales_router(YARN, CollectorRegistry()))
+    with TestClient(app) as client:
+        assert [scale["live"] for scale in client.get("/posenc/scales").json()["scales"]] == [None, None]
+
+
 def test_the_answer_joins_the_configuration_with_the_counters_of_every_engine() -> None:
     registry = CollectorRegistry()
     requests = Counter("posenc_requests", "", ["engine", "rope_type", "scale"], registry=registry)

@@ -109,6 +109,14 @@ class EngineCore:
                 return
         raise Broken(f"{list(self.scheduler.requests)} do not come to an end")
 
+    def drain(self) -> None:
+        """Step until the scheduler says that there is nothing to do."""
+        for _ in range(MAX_STEPS):
+            if not self.scheduler.has_requests() and not self._in_flight:
+                return
+            self.step()
+        raise Broken(f"{list(self.scheduler.requests)} do not come to an end")
+
     def step(self) -> None:
         """As ``EngineCore.step_with_batch_queue``: the queue is filled first, and then the oldest step is heard of."""
         if self.scheduler.has_requests():

@@ -59,6 +59,22 @@ def test_a_key_of_ours_beside_vllm_xargs_is_refused_and_sent_there(kind: type[An
         sampling(kind, **{key: "pin"})
 
 
+@each_kind
+@pytest.mark.parametrize("place", ["extra_body", "extra_args"])
+def test_a_key_of_ours_in_a_place_that_is_not_sent_is_refused_and_sent_to_the_right_one(
+    kind: type[Any], place: str
+) -> None:
+    with pytest.raises(ValueError, match=r"belongs in vllm_xargs, .* got 'posenc_on_crossing'"):
+        sampling(kind, **{place: {"posenc_on_crossing": "pin"}})
+    sampling(kind, **{place: {"theirs": 1}})
+
+
+@each_kind
+def test_what_vllm_would_stumble_over_in_vllm_xargs_is_refused(kind: type[Any]) -> None:
+    with pytest.raises(ValueError, match="kv_transfer_params belongs beside vllm_xargs"):
+        sampling(kind, vllm_xargs={"kv_transfer_params": "x"})
+
+
 @pytest.mark.parametrize("kind", BEAMING)
 def test_beams_of_which_each_would_have_a_scale_are_refused(kind: Any) -> None:
     asked = kind(**BODIES[kind], use_beam_search=True)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import init_none_hash
+from vllm.v1.core.sched.interface import PauseState
 
 from posenc_runtime import vllm_adapter
 from posenc_runtime.kv.deployment import Deployment
@@ -236,6 +237,35 @@ def test_the_prefix_cache_is_forgotten_even_while_a_prefix_is_being_copied(
             assert core.said["r1"] == said_alone(reusing, unscaled)
     assert waited == {"WAITING_FOR_REMOTE_KVS", "RUNNING"}
     assert "prefixes_reused" in core.responses["r1"]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+@pytest.mark.parametrize("on_crossing", ["rerotate", "recompute"])
+@pytest.mark.parametrize(("depth", "ahead"), [PIPELINES["in-step"], PIPELINES["ahead"]], ids=["in-step", "ahead"])
+def test_a_pause_that_waits_for_requests_under_way_waits_for_those_that_cross(
+    depth: int, ahead: bool, on_crossing: str, policy: str, vllm_config: Any
+) -> None:
+    vllm_config.scheduler_config.policy = policy
+    pausing = {"block_size": 4, "num_blocks": 60, "model_runner": 2, "depth": depth, "ahead": ahead}
+    lengths = {"original_max_position_embeddings": 12, "max_model_len": 36, "on_crossing": on_crossing}
+    deployment = dataclasses.replace(CROWD, scales=(1.0, 3.0), **lengths)
+    asked = Asked(0, TEXT[:7], 20)
+    alone = said_alone(deployment, asked)
+    crossed: list[dict[str, Any]] = []
+    for num_steps in range(1, 20):
+        core = EngineCore(vllm_config, deployment, **pausing)
+        core.admit("under-way", asked)
+        for _ in range(num_steps):
+            core.step()
+        core.admit("new", asked)
+        core.scheduler.set_pause_state(PauseState.PAUSED_NEW)
+        core.drain()
+        assert core.said["under-way"] == alone and not core.said["new"]
+        crossed += core.responses["under-way"]["crossings"]
+        core.scheduler.set_pause_state(PauseState.UNPAUSED)
+        core.drain()
+        assert core.said["new"] == alone
+    assert crossed
 
 
 def test_a_request_that_waits_for_room_is_hashed_at_other_scales_once(

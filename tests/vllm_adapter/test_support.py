@@ -98,6 +98,7 @@ def engine(**changed: Any) -> types.SimpleNamespace:
             **{"is_encoder_decoder": False, "is_multimodal_model": False, "is_hybrid": False, "use_mla": False},
             "runner_type": "generate",
             **{"architectures": ["LlamaForCausalLM"], "hf_text_config": config({"rope_type": "default"})},
+            "max_model_len": 512,
             "get_sliding_window": lambda: None,
             "using_transformers_backend": lambda: False,
         },
@@ -209,6 +210,12 @@ def test_prefixes_are_not_reused_where_none_are_kept() -> None:
     refuse_unsupported(deployed(engine(cache_config__enable_prefix_caching=False)))
     with pytest.raises(Unsupported, match=r"^prefix_reuse must be exact where enable_prefix_caching is false"):
         refuse_unsupported(deployed(engine(cache_config__enable_prefix_caching=False), prefix_reuse="rerotate"))
+
+
+def test_requests_that_no_scale_covers_are_refused_at_start_up_and_not_when_they_get_there() -> None:
+    refuse_unsupported(deployed(engine(model_config__max_model_len=400)))
+    with pytest.raises(Unsupported, match=r"^max_model_len must be at most .*posenc\.max_model_len 512, .* got 513"):
+        refuse_unsupported(deployed(engine(model_config__max_model_len=513)))
 
 
 def test_offloading_that_would_replace_our_connector_is_refused_by_its_own_name() -> None:
