@@ -6,7 +6,10 @@ import dataclasses
 import math
 import pathlib
 
+import torch
+
 from posenc_runtime.encodings.scaling import from_parameters
+from posenc_runtime.encodings.spec import Frequencies
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, reason_against
 from posenc_runtime.vllm_adapter.checkpoint import Checkpoint, UnreadableCheckpoint, read_checkpoint
@@ -80,7 +83,11 @@ def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployme
         if checkpoint is not None and spec is not None:
             refuse_method(scaling.rope_type, checkpoint.rope_type)
             # Before the scales are looked at: a wrong trained length makes right scales look too small.
-            from_parameters(scaling.rope_type, parameters).frequencies(spec, 1.0)
+            unscaled = from_parameters(scaling.rope_type, parameters).frequencies(spec, 1.0)
+            if checkpoint.rope_type == scaling.rope_type:
+                _refuse_another(
+                    unscaled, from_parameters(scaling.rope_type, checkpoint.parameters).frequencies(spec, 1.0)
+                )
         deployment = Deployment(
             rope_type=scaling.rope_type,
             parameters=parameters,
@@ -95,11 +102,24 @@ def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployme
             allow_beyond_trained=scaling.allow_beyond_trained,
         )
         if spec is not None:
-            for index in range(len(deployment.scales)):  # a method may refuse the checkpoint's shape
-                deployment.frequencies(spec, index)
+            deployment.check_rotations(spec)
     except ValueError as error:
         raise ConfigurationError(f"scaling.{error}") from None
     return deployment
+
+
+def _refuse_another(unscaled: Frequencies, own: Frequencies) -> None:
+    """Parameters that are given beside the checkpoint's may change its scales above 1, and nothing else.
+
+    Raises:
+        ValueError: when scale 1 is not the checkpoint's own rotation.
+    """
+    if not torch.equal(unscaled.inv_freq, own.inv_freq) or unscaled.attention_factor != own.attention_factor:
+        raise ValueError(
+            "rope_type: scale 1 must be the checkpoint's own rotation, got parameters that make it another one, with "
+            f"attention factor {unscaled.attention_factor:g} where the checkpoint's is {own.attention_factor:g}: leave "
+            "out what the checkpoint's configuration says"
+        )
 
 
 def _reach(scales: list[float], trained: int) -> int:

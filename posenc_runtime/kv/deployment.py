@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, Literal, Self, get_args
 
@@ -118,21 +119,30 @@ class Deployment:
             own: the checkpoint's; its trained length gives way to the deployment's.
 
         Raises:
-            ValueError: when the method cannot scale such a checkpoint, or its parameters lead to no rotation.
+            ValueError: when the method cannot scale such a checkpoint.
         """
         base = own.rope_theta if scale_index == 0 or self.rope_theta is None else self.rope_theta
         spec = dataclasses.replace(
             own, rope_theta=base, original_max_position_embeddings=self.original_max_position_embeddings
         )
-        found = self.method.frequencies(spec, self.scales[scale_index])
-        held = torch.cat((found.inv_freq, torch.tensor([found.attention_factor], dtype=torch.float64))).float()
-        if not (held.isfinite() & (held > 0)).all():
-            raise ValueError(
-                f"frequencies and the attention factor must be finite and greater than 0 in float32, got "
-                f"{found.inv_freq.min():g} to {found.inv_freq.max():g} and {found.attention_factor:g} at scale "
-                f"{self.scales[scale_index]:g}: check the parameters of {self.rope_type} and rope_theta"
-            )
-        return found
+        return self.method.frequencies(spec, self.scales[scale_index])
+
+    def check_rotations(self, own: RotarySpec) -> None:
+        """Refuse what leads to no rotation at one of the scales.
+
+        Raises:
+            ValueError: as ``frequencies``, and when a frequency or an attention factor is not finite or not above 0.
+        """
+        for index, scale in enumerate(self.scales):
+            found = self.frequencies(own, index)
+            slowest, fastest = (limit.float().item() for limit in found.inv_freq.aminmax())
+            for value in (slowest, fastest, torch.tensor(found.attention_factor).item()):
+                if not (math.isfinite(value) and value > 0):
+                    raise ValueError(
+                        f"rope_type: {self.rope_type} must give frequencies and an attention factor that are finite "
+                        f"and greater than 0 in float32, got {slowest:g} to {fastest:g} rad a token and "
+                        f"{found.attention_factor:g} at scale {scale:g}: check its parameters and rope_theta"
+                    )
 
     @property
     def rotates(self) -> bool:

@@ -13,7 +13,7 @@ from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.vllm_adapter import models
 from posenc_runtime.vllm_adapter.attention.choice import Kind
 from posenc_runtime.vllm_adapter.attention.needs import needed_for
-from posenc_runtime.vllm_adapter.support import refuse_checkpoint, rotates
+from posenc_runtime.vllm_adapter.support import Unsupported, refuse_checkpoint, rotates
 from posenc_runtime.zoo.model.config import PosencConfig
 
 
@@ -89,13 +89,15 @@ def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
     head_dim = getattr(text_config, "head_dim", None) or text_config.hidden_size // text_config.num_attention_heads
     rotary_dim = int(head_dim * rope_parameters.get("partial_rotary_factor", 1.0))
     longest = text_config.max_position_embeddings
-    rope_type = rope_parameters["rope_type"]
+    rope_type, rope_theta = rope_parameters["rope_type"], rope_parameters["rope_theta"]
+    if not isinstance(rope_theta, int | float):
+        raise Unsupported(f"rope_theta must be one number for all layers, got {rope_theta}")
     trained, parameters = own(rope_type).of_checkpoint(rope_parameters, longest)
     return Checkpoint(
         max_position_embeddings=trained,
         spec=RotarySpec(
             rotary_dim=rotary_dim,
-            rope_theta=float(rope_parameters["rope_theta"]),
+            rope_theta=float(rope_theta),
             original_max_position_embeddings=trained,
         ),
         rope_type=rope_type,

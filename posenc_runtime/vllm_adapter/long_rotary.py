@@ -31,7 +31,7 @@ class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
             return
         assert isinstance(deployment.method, LongRope), "a method is checked against the checkpoint at start-up"
         self.posenc_scaled = True
-        made = noted(deployment, self, is_neox_style=True)
+        made = noted(deployment, self, self._compute_inv_freq(self.short_factor), is_neox_style=True)
         self.posenc_fused = made.is_fused
         self.use_long_rope = False  # the parent would add the trained length to every position
         dtype = self.long_short_cos_sin_cache.dtype
@@ -41,10 +41,10 @@ class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
         make_room_for_rows(self)
         short = self._compute_cos_sin_cache(
             deployment.scale_set.lengths[0],
-            list(deployment.method.short_factor),
+            self.short_factor,
             made.frequencies(0).attention_factor,
         )
-        self.long_short_cos_sin_cache = stacked_table(deployment, made.own, short.to(dtype))
+        self.long_short_cos_sin_cache = stacked_table(made, short.to(dtype))
 
     forward = by_scale(Phi3LongRoPEScaledRotaryEmbedding.forward)
 

@@ -56,20 +56,17 @@ def register() -> None:
     long_rotary.substitute()
 
 
-def stacked_table(deployment: Deployment, own: RotarySpec, unscaled: Tensor) -> Tensor:
+def stacked_table(made: Rotary, unscaled: Tensor) -> Tensor:
     """The tables of all scales, one below the other.
 
     Args:
-        own: the checkpoint's.
         unscaled: ``[at least the first scale's length, rotary_dim]``, the checkpoint's own table.
 
     Returns:
         ``[deployment.scale_set.num_rows, rotary_dim]``, in the data type of ``unscaled``.
     """
-    lengths = deployment.scale_set.lengths
-    scaled = (
-        cos_sin_cache(deployment.frequencies(own, index), length) for index, length in enumerate(lengths[1:], start=1)
-    )
+    lengths = made.deployment.scale_set.lengths
+    scaled = (cos_sin_cache(made.frequencies(index), length) for index, length in enumerate(lengths[1:], start=1))
     return torch.cat([unscaled.narrow(0, 0, lengths[0]), *(table.to(unscaled.dtype) for table in scaled)])
 
 
@@ -80,14 +77,14 @@ def _scaling(rotary_class: Any) -> Any:
             stock: Tensor = rotary_class._compute_cos_sin_cache(self)
             return stock
         self.posenc_scaled = True
-        made = noted(deployment, self, is_neox_style=self.is_neox_style)
+        inv_freq = rotary_class._compute_inv_freq(self, self.base)
+        made = noted(deployment, self, inv_freq, is_neox_style=self.is_neox_style)
         self.posenc_fused = made.is_fused
-        _refuse_another(made, rotary_class._compute_inv_freq(self, self.base))
         if made.is_fused:  # no row, so that whoever reads the table anyway fails
             return torch.empty(0, self.rotary_dim)
         make_room_for_rows(self)
         unscaled = _unscaled_table(self, rotary_class, deployment.scale_set.lengths[0])
-        return stacked_table(deployment, made.own, unscaled)
+        return stacked_table(made, unscaled)
 
     members: dict[str, Any] = {
         "posenc_scaled": False,
@@ -98,8 +95,15 @@ def _scaling(rotary_class: Any) -> Any:
     return type("Posenc" + rotary_class.__name__, (rotary_class,), members)
 
 
-def noted(deployment: Deployment, module: Any, *, is_neox_style: bool) -> Rotary:
-    """Note that a rotary embedding is built for a deployment, with the checkpoint's ``base``."""
+def noted(deployment: Deployment, module: Any, inv_freq: Tensor, *, is_neox_style: bool) -> Rotary:
+    """Note that a rotary embedding is built for a deployment, with the checkpoint's ``base``.
+
+    Args:
+        inv_freq: rad / token, what vLLM turns pairs by at scale 1.
+
+    Raises:
+        ValueError: when the deployment's scale 1 is another rotation, or one of its scales is none.
+    """
     from vllm.config.vllm import get_current_vllm_config_or_none
 
     vllm_config = get_current_vllm_config_or_none()
@@ -116,12 +120,15 @@ def noted(deployment: Deployment, module: Any, *, is_neox_style: bool) -> Rotary
         deployment=deployment,
         head_dim=module.head_size,
         own=own,
+        inv_freq=None if fused else inv_freq,
         is_neox_style=is_neox_style,
         is_fused=fused,
         factor_on_keys=not fused or (choice is not None and choice.fused_keys == "stock"),
         module=module,
         engine="" if vllm_config is None else vllm_config.instance_id,
     )
+    deployment.check_rotations(own)
+    _refuse_another(made, inv_freq)
     STATE.note(made)
     return made
 
@@ -141,7 +148,7 @@ def _refuse_another(made: Rotary, inv_freq: Tensor) -> None:
         ValueError: when scale 1 is not the checkpoint's own rotation, whose frequencies are given.
     """
     # A model is built with its own device as the default one, and vLLM may make its frequencies on another.
-    ours, own = made.frequencies(0).inv_freq.cpu(), inv_freq.double().cpu()
+    ours, own = made.deployment.frequencies(made.own, 0).inv_freq.cpu(), inv_freq.double().cpu()
     if not torch.allclose(ours, own, rtol=1e-5, atol=0):
         raise ValueError(
             f"scale 1 must be the checkpoint's own rotation, got another one by {made.deployment.rope_type} with "

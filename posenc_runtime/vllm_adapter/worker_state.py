@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from posenc_runtime.encodings.spec import Frequencies, RotarySpec
@@ -18,6 +19,8 @@ class Rotary:
     Attributes:
         head_dim: width of the heads that it is given.
         own: the checkpoint's.
+        inv_freq: rad / token, ``[rotary_dim // 2]``, what vLLM's table turns pairs by at scale 1, computed in float32;
+            None where attention rotates.
         is_fused: whether attention rotates in its stead.
         factor_on_keys: whether cached keys carry the attention factor of their scale.
         module: the rotary embedding itself.
@@ -27,6 +30,7 @@ class Rotary:
     deployment: Deployment
     head_dim: int
     own: RotarySpec
+    inv_freq: Tensor | None = dataclasses.field(default=None, compare=False, repr=False)
     is_neox_style: bool
     is_fused: bool = False
     factor_on_keys: bool = True
@@ -38,9 +42,17 @@ class Rotary:
         return dataclasses.replace(self, is_neox_style=getattr(self.module, "is_neox_style", self.is_neox_style))
 
     def frequencies(self, scale_index: int) -> Frequencies:
-        """What the keys of a scale are rotated with: float32 as the tables take them, held in float64."""
+        """What the keys of a scale are rotated with: float32 as the tables take them, held in float64.
+
+        A pair that a scale leaves alone turns as it does in vLLM's own table, whose frequencies are wrong by a unit in
+        their last place or two: at position 131,072 by up to 0.008 rad, which re-rotation would leave in its key.
+        """
         found = self.deployment.frequencies(self.own, scale_index)
-        return dataclasses.replace(found, inv_freq=found.inv_freq.float().double())
+        inv_freq = found.inv_freq.float().double()
+        if self.inv_freq is not None:
+            is_left_alone = found.inv_freq == self.deployment.frequencies(self.own, 0).inv_freq
+            inv_freq = torch.where(is_left_alone, self.inv_freq.double().to(inv_freq.device), inv_freq)
+        return dataclasses.replace(found, inv_freq=inv_freq)
 
 
 @dataclasses.dataclass

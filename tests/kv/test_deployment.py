@@ -113,8 +113,9 @@ def test_scales_above_1_start_from_the_deployments_base_and_trained_length_and_s
 )
 def test_parameters_that_lead_to_no_rotation_are_refused_where_they_meet_a_checkpoint(changed: dict[str, Any]) -> None:
     own = RotarySpec(rotary_dim=64, rope_theta=1e4, original_max_position_embeddings=512)
-    with pytest.raises(ValueError, match="must be finite and greater than 0 in float32"):
-        dataclasses.replace(YARN, **changed).frequencies(own, 2)
+    with pytest.raises(ValueError, match="that are finite and greater than 0 in float32"):
+        dataclasses.replace(YARN, **changed).check_rotations(own)
+    YARN.check_rotations(own)
 
 
 def test_what_is_no_mapping_is_no_deployment() -> None:

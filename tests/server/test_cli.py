@@ -212,6 +212,18 @@ def test_a_longrope_checkpoint_says_its_own_factors_and_trained_length(
             "refused scaling.short_factor must hold 16 numbers, one for each pair, got 1",
         ),
         (
+            {"rope_type": "longrope", "scales": [1, 8], "short_mscale": 3.0},
+            "attention factor 3 where the checkpoint's is 1.1726: leave out what",
+        ),
+        (
+            {"rope_type": "longrope", "scales": [1, 8], "factor": 2.0},
+            "refused scaling.rope_type: scale 1 must be the checkpoint's own rotation, got parameters that make it",
+        ),
+        (
+            {"rope_type": "longrope", "scales": [1, 8], "short_factor": [2.0] * 16},
+            "scale 1 must be the checkpoint's own rotation",
+        ),
+        (
             {"rope_type": "longrope", "scales": [1, 8], "original_max_position_embeddings": 2048},
             "must not exceed the checkpoint's trained length 256, got 2048",
         ),

@@ -14,20 +14,21 @@ from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
 from posenc_runtime.vllm_adapter import rotary
 from posenc_runtime.vllm_adapter.attention.choice import KEY, AttentionChoice
-from posenc_runtime.vllm_adapter.worker_state import STATE
-from tests.tolerance import INV_FREQ_RELATIVE
+from posenc_runtime.vllm_adapter.worker_state import STATE, Rotary
+from tests.tolerance import COS_SIN_OF_TURNS, INV_FREQ_RELATIVE, TABLE_ANGLE_RELATIVE
 
 LINEAR = Deployment(rope_type="linear", scales=(1.0, 2.0, 4.0), original_max_position_embeddings=10, max_model_len=35)
 SPEC = RotarySpec(rotary_dim=4, rope_theta=100.0, original_max_position_embeddings=10)
+ROTARY = Rotary(deployment=LINEAR, head_dim=4, own=SPEC, is_neox_style=True)
 
 
 def test_the_first_part_is_the_checkpoints_own_table_to_the_bit() -> None:
     unscaled = torch.randn(35, 4)
-    assert torch.equal(rotary.stacked_table(LINEAR, SPEC, unscaled)[:10], unscaled[:10])
+    assert torch.equal(rotary.stacked_table(ROTARY, unscaled)[:10], unscaled[:10])
 
 
 def test_each_further_part_is_the_table_of_its_scale() -> None:
-    table = rotary.stacked_table(LINEAR, SPEC, torch.zeros(35, 4))
+    table = rotary.stacked_table(ROTARY, torch.zeros(35, 4))
     assert table.shape == (10 + 20 + 35, 4)
     for scale, offset, position in [(2, 10, 0), (2, 10, 19), (4, 30, 34)]:
         angles = [position / scale, position / scale * 0.1]
@@ -36,7 +37,7 @@ def test_each_further_part_is_the_table_of_its_scale() -> None:
 
 
 def test_the_table_has_the_data_type_of_the_model() -> None:
-    assert rotary.stacked_table(LINEAR, SPEC, torch.zeros(10, 4, dtype=torch.bfloat16)).dtype == torch.bfloat16
+    assert rotary.stacked_table(ROTARY, torch.zeros(10, 4, dtype=torch.bfloat16)).dtype == torch.bfloat16
 
 
 def test_registering_twice_is_registering_once_and_stock_engines_keep_the_stock_table() -> None:
@@ -68,6 +69,7 @@ def test_a_model_may_be_built_with_a_gpu_as_the_default_device(is_fused: bool, m
     monkeypatch.setattr(rotary, "is_fused", lambda _: is_fused)
     monkeypatch.setattr(STATE, "rotaries", [])
     monkeypatch.setattr(torch, "allclose", compared)
+    monkeypatch.setattr(Deployment, "check_rotations", lambda *_: None)  # as well
     with set_current_vllm_config(VllmConfig()), FakeTensorMode(), torch.device("cuda"):
         module = RotaryEmbedding(4, 4, 10, 100.0, True, torch.float32)
     assert module.posenc_scaled
@@ -92,6 +94,37 @@ def test_a_graph_that_was_compiled_with_a_table_is_not_found_again_where_attenti
     monkeypatch.setattr(rotary, "current_deployment", lambda: LINEAR)
     monkeypatch.setattr(STATE, "rotaries", [])
     assert compiled_under(True) != compiled_under(False) == compiled_under(False)
+
+
+@pytest.mark.parametrize("rope_type", ["yarn", "ntk", "linear"])
+def test_what_turns_keys_away_from_scale_1_is_what_vllms_table_turned_them_by(
+    rope_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
+
+    longest = 131_072
+    deployment = Deployment(
+        rope_type=rope_type, scales=(1.0, 2.0), original_max_position_embeddings=longest, max_model_len=2 * longest
+    )
+    rotary.register()
+    monkeypatch.setattr(rotary, "current_deployment", lambda: deployment)
+    monkeypatch.setattr(STATE, "rotaries", [])
+    with set_current_vllm_config(VllmConfig()):
+        module = RotaryEmbedding(64, 64, longest, 5e5, True, torch.float32)
+    (made,) = STATE.rotaries
+    position = longest - 1
+    cos, sin = module.cos_sin_cache[position].double().chunk(2)
+    angle = position * made.frequencies(0).inv_freq
+    away = torch.atan2(sin, cos) - angle
+    away = torch.atan2(away.sin(), away.cos()).abs()  # rad, at most half a turn
+    # The table's own angle is a float32 product; a frequency that is wrong in its last place doubles what that loses.
+    assert (away <= angle * TABLE_ANGLE_RELATIVE + 2 * COS_SIN_OF_TURNS).all()
+    slow = made.frequencies(1).inv_freq
+    unscaled = deployment.frequencies(made.own, 0).inv_freq
+    left_alone = deployment.frequencies(made.own, 1).inv_freq == unscaled
+    assert left_alone.any() == (rope_type != "linear")
+    assert torch.equal(slow[left_alone], made.frequencies(0).inv_freq[left_alone])
 
 
 OWN = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -186,5 +219,6 @@ def test_keys_carry_the_attention_factor_but_where_attention_rotates_and_keeps_t
     monkeypatch.setattr(STATE, "rotaries", [])
     choice = AttentionChoice(fused_keys=fused_keys).to_mapping()
     with set_current_vllm_config(VllmConfig(additional_config={KEY: choice})):
-        rotary.noted(LINEAR, types.SimpleNamespace(rotary_dim=4, base=100.0, head_size=4), is_neox_style=True)
+        module = types.SimpleNamespace(rotary_dim=4, base=100.0, head_size=4)
+        rotary.noted(LINEAR, module, torch.tensor([1.0, 0.1]), is_neox_style=True)
     assert [made.factor_on_keys for made in STATE.rotaries] == [factor_on_keys]

@@ -53,7 +53,8 @@ class LongRope:
         cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int
     ) -> tuple[int, dict[str, Any]]:
         trained = rope_parameters["original_max_position_embeddings"]
-        said = {"factor": max_position_embeddings / trained} | dict(rope_parameters)
+        said = {name: value for name, value in rope_parameters.items() if value is not None}
+        said = {"factor": max_position_embeddings / trained} | said
         return trained, {field.name: said[field.name] for field in dataclasses.fields(cls) if field.name in said}
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
