@@ -51,7 +51,11 @@ def biased(  # type: ignore[no-untyped-def]
     b_distance = tl.maximum(b_distance, 0.0)
     if FORM == "power":
         return b_scores + b_slope * tl.exp2(b_shape[:, None] * tl.log2(b_distance))
-    return b_scores + b_slope * tl.log(1.0 + b_shape[:, None] * b_distance)
+    # log(1 + x) keeps the digits that 1 + x loses of a small x: log(u) / (u - 1) is as good for the rounded u.
+    b_small = b_shape[:, None] * b_distance
+    b_sum = 1.0 + b_small
+    b_log = tl.where(b_sum == 1.0, b_small, tl.log(b_sum) * (b_small / (b_sum - 1.0)))
+    return b_scores + b_slope * b_log
 
 
 @triton.jit

@@ -81,7 +81,10 @@ class Case:
         if self.adversarial and self.bias == "linear":
             slope = 0.5 + 0 * steps
         table = torch.randn(self.num_heads, 21, generator=torch.Generator().manual_seed(6))
-        return slope, (0.4 + 0.8 * steps), table
+        shape = 0.4 + 0.8 * steps
+        if self.bias == "log":  # of a small rate, 1 + rate * distance loses the digits that count
+            slope[0], shape[0] = 2e5, 5e-6
+        return slope, shape, table
 
     def scale(self) -> float:
         return self.head_dim**-0.5

@@ -32,11 +32,16 @@ REQUESTS, LENGTH, BLOCK_SIZE = 4, 4096, 16
 
 
 def biased(
-    form: BiasForm, num_kv_heads: int, head_dim: int, window: bool = False, dtype: torch.dtype = torch.bfloat16
+    form: BiasForm,
+    num_kv_heads: int,
+    head_dim: int,
+    window: bool = False,
+    dtype: torch.dtype = torch.bfloat16,
+    num_requests: int = REQUESTS,
 ) -> None:
-    query, keys, values = tensors(32, num_kv_heads, head_dim, dtype)
+    query, keys, values = tensors(32, num_kv_heads, head_dim, dtype, num_requests)
     keep = Window(torch.zeros(1, num_kv_heads, BLOCK_SIZE), 1e-3, torch.zeros(2, dtype=torch.int64)) if window else None
-    bias_attention(query, keys, values, batch(), form, head_dim**-0.5, torch.empty_like(query), keep)
+    bias_attention(query, keys, values, batch(num_requests), form, head_dim**-0.5, torch.empty_like(query), keep)
 
 
 def contextual(npos: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype = torch.bfloat16) -> None:
@@ -50,18 +55,20 @@ def recorded() -> None:
     record_key_norms(torch.zeros(1, 8, BLOCK_SIZE), keys.transpose(1, 2)[0], torch.zeros(BLOCK_SIZE, dtype=torch.int64))
 
 
-def tensors(num_heads: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def tensors(
+    num_heads: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype, num_requests: int = REQUESTS
+) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, and both halves of a cache that holds keys beside values, as vLLM's does."""
     cache = torch.empty(1, BLOCK_SIZE, num_kv_heads, 2 * head_dim, dtype=dtype).transpose(1, 2)
-    query = torch.empty(REQUESTS + 2, num_heads, head_dim, dtype=dtype)
+    query = torch.empty(num_requests + 2, num_heads, head_dim, dtype=dtype)
     return query, cache[..., :head_dim], cache[..., head_dim:]
 
 
-def batch() -> PagedBatch:
+def batch(num_requests: int = REQUESTS) -> PagedBatch:
     """Prompts and lone queries, for all that a launch knows."""
-    table = torch.zeros(REQUESTS, LENGTH // BLOCK_SIZE, dtype=torch.int32)
-    zeros = torch.zeros(REQUESTS + 1, dtype=torch.int32)
-    return PagedBatch(table, zeros, zeros[:REQUESTS], 3, LENGTH)
+    table = torch.zeros(num_requests, LENGTH // BLOCK_SIZE, dtype=torch.int32)
+    zeros = torch.zeros(num_requests + 1, dtype=torch.int32)
+    return PagedBatch(table, zeros, zeros[:num_requests], 3, LENGTH)
 
 
 HEADS = torch.ones(32)
@@ -70,6 +77,8 @@ LAUNCHED: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
         lambda: biased(Linear(HEADS), 8, 128, window=True),
         ("plan", "prefill", "decode"),
     ),
+    # With so many requests fewer warps of more registers plan each.
+    "alibi-of-many-windowed": (lambda: biased(Linear(HEADS), 8, 128, window=True, num_requests=64), ("plan",)),
     "alibi-by-64": (lambda: biased(Linear(HEADS), 32, 64), ("prefill",)),
     "alibi-by-128": (lambda: biased(Linear(HEADS), 32, 128), ("decode",)),
     "flat-by-128": (lambda: biased(Flat(32), 32, 128), ("decode", "merge")),

@@ -221,6 +221,25 @@ def test_what_is_not_a_number_in_one_request_reaches_no_other(worst: float) -> N
     assert torch.equal(out[1:6], expected[1:6])
 
 
+@pytest.mark.parametrize("length", [33, 65, 2049], ids=["second-tile", "third-tile", "cut-in-parts"])
+@pytest.mark.parametrize("tolerance", [None, 1e-3], ids=["dense", "windowed"])
+@pytest.mark.parametrize("place", [0, -1], ids=["far", "own"])
+def test_an_answer_does_not_leave_out_a_key_that_is_not_a_number(
+    place: int, tolerance: float | None, length: int
+) -> None:
+    shape = Shape(((length, 1), (70, 1)), 2, 1, 16, 32)
+    batch = Batch(shape)
+    bias = attention.TabledBias(Linear(torch.full((2,), 0.1)), length)
+    batch.keys[0][place] = math.nan
+    for row, keys, values in zip(batch.table, batch.keys, batch.values, strict=True):
+        attention.store(keys, values, batch.cache, batch.slots(row, len(keys)), batch.key_norms)
+    window = None if tolerance is None else Window(batch.key_norms, tolerance, torch.zeros(2, dtype=torch.int64))
+    out = batch.out()
+    attention.bias_attention(batch.query, batch.cache, batch.paged(), bias, shape.scale, out, window)
+    assert out[0].isnan().all()
+    assert out[1].isfinite().all()
+
+
 def test_keys_at_the_last_position_are_counted() -> None:
     shape = Shape(((300, 1), (1025, 1), (2100, 1)), 6, 3, 16, 128)
     together, counts = Batch(shape), torch.zeros(2, dtype=torch.int64)

@@ -40,6 +40,14 @@ class Yarn:
             raise ValueError(f"beta_fast must exceed beta_slow {self.beta_slow}, got {self.beta_fast}")
         if self.attention_factor is not None and self.attention_factor <= 0:
             raise ValueError(f"attention_factor must be greater than 0, got {self.attention_factor}")
+        mscales = (self.mscale, self.mscale_all_dim)
+        if (smallest := min((mscale for mscale in mscales if mscale is not None), default=1.0)) <= 0:
+            raise ValueError(f"mscale and mscale_all_dim must be greater than 0, got {smallest}")
+        if mscales != (None, None) and (None in mscales or self.attention_factor is not None):
+            raise ValueError(
+                "mscale and mscale_all_dim must be given together, and without attention_factor, got "
+                f"{self.mscale}, {self.mscale_all_dim} and {self.attention_factor}"
+            )
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
         inv_freq = Default().frequencies(spec, scale).inv_freq
@@ -60,7 +68,7 @@ class Yarn:
     def _attention_factor(self, scale: float) -> float:
         if self.attention_factor is not None:
             return self.attention_factor
-        if self.mscale and self.mscale_all_dim:
+        if self.mscale is not None and self.mscale_all_dim is not None:
             return _temperature(scale, self.mscale) / _temperature(scale, self.mscale_all_dim)
         return _temperature(scale, 1.0)
 

@@ -70,7 +70,7 @@ class Needed {
       const int64_t position = reader.position(r);
       if (key > position) continue;
       const float bound = norms_[r] * largest + bias_at(bias_, reader.head(r), std::max<int64_t>(0, position - newest));
-      if (bound >= floors_[r]) return true;
+      if (!(bound < floors_[r])) return true;  // nor is anything skipped that is not a number
     }
     return false;
   }

@@ -77,6 +77,8 @@ class Softmax {
       for (int j = 0; j < kTile; ++j) tile_largest = std::max(tile_largest, row[j]);
       const float largest = std::max(largest_[r], tile_largest);
       if (largest == -INFINITY) {
+        // No key counts here, unless one that does is not a number: a maximum does not see it, and the row is none.
+        if (std::any_of(row, row + kTile, [](float logit) { return std::isnan(logit); })) total_[r] = NAN;
         std::fill(row, row + kTile, 0.0f);
         continue;
       }
@@ -101,7 +103,7 @@ class Softmax {
   // Takes in another part of the same rows' keys.
   void merge(const Softmax& other) {
     for (int64_t r = 0; r < rows_; ++r) {
-      if (other.largest_[r] == -INFINITY) continue;
+      if (other.largest_[r] == -INFINITY && !std::isnan(other.total_[r])) continue;
       if (other.largest_[r] > largest_[r]) {
         rescale(r, largest_[r] == -INFINITY ? 0.0f : std::exp(largest_[r] - other.largest_[r]));
         largest_[r] = other.largest_[r];

@@ -64,7 +64,8 @@ void store_all(const New& fresh) {
       float* norms = fresh.key_norms + (block * fresh.num_kv_heads + head) * size;
       for (int64_t t = 0; t < run; ++t) {
         const float before = offset + t ? norms[offset + t - 1] : 0.0f;
-        norms[offset + t] = std::max(before, std::sqrt(squares[t]));
+        const float norm = std::sqrt(squares[t]);
+        norms[offset + t] = norm > before || std::isnan(norm) ? norm : before;  // not a number from there on
       }
     }
   }

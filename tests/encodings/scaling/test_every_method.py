@@ -71,6 +71,13 @@ def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
         ("yarn", {"beta_slow": 0.0}, "beta_slow must be greater than 0, got 0.0"),
         ("yarn", {"beta_fast": 1.0}, "beta_fast must exceed beta_slow 1.0, got 1.0"),
         ("yarn", {"attention_factor": -1.0}, "attention_factor must be greater than 0, got -1.0"),
+        ("yarn", {"mscale": 1.0, "mscale_all_dim": -5.0}, "mscale_all_dim must be greater than 0, got -5.0"),
+        ("yarn", {"mscale": 1.0}, "mscale and mscale_all_dim must be given together, .* got 1.0, None and None"),
+        (
+            "yarn",
+            {"mscale": 1.0, "mscale_all_dim": 0.5, "attention_factor": 1.2},
+            "without attention_factor, got 1.0, 0.5 and 1.2",
+        ),
         ("dynamic", {"factor": 0.5}, "factor must be at least 1, got 0.5"),
         ("longrope", {"short_factor": [1.0, 0.0]}, "short_factor must hold numbers greater than 0, got 0.0"),
         ("longrope", {"long_factor": [-1.0]}, "long_factor must hold numbers greater than 0, got -1.0"),
