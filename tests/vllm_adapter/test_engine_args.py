@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter import engine_args
+from posenc_runtime.vllm_adapter import compat, engine_args
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.engine_args import command_line, engine_arguments, serve_arguments
 from posenc_runtime.vllm_adapter.flags import ArgumentRefused
@@ -141,12 +141,15 @@ def test_a_bad_front_end_argument_is_refused_by_its_path() -> None:
         parsed(http={"headless": True})
 
 
-def test_the_flags_for_plain_vllm_mean_the_same() -> None:
+def test_the_flags_for_plain_vllm_mean_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     engine = {"max_num_seqs": 7, "enforce_eager": True, "enable_prefix_caching": False}
-    args = make_arg_parser(FlexibleArgumentParser()).parse_args(command_line(YARN, engine))
+    monkeypatch.setattr(compat, "has_command", lambda: True)
+    *command, model = command_line("some/model", YARN, engine)[:3]
+    assert (command, model) == (["vllm", "serve"], "some/model")
+    args = make_arg_parser(FlexibleArgumentParser()).parse_args(command_line("some/model", YARN, engine)[3:])
     for name, value in engine_arguments(YARN, engine).items():
         if name != "kv_transfer_config":  # parsed into an object of vLLM
             assert getattr(args, name) == value
