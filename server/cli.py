@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pathlib
 import shlex
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -158,24 +160,30 @@ def _checkpoint(settings: Settings, *, is_needed: bool) -> Checkpoint | None:
         return None
 
 
-class _refusals:
-    """Turn refusals into one line each on stderr, and exit status 2."""
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Turn refusals into one line each on stderr, and exit status 2; what fails later has status 1.
 
-    def __enter__(self) -> None:
+    Raises:
+        typer.Exit: with that status.
+    """
+    try:
+        yield
+    except (ConfigurationError, ArgumentRefused, IncompatibleVllm, Unsupported) as error:
+        raise _ended("refused", str(error), 2) from None
+    except serving.CannotListen as error:
+        raise _ended("refused", str(error), 1) from None
+    except (serving.EngineDidNotStart, serving.EngineDied) as error:
+        raise _ended("failed", str(error), 1) from None
+    except OSError as error:
+        if error.errno is None or not error.strerror:
+            raise
+        raise _ended("refused", error.strerror, 1) from None
+    except (KeyboardInterrupt, asyncio.CancelledError):
         pass
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, ConfigurationError | ArgumentRefused | IncompatibleVllm | Unsupported):
-            for line in str(error).splitlines():
-                _err.print(f"[bold red]refused[/] {escape(line)}", highlight=False)
-            raise typer.Exit(2)
-        if isinstance(error, serving.CannotListen):
-            _err.print(f"[bold red]refused[/] {escape(str(error))}", highlight=False)
-            raise typer.Exit(1)
-        if isinstance(error, OSError) and error.errno is not None and error.strerror:
-            _err.print(f"[bold red]refused[/] {escape(error.strerror)}", highlight=False)
-            raise typer.Exit(1)
-        if isinstance(error, serving.EngineDidNotStart | serving.EngineDied):
-            _err.print(f"[bold red]failed[/] {escape(str(error))}", highlight=False)
-            raise typer.Exit(1)
-        return isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
+
+def _ended(how: str, reasons: str, status: int) -> typer.Exit:
+    for line in reasons.splitlines():
+        _err.print(f"[bold red]{how}[/] {escape(line)}", highlight=False)
+    return typer.Exit(status)

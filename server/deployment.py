@@ -11,7 +11,7 @@ import torch
 from posenc_runtime.encodings.scaling import from_parameters
 from posenc_runtime.encodings.spec import Frequencies
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, reason_against
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, reason_against_backend
 from posenc_runtime.vllm_adapter.checkpoint import Checkpoint, UnreadableCheckpoint, read_checkpoint
 from posenc_runtime.vllm_adapter.support import Unsupported, refuse_method
 from server.load import ConfigurationError
@@ -151,7 +151,7 @@ def attention_of(settings: Settings, checkpoint: Checkpoint | None) -> Attention
     """
     needs = "stock" if checkpoint is None else checkpoint.attention
     backend = settings.attention.backend
-    if checkpoint is not None and (refusal := reason_against(backend, needs)):
+    if checkpoint is not None and (refusal := reason_against_backend(backend, needs)):
         raise ConfigurationError(f"attention.backend: {refusal}, got {backend!r}")
     return AttentionChoice(**settings.attention.model_dump(), needs=needs)
 

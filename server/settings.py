@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from posenc_runtime.encodings.scaling import available, method
-from posenc_runtime.kv.deployment import OnCrossing, PrefixReuse
-from posenc_runtime.vllm_adapter.attention.choice import Backend, FusedKeys, FusedRotary
+from posenc_runtime.kv.deployment import Deployment, OnCrossing, PrefixReuse
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Backend, FusedKeys, FusedRotary
 from server.parameters import parameters_model
 
 
@@ -35,10 +35,10 @@ class ScalingSettings(BaseModel):
     rope_type: str = "default"
     original_max_position_embeddings: int | None = Field(default=None, ge=1)
     scales: list[float] = [1.0]
-    headroom_tokens: int = Field(default=256, ge=1)
-    on_crossing: OnCrossing = "rerotate"
-    rerotate_budget_tokens: int = Field(default=2048, ge=1)
-    prefix_reuse: PrefixReuse = "exact"
+    headroom_tokens: int = Field(default=Deployment.headroom_tokens, ge=1)
+    on_crossing: OnCrossing = Deployment.on_crossing
+    rerotate_budget_tokens: int = Field(default=Deployment.rerotate_budget_tokens, ge=1)
+    prefix_reuse: PrefixReuse = Deployment.prefix_reuse
     rope_theta: float | None = Field(default=None, gt=1)
     allow_beyond_trained: bool = False
 
@@ -72,10 +72,10 @@ class AttentionSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
-    backend: Backend = "auto"
-    window_tolerance: float = Field(default=1e-3, ge=0, lt=1)
-    fused_rotary: FusedRotary = "auto"
-    fused_keys: FusedKeys = "pure"
+    backend: Backend = AttentionChoice.backend
+    window_tolerance: float = Field(default=AttentionChoice.window_tolerance, ge=0, lt=1)
+    fused_rotary: FusedRotary = AttentionChoice.fused_rotary
+    fused_keys: FusedKeys = AttentionChoice.fused_keys
 
     @field_validator("fused_rotary", mode="before")
     @classmethod

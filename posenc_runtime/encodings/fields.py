@@ -33,7 +33,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if kind is types.UnionType:
         return any(_fits(value, choice) for choice in arguments)
     if kind is Literal:
-        return isinstance(value, str)  # which one, the owner says
+        return value in arguments
     if kind in (tuple, Sequence):
         return isinstance(value, list | tuple) and all(_fits(item, arguments[0]) for item in value)
     if kind is float:
@@ -49,7 +49,9 @@ def _rule(hint: Any) -> str:
         return " or ".join(_rule(choice) for choice in arguments if choice is not types.NoneType)
     if kind in (tuple, Sequence):
         return f"a list, each {_rule(arguments[0])}"
-    return _RULES.get(kind, "a text")
+    if kind is Literal:
+        return f"one of {', '.join(arguments)}"
+    return _RULES[kind]
 
 
-_RULES = {float: "a finite number", int: "a whole number", bool: "true or false", Mapping: "a mapping"}
+_RULES = {str: "a text", float: "a finite number", int: "a whole number", bool: "true or false", Mapping: "a mapping"}

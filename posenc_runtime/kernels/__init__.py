@@ -1,1 +1,1 @@
-"""Triton kernels, and beside each the torch reference of the same signature. They know no method by name."""
+"""Triton kernels, in ``cpu`` those in C++, and the torch reference of each. They know no method by name."""

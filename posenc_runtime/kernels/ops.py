@@ -1,4 +1,7 @@
-"""Which implementation runs: the kernel on CUDA, torch elsewhere. Triton is imported only where it runs."""
+"""Which implementation runs: the Triton kernel on CUDA, torch elsewhere. Triton is imported only where it runs.
+
+Attention in torch is for tests: the CPU backend calls ``kernels.cpu``, whose caches are laid out in another way.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from posenc_runtime.encodings.distance import BiasForm
 from posenc_runtime.kernels import (
     attention_reference,
     reference,
-    rerotate_torch,
-    rotary_store_torch,
+    rerotate_cpu,
+    rotary_store_reference,
 )
 from posenc_runtime.kernels.cope import Cope
 from posenc_runtime.kernels.paged import PagedBatch
@@ -41,11 +44,11 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
 
         kernel(kv_caches, moves, change, layout)
     else:
-        rerotate_torch.rerotate(kv_caches, moves, change, layout)
+        rerotate_cpu.rerotate(kv_caches, moves, change, layout)
 
 
 def rotary_store(step: RotaryStep) -> None:
-    """See ``rotary_store_torch.rotary_store``, and ``RotaryStep.check`` for what is raised."""
+    """See ``rotary_store_reference.rotary_store``, and ``RotaryStep.check`` for what is raised."""
     step.check()
     if not len(step.positions):
         return
@@ -54,7 +57,7 @@ def rotary_store(step: RotaryStep) -> None:
 
         kernel(step)
     else:
-        rotary_store_torch.rotary_store(step)
+        rotary_store_reference.rotary_store(step)
 
 
 def bias_attention(

@@ -1,4 +1,4 @@
-"""The torch twin of every kernel, with the same signature. The reference is the specification."""
+"""What ``rope_rows`` and ``rerotate`` compute, element by element in torch: the specification of their kernels."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def _rotary_store_kernel(  # type: ignore[no-untyped-def]
 
 
 def rotary_store(step: RotaryStep) -> None:
-    """See ``rotary_store_torch.rotary_store``. All tensors on one CUDA device.
+    """See ``rotary_store_reference.rotary_store``. All tensors on one CUDA device.
 
     A program takes one token, and rotates tile after tile of its heads by the same cosines and sines; while it rotates
     one, the next is loaded. Where there are few tokens it shares them with others. Sums are float32.

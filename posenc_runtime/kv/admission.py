@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import get_args
+from typing import cast, get_args
 
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
 
@@ -65,9 +65,9 @@ def choose_on_crossing(deployment: Deployment, asked: object) -> OnCrossing:
     """
     if asked is None:
         return deployment.on_crossing if deployment.crosses else "pin"
-    choice = next((known for known in get_args(OnCrossing) if known == asked), None)
-    if choice is None:
+    if asked not in get_args(OnCrossing):
         raise ValueError(f"on_crossing must be one of {', '.join(get_args(OnCrossing))}, got {asked!r}")
+    choice = cast(OnCrossing, asked)
     if not deployment.crosses and choice != "pin":
         raise ValueError(f"on_crossing must be pin, got {choice}: no request of this deployment can cross")
     if deployment.on_crossing == "recompute" and choice == "rerotate":
@@ -75,5 +75,4 @@ def choose_on_crossing(deployment: Deployment, asked: object) -> OnCrossing:
             "on_crossing must be recompute or pin, got rerotate: whether the engine can turn cached keys is checked at "
             "start-up, and only where the deployment's own on_crossing is rerotate"
         )
-    known_choice: OnCrossing = choice
-    return known_choice
+    return choice

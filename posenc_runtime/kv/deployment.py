@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 import torch
 
@@ -73,12 +73,6 @@ class Deployment:
             raise ValueError(f"headroom_tokens must be at least 1, got {self.headroom_tokens}")
         if self.rerotate_budget_tokens < 1:
             raise ValueError(f"rerotate_budget_tokens must be at least 1, got {self.rerotate_budget_tokens}")
-        if self.on_crossing not in get_args(OnCrossing):
-            raise ValueError(f"on_crossing must be one of {', '.join(get_args(OnCrossing))}, got {self.on_crossing!r}")
-        if self.prefix_reuse not in get_args(PrefixReuse):
-            raise ValueError(
-                f"prefix_reuse must be one of {', '.join(get_args(PrefixReuse))}, got {self.prefix_reuse!r}"
-            )
         if self.rope_theta is not None and self.rope_theta <= 1:
             raise ValueError(f"rope_theta must be greater than 1, got {self.rope_theta}")
         if self.rope_theta is not None and len(self.scales) == 1:
@@ -158,6 +152,11 @@ class Deployment:
     def rerotates(self) -> bool:
         """Whether cached keys can be turned from one scale to another."""
         return "rerotate" in (self.on_crossing, self.prefix_reuse) and len(self.scales) > 1
+
+    @property
+    def reuses_prefixes(self) -> bool:
+        """Whether a new request may get copies of what is cached at other scales."""
+        return self.prefix_reuse == "rerotate" and len(self.scales) > 1
 
     @property
     def changes_scales(self) -> bool:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+
 CONNECTOR = "PosencConnector"
 SCHEDULER = "posenc_runtime.vllm_adapter.scheduler.PosencScheduler"
 ON_CROSSING = "posenc_on_crossing"  # key of a request's vllm_xargs with which it asks for another on_crossing
-_registered = False
 
 
+@functools.cache
 def register() -> None:
     """Let ``kv_transfer_config`` name our connector without saying where its module is."""
-    global _registered
-    if _registered:
-        return
-    _registered = True
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
     KVConnectorFactory.register_connector(CONNECTOR, "posenc_runtime.vllm_adapter.connector", CONNECTOR)

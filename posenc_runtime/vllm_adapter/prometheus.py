@@ -11,8 +11,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 
 from posenc_runtime.kv.counts import TOTAL
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.kv.layer_groups import LayerGroup
 from posenc_runtime.vllm_adapter.active import deployment_of
+from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -205,7 +205,7 @@ def _expected(name: str, deployment: Deployment, scales: list[str]) -> list[str]
             steps = itertools.pairwise(scales) if deployment.crosses else ()
             return [f"{low} {high} {deployment.on_crossing}" for low, high in steps]
         case ("from", "to"):
-            changes = itertools.permutations(scales, 2) if deployment.prefix_reuse == "rerotate" else ()
+            changes = itertools.permutations(scales, 2) if deployment.reuses_prefixes else ()
             return [f"{source} {target}" for source, target in changes]
         case _:
             return scales

@@ -7,6 +7,7 @@ to stock vLLM. Where attention rotates, queries and keys pass as they are, and t
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -27,16 +28,11 @@ from posenc_runtime.vllm_adapter.worker_state import STATE, Rotary
 
 _SUPPORTED = ("RotaryEmbedding", "Llama3RotaryEmbedding")
 _FORWARDS = ("forward_native", "forward_cuda", "forward_cpu", "forward_oot", "forward_hip", "forward_xpu")
-_registered = False
 
 
+@functools.cache
 def register() -> None:
     """Swap our class in for every rotary class of vLLM: a scaling one where supported, a refusing one elsewhere."""
-    global _registered
-    if _registered:
-        return
-    _registered = True
-
     from vllm.utils.torch_utils import direct_register_custom_op
 
     from posenc_runtime.vllm_adapter import long_rotary

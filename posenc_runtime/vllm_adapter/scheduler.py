@@ -47,7 +47,7 @@ class PosencScheduler(AsyncScheduler):
         self._reblocked: set[str] = set()  # requests whose block table the workers must replace, not append to
         self._read_by_now: list[int] = []  # sources of copies that the step being planned makes
         self._held_back: set[str] = set()  # requests whose blocks are wanted, and come free when they are in no step
-        self._reuse = PrefixReuse(self.kv_cache_manager, self._half) if self._half.reuses_prefixes else None
+        self._reuse = PrefixReuse(self.kv_cache_manager, self._half) if self._half.deployment.reuses_prefixes else None
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         self._cross()

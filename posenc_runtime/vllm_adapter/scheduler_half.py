@@ -39,7 +39,7 @@ class SchedulerHalf:
     """
 
     def __init__(self, deployment: Deployment, block_sizes: Sequence[int]) -> None:
-        self._deployment = deployment
+        self.deployment = deployment
         self._coordinator = ScaleCoordinator(deployment)
         self._block_sizes = block_sizes
         self._client_salts: dict[str, str | None] = {}
@@ -47,14 +47,10 @@ class SchedulerHalf:
         self._wait_seconds: list[float] = []
         self.reusable: dict[str, int] = {}  # tokens of cached prefixes at other scales that requests may have copied
 
-    @property
-    def reuses_prefixes(self) -> bool:
-        return self._deployment.prefix_reuse == "rerotate" and len(self._deployment.scales) > 1
-
     def on_new_request(self, request: Request) -> None:
         """Choose the scale and put its regime into the salt, before anybody looks the prefix up."""
         # The prompt of a streaming-input session goes on growing after this: it may reach any length.
-        max_tokens = self._deployment.max_model_len if request.resumable else request.max_tokens
+        max_tokens = self.deployment.max_model_len if request.resumable else request.max_tokens
         self._client_salts[request.request_id] = request.cache_salt
         regime_name = self._coordinator.admit(
             request.request_id,
@@ -98,8 +94,8 @@ class SchedulerHalf:
         """By scale, under which hashes the prefix cache would know a request's blocks."""
         own_salt, own_hashes = request.cache_salt, request.block_hashes
         found = {}
-        for index in range(len(self._deployment.scales)):
-            salt = salted(self._client_salts[request.request_id], regime(self._deployment, index))
+        for index in range(len(self.deployment.scales)):
+            salt = salted(self._client_salts[request.request_id], regime(self.deployment, index))
             if salt != own_salt:
                 request.cache_salt, request.block_hashes = salt, []
                 request.update_block_hashes()
@@ -195,7 +191,7 @@ class SchedulerHalf:
         extra = getattr(request.sampling_params, "extra_args", None) or {}
         asked = extra.get(ON_CROSSING)
         try:
-            choose_on_crossing(self._deployment, asked)
+            choose_on_crossing(self.deployment, asked)
         except ValueError as error:
             logger.warning("request %s: %s; it gets the deployment's own", request.request_id, error)
             return None

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.kv.layer_groups import LayerGroup, layer_groups
 from posenc_runtime.vllm_adapter import compat
+from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup, layer_groups
 from posenc_runtime.vllm_adapter.engine_args import refusals_of_vllm, with_section
 from posenc_runtime.vllm_adapter.flags import ArgumentRefused
 from posenc_runtime.vllm_adapter.requests import check_requests, default_max_tokens, refuse_scoring

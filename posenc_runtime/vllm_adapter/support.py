@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from posenc_runtime.encodings.scaling import available, method, own_rope_types
 from posenc_runtime.vllm_adapter.active import deployment_of
 from posenc_runtime.vllm_adapter.attention.choice import choice_of
-from posenc_runtime.vllm_adapter.attention.fused_rotary import reason_against
+from posenc_runtime.vllm_adapter.attention.fused_rotary import reason_against_rotating
 from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
 from posenc_runtime.vllm_adapter.model_source import (
     condition_of_rotating,
@@ -42,7 +42,7 @@ def refuse_unsupported(vllm_config: VllmConfig) -> None:
         if deployment is not None and deployment.rotates:
             refuse_method(deployment.rope_type, model.hf_text_config.rope_parameters["rope_type"])
     choice = choice_of(vllm_config)
-    if choice is not None and choice.fused_rotary == "on" and (reason := reason_against(vllm_config)):
+    if choice is not None and choice.fused_rotary == "on" and (reason := reason_against_rotating(vllm_config)):
         raise Unsupported(f"attention.fused_rotary must be auto or off, got on, because {reason}")
 
 
@@ -113,7 +113,7 @@ def _refuse_moving_requests(vllm_config: VllmConfig) -> None:
             f"enable_return_routed_experts must be false where {needs.where}: what vLLM keeps of a request's experts "
             "is lost when the request crosses (or set on_crossing to pin and prefix_reuse to exact)"
         )
-    if deployment.prefix_reuse == "rerotate" and not vllm_config.cache_config.enable_prefix_caching:
+    if deployment.reuses_prefixes and not vllm_config.cache_config.enable_prefix_caching:
         raise Unsupported(
             "prefix_reuse must be exact where enable_prefix_caching is false, got rerotate: there is no prefix to reuse"
         )

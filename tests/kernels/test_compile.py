@@ -27,6 +27,7 @@ AT_ONCE = {
     **dict.fromkeys(["alibi-32-to-8-by-128-windowed decode", "alibi-by-128 decode", "flat-by-128 decode"], 3),
     **dict.fromkeys(["power-by-80 decode", "log decode"], 3),
     **dict.fromkeys(["alibi-32-to-8-by-128-windowed plan", "power-by-80 plan"], 3),
+    "alibi-of-many-windowed plan": 12,
     "key-norms norms": 16,
     "float32-quarter-in-blocks-of-128": 2,
     "flat-by-128 merge": 8,

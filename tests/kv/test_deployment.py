@@ -49,7 +49,10 @@ def test_only_what_has_no_default_must_be_given() -> None:
         ),
         ({"original_max_position_embeddings": 0}, "original_max_position_embeddings must be at least 1, got 0"),
         ({"rope_type": "default", "parameters": {}}, r"scales must be \[1\] when rope_type is default"),
-        ({"allow_beyond_trained": True}, "allow_beyond_trained is only for rope_type default, got rope_type yarn"),
+        (
+            {"allow_beyond_trained": True},
+            "allow_beyond_trained is only for rope_type default, got rope_type yarn",
+        ),
         ({"max_model_len": 2049}, "scales must cover max_model_len 2049"),
         ({"max_model_len": 2048.5}, "max_model_len must be a whole number, got 2048.5"),
         ({"max_model_len": True}, "max_model_len must be a whole number, got True"),

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-_registered = False
+import functools
 
 
+@functools.cache
 def register() -> None:
     """Let vLLM make its CPU attention by us, and on CUDA what asks for ``CUSTOM``; what needs nothing stays vLLM's.
 
     Two of its CUDA backends are ours, too, so that they can rotate.
     """
-    global _registered
-    if _registered:
-        return
-    _registered = True
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
     register_backend(AttentionBackendEnum.CPU_ATTN, f"{__name__}.cpu.PosencCPUBackend")

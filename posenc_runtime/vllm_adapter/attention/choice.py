@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from posenc_runtime.encodings.fields import check_fields
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -14,12 +16,12 @@ Backend = Literal["auto", "bias", "cope", "stock"]
 Kind = Literal["stock", "bias", "cope", "plain"]
 FusedRotary = Literal["auto", "on", "off"]
 FusedKeys = Literal["pure", "stock"]
-_ALLOWED = {"backend": Backend, "fused_rotary": FusedRotary, "fused_keys": FusedKeys, "needs": Kind}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionChoice:
-    """
+    """Which attention an engine's layers get, as every process of it sees it.
+
     Attributes:
         backend: ``auto`` takes ours where a layer has a distance bias or contextual positions, and vLLM's elsewhere;
             ``bias`` and ``cope`` take ours or refuse the model; ``stock`` takes vLLM's or refuses it.
@@ -42,9 +44,7 @@ class AttentionChoice:
     needs: Kind = "stock"
 
     def __post_init__(self) -> None:
-        for field, allowed in _ALLOWED.items():
-            if getattr(self, field) not in get_args(allowed):
-                raise ValueError(f"{field} must be one of {', '.join(get_args(allowed))}, got {getattr(self, field)!r}")
+        check_fields(type(self), vars(self))
         if not 0 <= self.window_tolerance < 1:
             raise ValueError(f"window_tolerance must be at least 0 and below 1, got {self.window_tolerance}")
 
@@ -95,7 +95,7 @@ def can_attend(backend: Backend, needs: Kind, *, stock_can: bool) -> bool:
     return able[backend]
 
 
-def reason_against(backend: Backend, needs: Kind) -> str | None:
+def reason_against_backend(backend: Backend, needs: Kind) -> str | None:
     """Why a model that needs one kind of attention cannot have a backend; None where it can, or may.
 
     What a layer with a distance bias asks of vLLM's own attention is known when it is made, not before.

@@ -30,11 +30,11 @@ def is_fused(vllm_config: VllmConfig | None) -> bool:
     if vllm_config is None or choice is None or deployment is None or not deployment.rotates:
         return False
     if choice.fused_rotary == "auto":
-        return _capability() in MEASURED_FASTER and reason_against(vllm_config) is None
+        return _capability() in MEASURED_FASTER and reason_against_rotating(vllm_config) is None
     return choice.fused_rotary == "on"
 
 
-def reason_against(vllm_config: VllmConfig) -> str | None:
+def reason_against_rotating(vllm_config: VllmConfig) -> str | None:
     """Why attention cannot rotate in this engine, to be read after "because"; None where it can."""
     deployment, choice = deployment_of(vllm_config), choice_of(vllm_config)
     if _capability() is None:

@@ -12,13 +12,13 @@ from posenc_runtime.zoo.model.positions import encoding
 from posenc_runtime.zoo.model.positions.cope import CopeEncoding
 
 
-def needed_by(encoding: type[PositionEncoding]) -> Kind:
+def needed_by(kind: type[PositionEncoding]) -> Kind:
     """The backend of one of our encodings."""
-    if issubclass(encoding, DistanceBiasEncoding):
+    if issubclass(kind, DistanceBiasEncoding):
         return "bias"
-    if issubclass(encoding, CopeEncoding):
+    if issubclass(kind, CopeEncoding):
         return "cope"
-    return "plain" if encoding.attends() else "stock"
+    return "plain" if kind.attends() else "stock"
 
 
 def needed_for(hf_text_config: Any) -> Kind:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 _ARCHITECTURES = {
@@ -11,18 +12,14 @@ _ARCHITECTURES = {
     "BaichuanForCausalLM": "baichuan:BaichuanForCausalLM",  # 13B, Baichuan 2
     "BaiChuanForCausalLM": "baichuan:BaichuanForCausalLM",  # 7B
 }
-_registered = False
 
 
+@functools.cache
 def register() -> None:
     """Let vLLM find our architectures, and transformers their configurations.
 
     vLLM refuses MPT and Baichuan by name, as models that it once had, only after it has looked for a registered one.
     """
-    global _registered
-    if _registered:
-        return
-    _registered = True
     from transformers import AutoConfig
     from vllm.model_executor.models import ModelRegistry
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from posenc_runtime.encodings.scaling.yarn import Yarn
-from posenc_runtime.kernels import ops, rotary_store_torch
+from posenc_runtime.kernels import ops, rotary_store_reference
 from posenc_runtime.kernels.rotary_scales import RotaryScales
 from posenc_runtime.kernels.rotary_step import RotaryStep
 from tests.benchmarks.gpu.checks import rotated_alike, rotated_nearly, same_bits
@@ -86,7 +86,8 @@ class Step:
         """Queries, and the whole cache, of the first layer."""
         projection, cache = self.copies()
         query, key, value = self.heads(projection)
-        rotary_store_torch.rotary_store(RotaryStep(query, key, value, cache, self.positions, self.slots, self.scales))
+        step = RotaryStep(query, key, value, cache, self.positions, self.slots, self.scales)
+        rotary_store_reference.rotary_store(step)
         return query, cache
 
     def copies(self) -> tuple[Tensor, Tensor]:

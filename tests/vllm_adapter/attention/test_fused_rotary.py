@@ -12,7 +12,7 @@ from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.active import KEY as DEPLOYMENT
 from posenc_runtime.vllm_adapter.attention import fused_rotary
 from posenc_runtime.vllm_adapter.attention.choice import KEY, AttentionChoice
-from posenc_runtime.vllm_adapter.attention.fused_rotary import is_fused, reason_against
+from posenc_runtime.vllm_adapter.attention.fused_rotary import is_fused, reason_against_rotating
 
 YARN = Deployment(rope_type="yarn", scales=(1.0, 2.0), original_max_position_embeddings=64, max_model_len=128)
 UNROTATED = Deployment(
@@ -85,7 +85,7 @@ ON = AttentionChoice(fused_rotary="on")
     ],
 )
 def test_what_cannot_rotate_in_attention_is_named(engine: Any, reason: str | None) -> None:
-    found = reason_against(engine)
+    found = reason_against_rotating(engine)
     if reason is None:
         assert found is None
     else:
@@ -95,7 +95,7 @@ def test_what_cannot_rotate_in_attention_is_named(engine: Any, reason: str | Non
 
 def test_other_devices_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused_rotary, "_capability", lambda: None)
-    assert "for NVIDIA GPUs" in str(reason_against(engine(ON)))
+    assert "for NVIDIA GPUs" in str(reason_against_rotating(engine(ON)))
 
 
 @pytest.mark.usefixtures("on_hopper")

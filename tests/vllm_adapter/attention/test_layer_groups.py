@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from posenc_runtime.kv.layer_groups import LayerGroup, layer_groups
+from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup, layer_groups
 
 
 def test_layers_that_attend_alike_are_one_group_named_by_their_numbers() -> None:
