@@ -45,7 +45,7 @@ class Rotary:
         """What the keys of a scale are rotated with: float32 as the tables take them, held in float64.
 
         A pair that a scale leaves alone turns as it does in vLLM's own table, whose frequencies are wrong by a unit in
-        their last place or two: at position 131,072 by up to 0.008 rad, which re-rotation would leave in its key.
+        their last place or two. Re-rotation would leave that part of the angle in every key, the more the farther.
         """
         found = self.deployment.frequencies(self.own, scale_index)
         inv_freq = found.inv_freq.float().double()
