@@ -27,6 +27,12 @@ LOGPROB_RMS_FLOAT8 = 1.0
 # A wrong rotation must be unmistakable: logprobs of the tiny checkpoints then differ by 4 to 15.
 LOGPROB_WRONG_SCALE = 1.0
 
+# A number up to 1 that was computed exactly, and rounded to float32.
+ROUNDED_TO_FLOAT32 = 2.0**-24
+
+# What a few float32 operations on the way to one number lose of it, where nothing cancels: a slope, a norm, an angle.
+SOME_FLOAT32_OPERATIONS = 16 * 2.0**-24
+
 # float32 has 24 bits of mantissa, transformers computes its frequencies in it with a few roundings.
 INV_FREQ_RELATIVE = 1e-6
 

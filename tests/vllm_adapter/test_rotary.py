@@ -15,7 +15,7 @@ from posenc_runtime.kv.deployment import UNROTATED, Deployment
 from posenc_runtime.vllm_adapter import rotary
 from posenc_runtime.vllm_adapter.attention.choice import KEY, AttentionChoice
 from posenc_runtime.vllm_adapter.worker_state import STATE, Rotary
-from tests.tolerance import COS_SIN_OF_TURNS, INV_FREQ_RELATIVE, TABLE_ANGLE_RELATIVE
+from tests.tolerance import COS_SIN_OF_TURNS, INV_FREQ_RELATIVE, SOME_FLOAT32_OPERATIONS, TABLE_ANGLE_RELATIVE
 
 LINEAR = Deployment(rope_type="linear", scales=(1.0, 2.0, 4.0), original_max_position_embeddings=10, max_model_len=35)
 SPEC = RotarySpec(rotary_dim=4, rope_theta=100.0, original_max_position_embeddings=10)
@@ -33,7 +33,9 @@ def test_each_further_part_is_the_table_of_its_scale() -> None:
     for scale, offset, position in [(2, 10, 0), (2, 10, 19), (4, 30, 34)]:
         angles = [position / scale, position / scale * 0.1]
         expected = [math.cos(a) for a in angles] + [math.sin(a) for a in angles]
-        torch.testing.assert_close(table[offset + position], torch.tensor(expected), rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            table[offset + position], torch.tensor(expected), rtol=0, atol=SOME_FLOAT32_OPERATIONS
+        )
 
 
 def test_the_table_has_the_data_type_of_the_model() -> None:

@@ -18,6 +18,7 @@ from posenc_runtime.encodings.bias import available, family, from_parameters
 from posenc_runtime.encodings.distance import FURTHEST, DistanceBias, Flat, Table
 from posenc_runtime.zoo.model.distance_bias import DistanceBiasEncoding
 from posenc_runtime.zoo.model.positions import encoding
+from tests.tolerance import SOME_FLOAT32_OPERATIONS
 from tests.zoo.model import tiny
 
 HEADS = [1, 2, 8, 12, 40, 71]
@@ -62,7 +63,7 @@ def test_every_family_is_tested_with_numbers_of_its_own_or_a_decoders() -> None:
 def test_alibi_slopes_are_blooms(num_heads: int) -> None:
     theirs = build_alibi_tensor(torch.ones(1, 2), num_heads, torch.float32)[:, 0, 1]
     torch.testing.assert_close(
-        from_parameters("alibi", {"num_heads": num_heads}).form().slope, theirs, rtol=1e-6, atol=0
+        from_parameters("alibi", {"num_heads": num_heads}).form().slope, theirs, rtol=SOME_FLOAT32_OPERATIONS, atol=0
     )
 
 
@@ -71,7 +72,7 @@ def test_alibi_slopes_are_blooms(num_heads: int) -> None:
 def test_alibi_slopes_are_mpts(num_heads: int, alibi_bias_max: int) -> None:
     theirs = -build_mpt_alibi_tensor(num_heads, 2, alibi_bias_max=alibi_bias_max)[:, 0, 0]
     ours = from_parameters("alibi", {"num_heads": num_heads, "alibi_bias_max": alibi_bias_max})
-    torch.testing.assert_close(ours.form().slope, theirs, rtol=1e-6, atol=0)
+    torch.testing.assert_close(ours.form().slope, theirs, rtol=SOME_FLOAT32_OPERATIONS, atol=0)
 
 
 def test_alibi_over_the_square_root_is_the_slope_times_it() -> None:
@@ -148,9 +149,9 @@ def test_past_its_reach_a_bias_has_dropped_as_far_as_was_asked(bias: Callable[[]
     reach = form.reach(drop)
     past = torch.stack([form.bias(row.floor() + 1)[head] for head, row in enumerate(reach)])
     reached = reach < FURTHEST
-    assert (past <= -drop * (1 - 1e-6))[reached].all()
+    assert (past <= -drop * (1 - SOME_FLOAT32_OPERATIONS))[reached].all()
     within = torch.stack([form.bias(row.floor())[head] for head, row in enumerate(reach)])
-    assert (within >= -drop * (1 + 1e-6))[reached].all()
+    assert (within >= -drop * (1 + SOME_FLOAT32_OPERATIONS))[reached].all()
     if isinstance(form, Table | Flat):
         assert not reached.any()
 

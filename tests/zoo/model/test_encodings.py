@@ -15,6 +15,7 @@ from posenc_runtime.zoo.model.decoder import PosencForCausalLM
 from posenc_runtime.zoo.model.places import places
 from posenc_runtime.zoo.model.positions import encoding
 from tests import tolerance
+from tests.tolerance import ENCODINGS_DIFFER, ORACLE_FLOAT64, SOME_FLOAT32_OPERATIONS
 from tests.zoo.model.tiny import SIZES, YARN, model, some_ids
 
 
@@ -59,7 +60,7 @@ def test_alibi_is_blooms_slope_times_the_keys_position(alibi_bias_max: float, sl
         for row in range(4):
             raised = [math.exp(slope * key) for key in range(row + 1)]
             expected = [value / sum(raised) for value in raised] + [0.0] * (3 - row)
-            assert found[head, row].tolist() == pytest.approx(expected, abs=1e-6)
+            assert found[head, row].tolist() == pytest.approx(expected, abs=SOME_FLOAT32_OPERATIONS)
 
 
 @torch.no_grad()
@@ -81,7 +82,7 @@ def test_biases_are_the_formulas_of_the_stored_weights(name: str, weights: dict[
         getattr(position, weight).fill_(stored)
     last = weights_without_content(position, 5)[0, -1]
     raised = [math.exp(bias(4 - key)) for key in range(5)]
-    assert last.tolist() == pytest.approx([value / sum(raised) for value in raised], abs=1e-6)
+    assert last.tolist() == pytest.approx([value / sum(raised) for value in raised], abs=SOME_FLOAT32_OPERATIONS)
 
 
 @torch.no_grad()
@@ -126,7 +127,7 @@ def test_the_two_conventions_of_cope_differ_by_the_root_of_the_head() -> None:
     one.pos_emb.normal_(generator=draws)
     divided.pos_emb.copy_(one.pos_emb)
     attended = one.attention(query, key, value, scale=0.5)
-    assert not torch.allclose(attended, divided.attention(query, key, value, scale=0.5), atol=1e-3)
+    assert not torch.allclose(attended, divided.attention(query, key, value, scale=0.5), atol=ENCODINGS_DIFFER)
     divided.pos_emb.mul_(2.0)
     torch.testing.assert_close(divided.attention(query, key, value, scale=0.5), attended)
 
@@ -144,7 +145,7 @@ def test_xpos_decays_with_the_distance_and_knows_no_place() -> None:
             columns = slice(2 * pair, 2 * pair + 2)
             for place in (7, 8, 39):
                 score = query[0, 0, place, columns] @ key[0, 0, place - back, columns]
-                assert score.item() == pytest.approx(expected, rel=1e-9)
+                assert score.item() == pytest.approx(expected, rel=ORACLE_FLOAT64)
 
 
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float16, 2266), (torch.float32, 18130), (torch.bfloat16, 18129)])
@@ -173,7 +174,7 @@ def test_sinusoids_are_added_to_embeddings_times_the_root_of_their_size() -> Non
         for column in range(8):
             angle = place / 10000 ** (column // 2 * 2 / 8)
             expected = 0.5 * math.sqrt(8) + (math.cos(angle) if column % 2 else math.sin(angle))
-            assert found[0, place, column].item() == pytest.approx(expected, abs=1e-6)
+            assert found[0, place, column].item() == pytest.approx(expected, abs=SOME_FLOAT32_OPERATIONS)
 
 
 @torch.no_grad()
