@@ -303,7 +303,7 @@ def test_the_cache_holds_the_largest_case_and_the_longest_request() -> None:
 
 
 @pytest.fixture
-def settings(monkeypatch: pytest.MonkeyPatch) -> Settings:
+def settings() -> Settings:
     return load(CONFIG, environment={})
 
 

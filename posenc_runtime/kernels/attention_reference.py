@@ -34,13 +34,13 @@ def bias_attention(
         out: ``[num_tokens, num_heads, head_dim]``, written; padding is left as it is.
         window: skip what it proves not to matter. This reference reads everything.
     """
-    head_of = query.shape[1] // key_cache.shape[1]
+    group = query.shape[1] // key_cache.shape[1]
     for request in range(len(batch)):
         rows, keys, values, distance = _request(query, key_cache, value_cache, batch, request)
         bias = form.bias(distance.clamp(min=0).float())
         for head in range(query.shape[1]):
-            scores = query[rows, head].float() @ keys[:, head // head_of].float().T * scale
-            out[rows, head] = _attend(scores + bias[head], distance, values[:, head // head_of]).to(out.dtype)
+            scores = query[rows, head].float() @ keys[:, head // group].float().T * scale
+            out[rows, head] = _attend(scores + bias[head], distance, values[:, head // group]).to(out.dtype)
 
 
 def cope_attention(
@@ -64,12 +64,12 @@ def cope_attention(
         counts: int64 ``[2]``, added to: keys that a tile of queries and a KV head walked before all of their rows stood
             at the last position, and after. This reference does not walk, and counts nothing.
     """
-    head_of = query.shape[1] // key_cache.shape[1]
+    group = query.shape[1] // key_cache.shape[1]
     for request in range(len(batch)):
         rows, keys, values, distance = _request(query, key_cache, value_cache, batch, request)
         for head in range(query.shape[1]):
             q = query[rows, head].float()
-            scores = q @ keys[:, head // head_of].float().T * scale
+            scores = q @ keys[:, head // group].float().T * scale
             gates = torch.sigmoid(scores).masked_fill(distance < 0, 0)
             positions = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=cope.pos_emb.shape[1] - 1)
             z = cope.qe_scale * q @ cope.pos_emb.float()
@@ -77,7 +77,7 @@ def cope_attention(
             above = positions.ceil().long()
             weight = positions - below
             logits = scores + z.gather(-1, below) * (1 - weight) + z.gather(-1, above) * weight
-            out[rows, head] = _attend(logits, distance, values[:, head // head_of]).to(out.dtype)
+            out[rows, head] = _attend(logits, distance, values[:, head // group]).to(out.dtype)
 
 
 def _request(

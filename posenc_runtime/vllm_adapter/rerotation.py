@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Alike:
+class _Caches:
     """Caches of one KV cache group in which keys lie alike.
 
     Attributes:
@@ -59,12 +59,12 @@ class Rerotation:
         self._rotary = rotaries[0]
         self._layers = vllm_config.compilation_config.static_forward_context
         self._caches = [
-            alike
+            caches
             for number, group in enumerate(kv_cache_config.kv_cache_groups)
-            for alike in self._alike(kv_caches, number, group)
+            for caches in self._by_layout(kv_caches, number, group)
         ]
-        for alike in self._caches:
-            alike.layout.check(alike.kv_caches)
+        for caches in self._caches:
+            caches.layout.check(caches.kv_caches)
         self._device = next(iter(kv_caches.values())).device
         self._changes: dict[tuple[int, int], ScaleChange] = {}
 
@@ -72,7 +72,7 @@ class Rerotation:
         """Turn vLLM's null block, which nobody reads, as any rotation would: no request waits for a compiler then."""
         moves = tuple(
             BlockMove(group=number, source=0, target=0, first_position=0, num_tokens=1)
-            for number in {alike.group for alike in self._caches}
+            for number in {caches.group for caches in self._caches}
         )
         for from_index, to_index in itertools.permutations(range(len(self._rotary.deployment.scales)), 2):
             self.apply(Rotation(from_index=from_index, to_index=to_index, moves=moves))
@@ -80,20 +80,20 @@ class Rerotation:
     def apply(self, rotation: Rotation) -> None:
         """Carry out a rotation, on the runner's current stream."""
         change = self._change(rotation.from_index, rotation.to_index)
-        for alike in self._caches:
-            size, split = alike.layout.block_size, alike.split
+        for caches in self._caches:
+            size, split = caches.layout.block_size, caches.split
             moves = [
                 [move.source * split + part, move.target * split + part, move.first_position + part * size]
                 for move in rotation.moves
-                if move.group == alike.group
+                if move.group == caches.group
                 for part in range(split)
             ]
             if not moves:
                 continue
-            device = alike.kv_caches[0].device
+            device = caches.kv_caches[0].device
             table = torch.tensor(moves, dtype=torch.int64, pin_memory=device.type == "cuda")
             sources, targets, first_positions = table.to(device, non_blocking=True).T.contiguous().unbind()
-            ops.rerotate(alike.kv_caches, BlockMoves(sources, targets, first_positions), change, alike.layout)
+            ops.rerotate(caches.kv_caches, BlockMoves(sources, targets, first_positions), change, caches.layout)
 
     def _change(self, from_index: int, to_index: int) -> ScaleChange:
         key = (from_index, to_index)
@@ -107,19 +107,19 @@ class Rerotation:
             self._changes[key] = dataclasses.replace(change, phases=change.phases.to(self._device))
         return self._changes[key]
 
-    def _alike(self, kv_caches: Mapping[str, Tensor], number: int, group: KVCacheGroupSpec) -> Iterator[_Alike]:
+    def _by_layout(self, kv_caches: Mapping[str, Tensor], number: int, group: KVCacheGroupSpec) -> Iterator[_Caches]:
         """A group's caches by how keys lie in them. Layers that share a cache are in there once: it is turned once."""
         specs = layer_specs(group)
         distinct: dict[int, str] = {}
         for layer in group.layer_names:
             if layer in kv_caches:
                 distinct.setdefault(kv_caches[layer].data_ptr(), layer)
-        alike: dict[KVCacheSpec, list[str]] = {}
+        layers_of: dict[KVCacheSpec, list[str]] = {}
         for layer in distinct.values():
-            alike.setdefault(specs[layer], []).append(layer)
-        for spec, layers in alike.items():
+            layers_of.setdefault(specs[layer], []).append(layer)
+        for spec, layers in layers_of.items():
             layout = self._layout(layers[0], spec, kv_caches[layers[0]])
-            yield _Alike(number, [kv_caches[layer] for layer in layers], layout, spec.block_size // layout.block_size)
+            yield _Caches(number, [kv_caches[layer] for layer in layers], layout, spec.block_size // layout.block_size)
 
     def _layout(self, layer: str, spec: KVCacheSpec, cache: Tensor) -> KeyLayout:
         if cache.dim() != 4 or cache.shape[1] != spec.num_kv_heads or spec.block_size % cache.shape[2]:

@@ -178,7 +178,7 @@ def test_a_model_whose_layers_rotate_by_different_bases_is_refused(monkeypatch: 
         worker()
 
 
-def test_another_engine_of_the_process_may_have_another_base(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_engine_of_the_process_may_have_another_base() -> None:
     worker()
     other = dataclasses.replace(ROTARY, own=dataclasses.replace(SPEC, rope_theta=50.0), engine="another")
     STATE.note(other)

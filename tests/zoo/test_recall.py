@@ -40,7 +40,7 @@ def test_a_batch_depends_on_seed_and_step_alone(maker: SequenceMaker) -> None:
     assert not np.array_equal(first, other)
 
 
-def test_a_copy_repeats_what_stood_before(maker: SequenceMaker, tok: PreTrainedTokenizerFast) -> None:
+def test_a_copy_repeats_what_stood_before(maker: SequenceMaker) -> None:
     draft = maker.copy(random.Random(1), 128, Mix())
     recalled = [i for i, flag in zip(draft.ids, draft.recalled, strict=True) if flag]
     first = draft.recalled.index(1)
@@ -57,7 +57,7 @@ def test_every_answer_to_a_needle_is_stated_before(maker: SequenceMaker, tok: Pr
         assert all(value in told for value in runs.split("|") if value)
 
 
-def test_a_training_prompt_is_tokenized_like_its_text(maker: SequenceMaker, tok: PreTrainedTokenizerFast) -> None:
+def test_a_training_prompt_is_tokenized_like_its_text(tok: PreTrainedTokenizerFast) -> None:
     needle = passkey.NEEDLE.format(key="48213")
     told, between, after = (tok.encode(part) for part in passkey.NEEDLE.split("{key}"))
     digits = tok.encode("48213")

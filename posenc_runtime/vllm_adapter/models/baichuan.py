@@ -1,4 +1,4 @@
-"""Baichuan and Baichuan 2, 7B and 13B, in vLLM, which had them until 0.23: Llama's blocks with one fused projection.
+"""Baichuan and Baichuan 2, 7B and 13B, in vLLM, which no longer has them: Llama's blocks with one fused projection.
 
 Written from the published description (Yang et al. 2023, arXiv:2309.10305, section 2, "Positional Embeddings",
 "Activations and Normalizations" and "Optimizations") and the names in the checkpoints. The 13B have ALiBi with 40

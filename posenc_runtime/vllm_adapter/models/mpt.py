@@ -1,4 +1,4 @@
-"""MPT (MosaicML 2023) in vLLM, which had it until 0.28: llm-foundry's decoder with ALiBi.
+"""MPT (MosaicML 2023) in vLLM, which no longer has it: llm-foundry's decoder with ALiBi.
 
 Written from llm-foundry (llmfoundry/models/mpt/modeling_mpt.py). transformers' ``MptForCausalLM`` computes the same for
 MPT-7B, but reads neither ``alibi_bias_max``, ``expansion_ratio``, ``logit_scale`` nor ``no_bias``; here they hold.
