@@ -239,6 +239,23 @@ def test_the_prefix_cache_is_forgotten_even_while_a_prefix_is_being_copied(
     assert "prefixes_reused" in core.responses["r1"]
 
 
+@pytest.mark.parametrize("on_crossing", ["rerotate", "recompute"])
+@pytest.mark.parametrize(("depth", "ahead"), PIPELINES.values(), ids=PIPELINES)
+def test_a_crossing_is_waited_for_once_and_its_tokens_count_on_the_side_where_they_were_computed(
+    depth: int, ahead: bool, on_crossing: str, vllm_config: Any
+) -> None:
+    lengths = {"original_max_position_embeddings": 12, "max_model_len": 36, "on_crossing": on_crossing}
+    deployment = dataclasses.replace(CROWD, scales=(1.0, 3.0), **lengths)
+    core = EngineCore(vllm_config, deployment, block_size=4, num_blocks=60, model_runner=2, depth=depth, ahead=ahead)
+    half = core.scheduler._half
+    take_report, half.take_report = half.take_report, dict  # all of it at the end
+    core.serve([Asked(0, TEXT[:7], 20), Asked(1, TEXT[:3], 2)])
+    report = take_report()
+    assert report["crossings"] == {f"1 3 {on_crossing}": 1} and len(report["crossing_wait_seconds"]) == 1
+    # The long one says a token after each of 7 to 12 tokens at scale 1, and after each of 13 to 26 at scale 3.
+    assert report["generation_tokens"] == {"1": 6 + 2, "3": 14}
+
+
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
 @pytest.mark.parametrize("on_crossing", ["rerotate", "recompute"])
 @pytest.mark.parametrize(("depth", "ahead"), [PIPELINES["in-step"], PIPELINES["ahead"]], ids=["in-step", "ahead"])
