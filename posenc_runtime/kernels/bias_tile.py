@@ -36,7 +36,8 @@ def attend_with_bias(  # type: ignore[no-untyped-def]
     BD: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """
+    """Take one tile of keys and values into the running softmax of rows whose scores get a distance bias.
+
     Args:
         b_acc, b_max, b_sum: see ``paged_tiles.attend``, which returns them.
         b_query: ``[BM, BD]``; b_position, o_head, b_slope, b_shape: of each row ``[BM]``.

@@ -9,7 +9,8 @@ from torch import Tensor
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cope:
-    """
+    """The table that positions are looked up in, and what multiplies a query's product with it.
+
     Attributes:
         pos_emb: ``[head_dim, npos]``, an embedding for each position back, shared by the heads of the layer.
         qe_scale: multiplies ``q.pos_emb``. 1 in the listing of the paper's appendix; ``head_dim ** -0.5`` in the

@@ -26,7 +26,8 @@ _FEW_PROGRAMS, _WARPS_OF_FEW, _WARPS = 396, 16, 4
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """
+    """What a window leaves a step to read: the chunks of lone queries, and the norms that decide it for others.
+
     Attributes:
         largest_norms: float32 ``[num_requests, num_kv_heads]``, of all keys of a request.
         first_keys: int32 ``[num_requests, num_kv_heads]``, where a lone query begins to read: a multiple of

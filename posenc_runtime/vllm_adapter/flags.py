@@ -16,7 +16,8 @@ class ArgumentRefused(ValueError):
 
 
 def flags_of(name: str, action: argparse.Action, value: Any) -> Iterator[str]:
-    """
+    """The texts that say a setting to vLLM's parser; none where leaving it out says the same.
+
     Args:
         name: the setting's path, for refusals.
         action: the parser's, for this setting.

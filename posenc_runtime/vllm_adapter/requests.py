@@ -111,7 +111,8 @@ def _refusing_beams(to_beam_search_params: Callable[..., Any], deployment: Deplo
 
 
 def _refuse_unknown_keys(request: Any) -> None:
-    """
+    """Refuse keys of a request that are meant for us or for vLLM and are misspelled or misplaced.
+
     Raises:
         ValueError: naming the key and where the known one belongs.
     """

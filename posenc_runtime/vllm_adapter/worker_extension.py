@@ -8,6 +8,8 @@ NAME = f"{__name__}.PosencWorkerExtension"
 
 
 class PosencWorkerExtension:
+    """Lets the front end ask a worker, by ``collective_rpc``, what attends in its layers."""
+
     def posenc_attention(self) -> list[list[str]]:
         """Of each attention layer of this worker, in order: its name, its backend and its position encoding."""
         layers: dict[str, Any] = self.vllm_config.compilation_config.static_forward_context  # type: ignore[attr-defined]

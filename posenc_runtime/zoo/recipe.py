@@ -23,6 +23,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class Recipe:
+    """The settings of a run: the model's sizes, how it is trained and evaluated, and its curriculum."""
+
     seed: int = 0
     steps: int = 3400
     tokens_per_step: int = 4096

@@ -14,7 +14,8 @@ from posenc_runtime.encodings.distance import Linear
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alibi:
-    """
+    """A bias that falls linearly with the distance, by a slope for each head.
+
     Attributes:
         num_heads: query heads of the whole model.
         alibi_bias_max: the flattest head's slope is 2 to the power of minus this (MPT's name; 8 in the paper).

@@ -13,7 +13,8 @@ from posenc_runtime.encodings.distance import Power
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AlibiSqrt:
-    """
+    """A bias that falls with the square root of the distance, by ALiBi's slopes.
+
     Attributes:
         num_heads, alibi_bias_max: as ALiBi's.
 

@@ -16,7 +16,8 @@ LOGARITHM_LIMIT = 16.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class KerpleLog:
-    """
+    """A bias that falls logarithmically with the distance, by two parameters for each head.
+
     Attributes:
         r1, r2: float32 ``[num_heads]``, learned, above 0.
     """
@@ -35,7 +36,8 @@ class KerpleLog:
         return cls(r1=exponential(log_r1), r2=exponential(log_r2))
 
     def form(self) -> Log:
-        """
+        """``-r1 log(1 + r2 d)``, as kernels compute it.
+
         Raises:
             ValueError: when a parameter is not above 0, where the kernel is no longer one.
         """

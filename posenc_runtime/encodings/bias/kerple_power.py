@@ -13,7 +13,8 @@ from posenc_runtime.encodings.distance import Power
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class KerplePower:
-    """
+    """A bias that falls with a power of the distance, its factor and its exponent learned for each head.
+
     Attributes:
         r1: float32 ``[num_heads]``, learned, above 0.
         r2: float32 ``[num_heads]``, learned, above 0 and at most 2.
@@ -41,7 +42,8 @@ class KerplePower:
             raise ValueError(f"r2 must be at most 2 for every head, got {self.r2.tolist()}")
 
     def form(self) -> Power:
-        """
+        """``-r1 d^r2``, as kernels compute it.
+
         Raises:
             ValueError: when a parameter is not above 0.
         """

@@ -10,7 +10,8 @@ from posenc_runtime.encodings.distance import Flat
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoBias:
-    """
+    """A bias of 0 for every head at every distance.
+
     Attributes:
         num_heads: query heads.
     """

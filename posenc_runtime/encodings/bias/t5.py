@@ -14,7 +14,8 @@ from posenc_runtime.encodings.distance import Table
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class T5:
-    """
+    """A bias learned for each head and each bucket of distances.
+
     Attributes:
         relative_attention_bias: float32 ``[relative_attention_num_buckets, num_heads]``, learned, as T5 stores it.
         relative_attention_max_distance: from here on all distances share the last bucket.

@@ -13,6 +13,8 @@ from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Default:
+    """Plain RoPE's frequencies, the same at every scale."""
+
     rope_type: ClassVar[str] = "default"
     own_rope_type: ClassVar[str] = "default"
 

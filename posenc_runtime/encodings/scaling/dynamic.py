@@ -15,6 +15,8 @@ from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dynamic:
+    """NTK with a stretch of ``factor * scale - (factor - 1)`` at each scale."""
+
     rope_type: ClassVar[str] = "dynamic"
     own_rope_type: ClassVar[str] = "default"
     factor: float = 1.0

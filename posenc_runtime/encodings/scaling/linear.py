@@ -11,6 +11,8 @@ from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Linear:
+    """Positions squeezed into the trained length: every frequency is divided by the scale."""
+
     rope_type: ClassVar[str] = "linear"
     own_rope_type: ClassVar[str] = "default"
 

@@ -52,7 +52,8 @@ class Llama3:
         return max_position_embeddings, said | {"old_context_len": rope_parameters["original_max_position_embeddings"]}
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
-        """
+        """Plain RoPE's, those of slow pairs divided by ``factor * scale``, and a blend of both between.
+
         Raises:
             ValueError: when a parameter is missing, or the trained length is the one before the tuning.
         """

@@ -58,7 +58,8 @@ class LongRope:
         return trained, {field.name: said[field.name] for field in dataclasses.fields(cls) if field.name in said}
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
-        """
+        """Plain RoPE's, divided pair by pair by the short factors at scale 1 and by the long ones at all others.
+
         Raises:
             ValueError: when there is not one factor for each pair, or nobody says what the attention factor is.
         """

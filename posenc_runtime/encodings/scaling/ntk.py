@@ -14,6 +14,8 @@ from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ntk:
+    """Plain RoPE's frequencies over a base that grows with the scale."""
+
     rope_type: ClassVar[str] = "ntk"
     own_rope_type: ClassVar[str] = "default"
 

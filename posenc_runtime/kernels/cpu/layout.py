@@ -17,6 +17,8 @@ _POINTER = ctypes.c_void_p
 
 
 class Paged(ctypes.Structure):
+    """``Paged`` of paged.h: a step's queries, output, cache and requests by address, with strides and sizes."""
+
     _fields_ = (
         *((name, _POINTER) for name in ("query", "out", "cache", "block_table", "query_start_loc", "seq_lens")),
         *((name, _INT) for name in ("query_stride_token", "query_stride_head", "out_stride_token", "out_stride_head")),
@@ -27,6 +29,8 @@ class Paged(ctypes.Structure):
 
 
 class Bias(ctypes.Structure):
+    """``Bias`` of bias.cpp: a distance bias by slopes, by a table or by neither, and its window if it has one."""
+
     _fields_ = (
         ("slopes", _POINTER),
         ("table", _POINTER),
@@ -39,6 +43,8 @@ class Bias(ctypes.Structure):
 
 
 class Cope(ctypes.Structure):
+    """``Cope`` of cope.cpp: a layer's table, padded to ``width`` positions, and where walked keys are counted."""
+
     _fields_ = (
         ("pos_emb", _POINTER),
         ("npos", _INT),
@@ -49,6 +55,8 @@ class Cope(ctypes.Structure):
 
 
 class New(ctypes.Structure):
+    """``New`` of store.cpp: a step's keys and values, the slots that they go to, and the cache by address."""
+
     _fields_ = (
         *((name, _POINTER) for name in ("keys", "values", "cache", "slot_mapping", "key_norms")),
         *((name, _INT) for name in ("key_stride_token", "key_stride_head", "value_stride_token", "value_stride_head")),
@@ -72,7 +80,8 @@ def keys_and_values(cache: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def check_cache(cache: Tensor) -> None:
-    """
+    """Check the data type, the sizes and the strides of a layer's cache.
+
     Raises:
         ValueError: when the kernels cannot read a cache.
     """

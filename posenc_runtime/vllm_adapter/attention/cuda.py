@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 
 class PosencMetadataBuilder(TritonAttentionMetadataBuilder):
+    """Builds Triton attention's metadata for our kernels, and says which of their steps CUDA graphs can take."""
+
     @classmethod
     def get_cudagraph_support(cls, vllm_config: VllmConfig, kv_cache_spec: KVCacheSpec) -> AttentionCGSupport:
         choice = choice_of(vllm_config)

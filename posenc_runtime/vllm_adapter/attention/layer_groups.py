@@ -9,7 +9,8 @@ from collections.abc import Iterable
 
 @dataclasses.dataclass(frozen=True)
 class LayerGroup:
-    """
+    """Layers that have the same backend and the same position encoding.
+
     Attributes:
         layers: "0-7" or "3" or "0-2,5".
         backend: what attends in these layers.

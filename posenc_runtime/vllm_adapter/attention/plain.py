@@ -19,7 +19,8 @@ def attend(
     scale: float,
     out: Tensor,
 ) -> None:
-    """
+    """Attention as an encoding computes it, over a paged cache, request by request.
+
     Args:
         query: ``[num_tokens, num_heads, head_dim]``; tokens past the last request's are padding.
         key_cache, value_cache: ``[num_blocks, num_kv_heads, block_size, head_dim]``, at any strides.

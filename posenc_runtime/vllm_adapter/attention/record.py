@@ -50,7 +50,8 @@ class Tally:
 
 @dataclasses.dataclass
 class AttentionRecord:
-    """
+    """The tallies that all attention layers of a process add to.
+
     Attributes:
         windows: of layers with a distance bias, KV blocks read and skipped.
         walks: of layers with contextual positions, keys walked before every row stood at the last position, and after.

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 class PosencFlashAttentionMetadataBuilder(PositionsInMetadata, FlashAttentionMetadataBuilder):
+    """Builds FlashAttention's metadata with the positions of a step's tokens."""
+
     @classmethod
     def get_cudagraph_support(cls, vllm_config: VllmConfig, kv_cache_spec: KVCacheSpec) -> AttentionCGSupport:
         """vLLM decides by the version that it finds as its module is imported: with us, before a version is asked for.
@@ -32,9 +34,13 @@ class PosencFlashAttentionMetadataBuilder(PositionsInMetadata, FlashAttentionMet
 
 
 class RotatingFlashAttentionImpl(RotatesInAttention, FlashAttentionImpl):
+    """FlashAttention that rotates queries and keys and writes the cache itself."""
+
     kind = "flash_attn_rotary"
 
 
 class PosencFlashAttentionBackend(RotatingBackend, FlashAttentionBackend):
+    """vLLM's FlashAttention backend; where rotary embedding is fused, its attention rotates."""
+
     rotating_impl = RotatingFlashAttentionImpl
     rotating_builder = PosencFlashAttentionMetadataBuilder

@@ -12,13 +12,17 @@ from posenc_runtime.vllm_adapter.attention.rotating import PositionsInMetadata, 
 
 
 class PosencTritonAttentionMetadataBuilder(PositionsInMetadata, TritonAttentionMetadataBuilder):
-    pass
+    """Builds Triton attention's metadata with the positions of a step's tokens."""
 
 
 class RotatingTritonAttentionImpl(RotatesInAttention, TritonAttentionImpl):
+    """Triton attention that rotates queries and keys and writes the cache itself."""
+
     kind = "triton_attn_rotary"
 
 
 class PosencTritonAttentionBackend(RotatingBackend, TritonAttentionBackend):
+    """vLLM's Triton backend; where rotary embedding is fused, its attention rotates."""
+
     rotating_impl = RotatingTritonAttentionImpl
     rotating_builder = PosencTritonAttentionMetadataBuilder

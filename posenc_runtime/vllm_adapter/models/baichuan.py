@@ -34,6 +34,8 @@ class BaichuanAlibiAttention(AlibiAttention):
 
 
 class BaichuanDecoderLayer(LlamaDecoderLayer):
+    """Llama's block, its attention with ALiBi where the checkpoint has that."""
+
     def __init__(self, vllm_config: VllmConfig, prefix: str = "", config: Any = None) -> None:
         alibi = vllm_config.model_config.hf_config.alibi
         attention = BaichuanAlibiAttention if alibi else LlamaAttention
@@ -41,11 +43,14 @@ class BaichuanDecoderLayer(LlamaDecoderLayer):
 
 
 class BaichuanModel(LlamaModel):
+    """Llama's, with the checkpoints' ``W_pack`` loaded as the fused projection."""
+
     hf_to_vllm_mapper = LlamaModel.hf_to_vllm_mapper | WeightsMapper(orig_to_new_substr={".W_pack.": ".qkv_proj."})
 
 
 class BaichuanForCausalLM(LlamaForCausalLM):
-    """
+    """Baichuan with a head over the vocabulary, normalised as it is loaded where ``norm_head`` is true.
+
     Raises:
         Unsupported: when the checkpoint is a variant that is not served, or LoRA or quantisation is asked for.
     """

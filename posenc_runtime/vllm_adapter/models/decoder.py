@@ -17,6 +17,8 @@ from posenc_runtime.zoo.model.positions import encoding
 
 
 class PosencDecoderLayer(LlamaDecoderLayer):
+    """Llama's block around an attention of ours."""
+
     def __init__(self, vllm_config: VllmConfig, prefix: str = "", config: Any = None) -> None:
         super().__init__(vllm_config, prefix, config, attn_layer_type=PosencAttention)
 
@@ -52,7 +54,8 @@ class PosencModel(LlamaModel):
 
 
 class PosencForCausalLM(LlamaForCausalLM):
-    """
+    """The decoder with a head over the vocabulary, under any position encoding.
+
     Raises:
         Unsupported: when requests may be longer than the encoding has positions for.
     """

@@ -40,6 +40,8 @@ from posenc_runtime.vllm_adapter.support import refuse_lora_and_quantised
 
 
 class MptFeedForward(nn.Module):
+    """Two linear layers with a GELU between them."""
+
     def __init__(self, config: Any, prefix: str) -> None:
         super().__init__()
         inner, bias = config.expansion_ratio * config.d_model, not config.no_bias
@@ -53,6 +55,8 @@ class MptFeedForward(nn.Module):
 
 
 class MptBlock(nn.Module):
+    """Attention with ALiBi, then two linear layers, each behind a norm and added to what came in."""
+
     def __init__(self, config: Any, cache_config: Any, prefix: str) -> None:
         super().__init__()
         self.norm_1 = _norm(config)
@@ -82,6 +86,8 @@ def _norm(config: Any) -> nn.LayerNorm:
 
 @support_torch_compile(dynamic_arg_dims={"input_ids": 0, "positions": 0, "intermediate_tensors": 0, "inputs_embeds": 0})
 class MptModel(nn.Module):
+    """Embeddings to the last hidden states, or the pipeline stage of it that this rank has."""
+
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
         config, cache_config = vllm_config.model_config.hf_config, vllm_config.cache_config
@@ -119,7 +125,8 @@ class MptModel(nn.Module):
 
 
 class MptForCausalLM(nn.Module, SupportsPP):
-    """
+    """MPT with a head over the vocabulary, tied to the embeddings where the configuration says so.
+
     Raises:
         Unsupported: when the checkpoint is a variant that is not served, or LoRA or quantisation is asked for.
     """

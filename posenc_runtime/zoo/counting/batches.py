@@ -20,7 +20,8 @@ NO_TARGET = -100
 
 @dataclass(frozen=True)
 class Batch:
-    """
+    """A step's programs as ids, and three kinds of targets for them.
+
     Attributes:
         ids: int64 ``[size, length]``, filled up at the end.
         answers: int64, as ids: at the last word of a prompt its answer, at the answer the end of the text.

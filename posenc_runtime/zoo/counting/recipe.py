@@ -54,7 +54,8 @@ class Recipe:
 
     @classmethod
     def load(cls, file: Path = FILE, **others: Any) -> Recipe:
-        """
+        """Read the settings from a file.
+
         Args:
             others: settings to be used in place of the file's.
         """

@@ -66,6 +66,8 @@ class PosencAttention(nn.Module):
 
 
 class PosencDecoderLayer(nn.Module):
+    """Llama's block: attention, then Llama's MLP, each behind a norm and added to what came in."""
+
     def __init__(self, config: PosencConfig, layer: int) -> None:
         super().__init__()
         self.self_attn = PosencAttention(config, layer)
@@ -118,7 +120,8 @@ class PosencModel(PosencPreTrainedModel):
         output_hidden_states: bool | None = None,
         **unused: Any,
     ) -> BaseModelOutputWithPast:
-        """
+        """The last hidden states of the given tokens, which come after those in the cache.
+
         Args:
             input_ids: ``[batch, num_tokens]``; or ``inputs_embeds``, ``[batch, num_tokens, hidden_size]``.
             attention_mask: ``[batch, cached and new tokens]``, 0 for padding, on whichever side.
@@ -167,7 +170,8 @@ class PosencModel(PosencPreTrainedModel):
 
 
 def _refuse_other_positions(position_ids: Tensor | None, places: Places) -> None:
-    """
+    """Refuse positions that are not those that the mask counts.
+
     Raises:
         ValueError: when a token, not padding, is given another position than the mask counts.
     """
@@ -205,7 +209,8 @@ class PosencForCausalLM(PosencPreTrainedModel, GenerationMixin):
         return_dict: bool | None = None,
         **others: Any,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
-        """
+        """Logits at the given tokens, and the loss where there are labels.
+
         Args: as the model's, and
             labels: ``[batch, num_tokens]``, -100 where there is none; the loss is the mean negative log-likelihood of
                 each label after the tokens before it.

@@ -62,7 +62,8 @@ class PositionEncoding(nn.Module):
 
     @classmethod
     def check(cls, config: Any) -> None:
-        """
+        """Check what a configuration says about this encoding.
+
         Raises:
             ValueError: when a value of the configuration is out of range for this encoding.
         """

@@ -66,7 +66,8 @@ def places(num_cached: int, num_new: int, attention_mask: Tensor | None, device:
 
 
 def _among(positions: Tensor, held: Tensor, num_cached: int) -> Places:
-    """
+    """Of the slots after the cached ones, among all slots.
+
     Args:
         positions: int64 ``[batch, num_keys]`` of all slots.
         held: bool ``[batch, num_keys]``, whether a slot holds a token.

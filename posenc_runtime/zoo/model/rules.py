@@ -8,7 +8,8 @@ from typing import Any
 
 
 def require_whole(name: str, value: Any, at_least: int) -> None:
-    """
+    """The rule that a value is a whole number of at least ``at_least``; true and false are none.
+
     Raises:
         ValueError: when the value is not a whole number, or too small a one.
     """
@@ -17,7 +18,8 @@ def require_whole(name: str, value: Any, at_least: int) -> None:
 
 
 def require_above(name: str, value: Any, bound: float) -> None:
-    """
+    """The rule that a value is a finite number above ``bound``.
+
     Raises:
         ValueError: when the value is not a finite number above the bound.
     """
@@ -26,7 +28,8 @@ def require_above(name: str, value: Any, bound: float) -> None:
 
 
 def require_at_least(name: str, value: Any, bound: float) -> None:
-    """
+    """The rule that a value is a finite number of at least ``bound``.
+
     Raises:
         ValueError: when the value is not a finite number, or below the bound.
     """
@@ -35,7 +38,8 @@ def require_at_least(name: str, value: Any, bound: float) -> None:
 
 
 def require_one_of(name: str, value: Any, choices: Collection[Any]) -> None:
-    """
+    """The rule that a value is one of ``choices``.
+
     Raises:
         ValueError: when the value is none of the choices.
     """
@@ -44,7 +48,8 @@ def require_one_of(name: str, value: Any, choices: Collection[Any]) -> None:
 
 
 def require_even(name: str, value: int, reason: str) -> None:
-    """
+    """The rule that a value is even, with the reason that the refusal gives.
+
     Raises:
         ValueError: when the value is odd.
     """

@@ -12,7 +12,8 @@ def available() -> tuple[str, ...]:
 
 
 def encoding(position_encoding_type: str) -> type[PositionEncoding]:
-    """
+    """The class of the encoding that has this name.
+
     Raises:
         ValueError: when no encoding has that name.
     """

@@ -11,7 +11,8 @@ from posenc_runtime.zoo.model.rules import require_above
 
 
 class Alibi(DistanceBiasEncoding):
-    """
+    """A bias linear in the distance, with a slope for each head.
+
     Settings:
         alibi_bias_max: the flattest head's slope is 2 to the power of minus this.
     """

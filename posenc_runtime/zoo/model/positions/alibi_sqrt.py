@@ -8,7 +8,10 @@ from posenc_runtime.zoo.model.positions.alibi import Alibi
 
 
 class AlibiSqrt(Alibi):
-    """Settings: as ALiBi's."""
+    """A bias by the square root of the distance, with ALiBi's slope for each head.
+
+    Settings: as ALiBi's.
+    """
 
     bias_type: ClassVar = "alibi_sqrt"
 

@@ -15,7 +15,8 @@ from posenc_runtime.zoo.model.rules import require_one_of, require_whole
 
 
 class CopeEncoding(PositionEncoding):
-    """
+    """Positions that are sums of gates, looked up in a learned table: one for each layer, or one for all.
+
     Settings:
         cope_npos_max: entries of the table; positions are at most one less.
         cope_qe_scale: "one", as in the listing of the paper's appendix, or "head_dim", by which the position's logit is

@@ -17,7 +17,8 @@ from posenc_runtime.zoo.model.distance_bias import DistanceBiasEncoding
 
 
 class KerpleLogEncoding(DistanceBiasEncoding):
-    """
+    """A bias logarithmic in the distance, with two trained parameters for each head.
+
     Weights:
         log_r1, log_r2: ``[num_heads]``, natural logarithms. Training starts with r1 uniform in (0, 2), r2 in (0, 1), as
             the authors' does.

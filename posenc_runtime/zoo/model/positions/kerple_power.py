@@ -17,7 +17,8 @@ from posenc_runtime.zoo.model.positions.kerple_log import share_of_one
 
 
 class KerplePowerEncoding(DistanceBiasEncoding):
-    """
+    """A bias by a power of the distance, with a trained factor and exponent for each head.
+
     Weights:
         log_r1: ``[num_heads]``, natural logarithm. Training starts with r1 uniform in (0, 1).
         logit_r2: ``[num_heads]``; r2 is twice its logistic function. Training starts with r2 uniform in (0, 2).

@@ -28,7 +28,8 @@ class Learned(PositionEncoding):
         return int(config.max_position_embeddings)
 
     def embed(self, embeddings: Tensor, places: Places) -> Tensor:
-        """
+        """Each token's embedding plus the table's row for its position.
+
         Raises:
             ValueError: when a token stands past the last row of the table.
         """

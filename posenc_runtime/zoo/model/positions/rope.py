@@ -24,7 +24,8 @@ OF_THE_SPEC = ("rope_type", "rope_theta", "original_max_position_embeddings", "f
 
 
 class Rope(PositionEncoding):
-    """
+    """Queries and keys rotated by their positions, at the frequencies that ``rope_parameters`` describe.
+
     Settings:
         rope_parameters: as transformers', ``rope_type`` one of ``encodings.scaling`` whose scale is its ``factor``.
     """
@@ -56,7 +57,8 @@ class Rope(PositionEncoding):
 
 
 def frequencies(rope_parameters: Mapping[str, Any], head_dim: int, max_position_embeddings: int) -> Frequencies:
-    """
+    """The frequencies that ``rope_parameters`` describe: a scaling's at the scale ``factor``, or plain RoPE's.
+
     Raises:
         ValueError: when the method is unknown, means something else by ``factor``, has no such parameter or refuses a
             value.

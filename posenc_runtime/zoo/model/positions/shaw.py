@@ -17,7 +17,8 @@ from posenc_runtime.zoo.model.rules import require_whole
 
 
 class Shaw(PositionEncoding):
-    """
+    """Learned embeddings of the distance, one added to the key and one to the value; each layer has its own.
+
     Settings:
         max_relative_position: the paper's k, tokens; 16 there.
 

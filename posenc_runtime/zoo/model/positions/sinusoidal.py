@@ -20,6 +20,8 @@ from posenc_runtime.zoo.model.sinusoids import angles
 
 
 class Sinusoidal(PositionEncoding):
+    """Embeddings times ``sqrt(hidden_size)``, plus the sines and cosines of their positions."""
+
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self.max_position_embeddings: int = config.max_position_embeddings
@@ -40,7 +42,8 @@ class Sinusoidal(PositionEncoding):
 
 
 def refuse_beyond(max_position_embeddings: int, places: Places) -> None:
-    """
+    """Refuse tokens that stand at ``max_position_embeddings`` or past it.
+
     Raises:
         ValueError: when a token stands where no position was trained.
     """

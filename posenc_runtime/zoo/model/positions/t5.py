@@ -15,7 +15,8 @@ from posenc_runtime.zoo.model.rules import require_whole
 
 
 class T5Encoding(DistanceBiasEncoding):
-    """
+    """A bias learned for each head and each bucket of distances, from one table for all layers.
+
     Settings:
         relative_attention_num_buckets: rows of the table.
         relative_attention_max_distance: from here on all distances share the last row, tokens.

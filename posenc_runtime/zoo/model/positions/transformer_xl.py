@@ -21,7 +21,8 @@ from posenc_runtime.zoo.model.sinusoids import angles
 
 
 class TransformerXl(PositionEncoding):
-    """
+    """Scores by content plus scores by distance; each layer has weights of its own.
+
     Weights, of each layer:
         u, v: ``[num_heads, head_dim]``.
         r_proj.weight: the paper's ``W_k,R``, ``[num_kv_heads * head_dim, hidden_size]``.

@@ -29,7 +29,8 @@ GAMMA = 0.4
 
 
 class Xpos(PositionEncoding):
-    """
+    """Queries and keys rotated and scaled by their positions, so that scores decay with the distance.
+
     Settings:
         xpos_scale_base: tokens over which pair i decays by zeta_i.
     """
@@ -61,7 +62,8 @@ class Xpos(PositionEncoding):
         return angle.cos(), angle.sin(), decay[:, None]
 
     def encode(self, query: Tensor, key: Tensor, places: Places, prepared: Prepared) -> tuple[Tensor, Tensor]:
-        """
+        """Queries rotated and multiplied with their factors, keys rotated and divided by theirs.
+
         Raises:
             ValueError: when a position is so far from the origin that its factor takes more than half of the exponents
                 of the data type in which keys are cached.
