@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import types
 import typing
@@ -9,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 
-def check_fields(owner: type, values: Mapping[str, Any]) -> None:
+def check_fields(owner: Any, values: Mapping[str, Any]) -> None:
     """Refuse values of another type than their field's, and numbers that are not finite.
 
     Whole numbers count as numbers, truth values do not; names that are no field are the constructor's to refuse.
@@ -23,9 +24,9 @@ def check_fields(owner: type, values: Mapping[str, Any]) -> None:
         ValueError: naming the field, the rule and the value.
     """
     hints = typing.get_type_hints(owner)
-    for name, value in values.items():
-        if name in hints and not _fits(value, hints[name]):
-            raise ValueError(f"{name} must be {_rule(hints[name])}, got {value!r}")
+    for field in dataclasses.fields(owner):
+        if field.name in values and not _fits(values[field.name], hints[field.name]):
+            raise ValueError(f"{field.name} must be {_rule(hints[field.name])}, got {values[field.name]!r}")
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -37,10 +38,17 @@ def _fits(value: Any, hint: Any) -> bool:
     if kind in (tuple, Sequence):
         return isinstance(value, list | tuple) and all(_fits(item, arguments[0]) for item in value)
     if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value)
     if kind is int:
         return type(value) is int
     return isinstance(value, kind)
+
+
+def _is_finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 def _rule(hint: Any) -> str:

@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+# Their parser takes texts and their configuration numbers: what YAML reads as a number is meant as one.
+_NUMBERS = ("optimization_level", "kv_cache_dtype_skip_layers")
 # Left out, they are none. An empty value is somebody's mistake, and would open the server.
 _SECRETS = ("api_key",)
 
@@ -39,6 +41,14 @@ def flags_of(name: str, action: argparse.Action, value: Any) -> Iterator[str]:
         if flag in action.option_strings:
             yield flag
         return
+    if action.nargs == "?" and isinstance(value, bool):
+        if value:
+            yield positive
+        return
+    if isinstance(action, argparse._AppendAction) and isinstance(value, list):
+        for item in value:
+            yield from flags_of(name, action, item)
+        return
     items = value if isinstance(value, list) and action.nargs in ("*", "+") else [value]
     for item in items:
         if not isinstance(item, str) and _is_read_as_text(action, item):
@@ -56,6 +66,8 @@ def flags_of(name: str, action: argparse.Action, value: Any) -> Iterator[str]:
 
 def _is_read_as_text(action: argparse.Action, value: Any) -> bool:
     """Whether what YAML reads as something else is a text to vLLM, which need not be the one that was written."""
+    if action.dest in _NUMBERS or not isinstance(value, bool | int | float):
+        return False
     if not callable(action.type):
         return True
     try:

@@ -98,7 +98,8 @@ def noted(deployment: Deployment, module: Any, inv_freq: Tensor, *, is_neox_styl
         inv_freq: rad / token, what vLLM turns pairs by at scale 1.
 
     Raises:
-        ValueError: when the deployment's scale 1 is another rotation, or one of its scales is none.
+        ValueError: when the deployment's scale 1 turns pairs otherwise than the checkpoint, or one of its scales turns
+            none.
     """
     from vllm.config.vllm import get_current_vllm_config_or_none
 

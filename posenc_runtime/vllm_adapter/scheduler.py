@@ -61,6 +61,8 @@ class PosencScheduler(AsyncScheduler):
             output: SchedulerOutput = super().schedule(throttle_prefills)
         finally:
             self._pause_state = pause_state
+        if pause_state == PauseState.PAUSED_NEW:
+            self._place_crossing()  # vLLM puts whom it could not schedule back among those without blocks
         if self._reuse:
             self._reuse.begin()
         return output

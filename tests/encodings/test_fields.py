@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pytest
 
@@ -13,6 +13,7 @@ from posenc_runtime.encodings.fields import check_fields
 
 @dataclasses.dataclass
 class Kinds:
+    name: ClassVar[str] = "kinds"
     text: str = ""
     number: float = 0.0
     count: int = 0
@@ -29,7 +30,7 @@ class Kinds:
     [
         {"text": "x", "number": 1.5, "count": 3, "flag": True, "choice": "b", "maybe": 2.0},
         {"number": 1, "maybe": None, "several": [1, 2.5], "sequence": (1, 2), "mapping": {"x": 1}},
-        {"unknown": object()},
+        {"unknown": object(), "name": object()},
     ],
 )
 def test_what_fits_passes_and_what_is_no_field_is_left_to_the_constructor(values: dict[str, Any]) -> None:
@@ -42,6 +43,7 @@ def test_what_fits_passes_and_what_is_no_field_is_left_to_the_constructor(values
         ("text", 1, "a text, got 1"),
         ("number", "1", "a finite number, got '1'"),
         ("number", float("nan"), "a finite number, got nan"),
+        pytest.param("number", 10**400, "a finite number, got 1(0{400})", id="larger than any float"),
         ("number", True, "a finite number, got True"),
         ("count", 1.0, "a whole number, got 1.0"),
         ("count", True, "a whole number, got True"),

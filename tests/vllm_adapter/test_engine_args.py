@@ -126,6 +126,18 @@ def test_a_key_is_the_one_that_was_given(key: str) -> None:
     assert parsed(http={"api_key": key}).api_key == [key]
 
 
+def test_values_of_every_kind_reach_vllm_as_they_were_given() -> None:
+    lora = {"name": "a", "path": "/b", "base_model_name": "c"}
+    args = parsed(
+        {"optimization_level": 2, "kv_cache_dtype_skip_layers": [0, 1], "hf_token": True, "seed": -1},
+        {"lora_modules": [lora], "middleware": ["a.b", "c.d"], "allowed_origins": ["*"]},
+    )
+    assert int(args.optimization_level) == 2 and args.kv_cache_dtype_skip_layers == ["0", "1"]
+    assert (args.hf_token, args.seed) == (True, -1)
+    assert [module.base_model_name for module in args.lora_modules] == ["c"]
+    assert (args.middleware, args.allowed_origins) == (["a.b", "c.d"], ["*"])
+
+
 def test_a_bad_front_end_argument_is_refused_by_its_path() -> None:
     with pytest.raises(ArgumentRefused, match=r"server\.apikey: is not an argument of vLLM, .*did you mean api_key\?"):
         parsed(http={"apikey": "x"})
