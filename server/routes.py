@@ -77,7 +77,7 @@ def scales_router(deployment: Deployment, registry: CollectorRegistry = REGISTRY
 def _scales(deployment: Deployment, registry: CollectorRegistry) -> Iterator[Scale]:
     metrics = list(registry.collect())
     samples = [sample for metric in metrics for sample in metric.samples]
-    is_counted = any(name.startswith(metric.name) for metric in metrics for name in _LIVE.values())
+    is_counted = not {name.removesuffix("_total") for name in _LIVE.values()}.isdisjoint(m.name for m in metrics)
     scale_set = deployment.scale_set
     for index, (scale, length) in enumerate(zip(scale_set.scales, scale_set.lengths, strict=True)):
         label = scale_set.label(index)

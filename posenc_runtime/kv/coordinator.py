@@ -37,6 +37,7 @@ class _Running:
         scale_index: scale that its blocks carry now.
         num_reused_tokens: tokens at its beginning that were computed at another scale, by somebody else, or before.
         crossings: what its response says, each crossing once, however often it is replayed.
+        reused: the copies of a prefix of another scale that it begins with, once all of them are made.
     """
 
     admission: Admission
@@ -47,7 +48,7 @@ class _Running:
     num_reused_tokens: int = 0
     prefill_counted: bool = False
     crossings: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    prefixes_reused: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    reused: Crossing | None = None
 
 
 class ScaleCoordinator:
@@ -114,8 +115,9 @@ class ScaleCoordinator:
         num_exact = num_hit_tokens - running.num_reused_tokens
         if num_exact:
             self._counts.prefix_hit_tokens[self._label(running.first_index)] += num_exact
-        for reused in running.prefixes_reused:
-            self._counts.prefix_reused_tokens[f"{reused['from']:g} {reused['to']:g}"] += reused["tokens"]
+        if running.reused:
+            label = f"{self._label(running.reused.from_index)} {self._label(running.reused.to_index)}"
+            self._counts.prefix_reused_tokens[label] += running.reused.num_tokens
 
     def generated(self, request_id: str, num_output_tokens: int) -> None:
         """A request has so many output tokens by now."""
@@ -233,7 +235,7 @@ class ScaleCoordinator:
             running = self._requests[crossing.request_id]
             self._ledger.check(crossing.request_id, crossing.to_index)
             if crossing.reuses_prefix:
-                self._record_reuse(running, crossing)
+                running.reused = crossing
             else:
                 self._record(running, crossing.from_index, crossing.to_index, crossing.num_tokens, "rerotate")
         return sources, [crossing.request_id for crossing in completed]
@@ -261,7 +263,7 @@ class ScaleCoordinator:
         running.scale_index = running.first_index
         running.num_reused_tokens = 0
         if not running.prefill_counted:
-            running.prefixes_reused.clear()
+            running.reused = None
         self._ledger.release(request_id)
         return regime(self.deployment, running.first_index), self._crossing.drop(request_id)
 
@@ -288,8 +290,11 @@ class ScaleCoordinator:
             "admission_tokens": running.admission.admission_tokens,
             "crossings": list(running.crossings),  # as of now: it may be sent after the next one
         }
-        if running.prefixes_reused and running.prefill_counted:  # else nothing of its answer has read them
-            response["prefixes_reused"] = list(running.prefixes_reused)
+        if (reused := running.reused) and running.prefill_counted:  # else nothing of its answer has read them
+            scales = self.deployment.scales
+            response["prefixes_reused"] = [
+                {"tokens": reused.num_tokens, "from": scales[reused.from_index], "to": scales[reused.to_index]}
+            ]
         return response
 
     def take_plan(self) -> StepPlan:
@@ -331,12 +336,6 @@ class ScaleCoordinator:
             self._ledger.copy(crossing.request_id, move.source, move.target, crossing.from_index, crossing.to_index)
         else:
             self._ledger.move(crossing.request_id, move.source, move.target, crossing.to_index)
-
-    def _record_reuse(self, running: _Running, crossing: Crossing) -> None:
-        scales = self.deployment.scales
-        running.prefixes_reused.append(
-            {"tokens": crossing.num_tokens, "from": scales[crossing.from_index], "to": scales[crossing.to_index]}
-        )
 
     def _private_regime(self, scale_index: int) -> str:
         self._num_private += 1

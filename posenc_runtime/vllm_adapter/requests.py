@@ -14,7 +14,7 @@ from posenc_runtime.vllm_adapter.channel import ON_CROSSING
 _OURS = "posenc"
 
 
-def default_max_tokens(state: Any, headroom_tokens: int) -> None:
+def default_max_tokens(state: Any, deployment: Deployment) -> None:
     """Where every request is pinned, one that does not say how long its answer may be gets the headroom.
 
     vLLM would give a chat all that is left of ``max_model_len``, which admits every short chat at the largest scale.
@@ -25,6 +25,7 @@ def default_max_tokens(state: Any, headroom_tokens: int) -> None:
     """
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 
+    headroom_tokens = min(deployment.headroom_tokens, deployment.max_model_len)
     # A completion's missing value is filled in from the field's default while the body is parsed.
     CompletionRequest.model_fields["max_tokens"].default = headroom_tokens
     for name in (

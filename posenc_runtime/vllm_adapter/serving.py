@@ -126,7 +126,7 @@ async def build_openai_app(args: argparse.Namespace, engine: Any, deployment: De
     if len(deployment.scales) > 1:
         refuse_scoring(app.state)
     if deployment.on_crossing == "pin":
-        default_max_tokens(app.state, min(deployment.headroom_tokens, deployment.max_model_len))
+        default_max_tokens(app.state, deployment)
     check_requests(deployment)
     announce_scales(app.state)
     return app

@@ -142,6 +142,8 @@ def test_the_other_routes_answer(http: httpx.Client, client: openai.OpenAI) -> N
     assert http.get("/health").status_code == 200
     assert http.get("/version").json()["version"].startswith(compat.SUPPORTED_VERSION)
     assert http.post("/tokenize", json={"model": "tiny", "prompt": "hello"}).json()["count"] == 5
+    scoring = {"model": "tiny", "query": "a", "items": ["b"], "label_token_ids": [5]}
+    assert http.post("/generative_scoring", json=scoring).status_code == 400
 
 
 def test_the_scales_route_shows_configuration_and_live_state(http: httpx.Client, client: openai.OpenAI) -> None:

@@ -184,6 +184,7 @@ BAD = {
         "scaling: must be a mapping of settings, got nothing: leave the section out, or give it settings",
     ),
     "engine-is-empty": ("model: some/model\nengine:\n", "engine: must be a mapping of settings, got nothing"),
+    "key-not-a-text": (GOOD + "7: x", "a key must be a text, got 7: quote it"),
     "key-twice": (GOOD + "max_model_len: 5", "max_model_len is given twice"),
     "not-yaml": ("model: [", "is not YAML"),
     "not-a-mapping": ("- model", "must be a mapping of settings, got list"),

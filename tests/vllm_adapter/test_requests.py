@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import types
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.requests import check_requests
+from posenc_runtime.vllm_adapter.requests import check_requests, default_max_tokens, refuse_scoring
 
 BODIES: dict[type[Any], dict[str, Any]] = {
     ChatCompletionRequest: {"messages": [{"role": "user", "content": "hello"}]},
@@ -84,3 +86,24 @@ def test_beams_of_which_each_would_have_a_scale_are_refused(kind: Any) -> None:
     assert asked.to_beam_search_params(32, {}).max_tokens == 32
     with pytest.raises(ValueError, match="there is posenc_on_crossing alone, got 'posenc_scale'"):
         kind(**BODIES[kind], use_beam_search=True, vllm_xargs={"posenc_scale": 2}).to_beam_search_params(32, {})
+
+
+@pytest.mark.parametrize(("headroom_tokens", "given"), [(64, 64), (2000, 512)], ids=["headroom", "all-that-fits"])
+def test_an_answer_whose_length_nobody_says_gets_the_headroom_or_all_that_a_request_may_have(
+    headroom_tokens: int, given: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field = CompletionRequest.model_fields["max_tokens"]
+    monkeypatch.setattr(field, "default", field.default)
+    chat = types.SimpleNamespace(default_sampling_params={"temperature": 0.5})
+    state = types.SimpleNamespace(openai_serving_chat=chat)
+    default_max_tokens(state, dataclasses.replace(YARN, headroom_tokens=headroom_tokens))
+    assert field.default == given
+    assert chat.default_sampling_params == {"temperature": 0.5, "max_tokens": given}
+
+
+async def test_scores_of_items_are_refused() -> None:
+    scoring = types.SimpleNamespace(create_error_response=lambda message: message)
+    refuse_scoring(types.SimpleNamespace(serving_generative_scoring=scoring))
+    refused = await scoring.create_generative_scoring(object(), object())
+    assert refused.startswith("/generative_scoring is not served where requests have scales of their own")
+    refuse_scoring(types.SimpleNamespace())  # a model that cannot score
