@@ -21,6 +21,8 @@ from posenc_runtime.vllm_adapter.scheduler_choice import needs_ours
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
+    from posenc_runtime.kv.deployment import Deployment
+
 
 _TURNED_DTYPES = ("auto", "float16", "bfloat16")
 
@@ -35,8 +37,8 @@ def refuse_unsupported(vllm_config: VllmConfig) -> None:
     Raises:
         Unsupported: naming the setting or the architecture, and the reason.
     """
-    _refuse_settings(vllm_config)
     deployment, model = deployment_of(vllm_config), vllm_config.model_config
+    _refuse_settings(vllm_config, deployment)
     if deployment is None or deployment.rotates or rotates(model.hf_text_config):
         refuse_checkpoint(model.hf_text_config, model.architectures)
         if deployment is not None and deployment.rotates:
@@ -46,7 +48,7 @@ def refuse_unsupported(vllm_config: VllmConfig) -> None:
         raise Unsupported(f"attention.fused_rotary must be auto or off, got on, because {reason}")
 
 
-def _refuse_settings(vllm_config: VllmConfig) -> None:
+def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> None:
     model, parallel, transfer = vllm_config.model_config, vllm_config.parallel_config, vllm_config.kv_transfer_config
     if vllm_config.cache_config.kv_offloading_size is not None:
         raise Unsupported(
@@ -63,13 +65,13 @@ def _refuse_settings(vllm_config: VllmConfig) -> None:
             f"kv_transfer_config.kv_role must be kv_both, got {transfer.kv_role}: with prefill and decode apart, the "
             "two sides would choose a request's scale from different lengths"
         )
-    deployment = deployment_of(vllm_config)
-    if deployment is not None and model.max_model_len > deployment.max_model_len:
-        raise Unsupported(
-            f"max_model_len must be at most additional_config.posenc.max_model_len {deployment.max_model_len}, which "
-            f"the largest scale covers, got {model.max_model_len}: set them alike"
-        )
-    _refuse_moving_requests(vllm_config)
+    if deployment is not None:
+        if model.max_model_len > deployment.max_model_len:
+            raise Unsupported(
+                f"max_model_len must be at most additional_config.posenc.max_model_len {deployment.max_model_len}, "
+                f"which the largest scale covers, got {model.max_model_len}: set them alike"
+            )
+        _refuse_moving_requests(vllm_config, deployment)
     refusals = {
         "encoder-decoder models": model.is_encoder_decoder,
         "multimodal models": model.is_multimodal_model,
@@ -89,11 +91,11 @@ def _refuse_settings(vllm_config: VllmConfig) -> None:
             raise Unsupported(f"posenc does not serve {what}: no test shows that every key gets its request's scale")
 
 
-def _refuse_moving_requests(vllm_config: VllmConfig) -> None:
+def _refuse_moving_requests(vllm_config: VllmConfig, deployment: Deployment) -> None:
     """What stands in the way of requests, or of prefixes, that go from one scale to another."""
-    deployment, scheduler = deployment_of(vllm_config), vllm_config.scheduler_config
-    needs = needs_ours(deployment, scheduler.policy) if deployment else None
-    if deployment is None or needs is None:
+    scheduler = vllm_config.scheduler_config
+    needs = needs_ours(deployment, scheduler.policy)
+    if needs is None:
         return
     if scheduler.scheduler_cls != SCHEDULER:
         raise Unsupported(
