@@ -171,11 +171,15 @@ def test_a_prefix_that_was_copied_and_given_up_before_its_request_ran_is_not_in_
     growing: ScaleCoordinator,
 ) -> None:
     at_the_end_of_its_scale(growing, "short", [1, 2])
-    growing.admit("long", num_prompt_tokens=900, max_tokens=10)
-    growing.reuse("long", 0, [move(1, 7)], num_tokens=256)
-    growing.advance()
-    growing.preempted("long")
-    assert "prefixes_reused" not in growing.said_so_far("long")
+    for name in ("without", "long"):
+        growing.admit(name, num_prompt_tokens=900, max_tokens=10)
+        growing.reuse(name, 0, [move(1, 7)], num_tokens=256)
+        growing.advance()
+        growing.preempted(name)
+        assert "prefixes_reused" not in growing.said_so_far(name)
+    growing.prefilling("without", num_hit_tokens=0)
+    assert "prefixes_reused" not in growing.said_so_far("without")
+    assert "prefix_reused_tokens" not in growing.take_report()
     growing.reuse("long", 0, [move(2, 7, 256)], num_tokens=256)
     growing.advance()
     growing.prefilling("long", num_hit_tokens=256)
