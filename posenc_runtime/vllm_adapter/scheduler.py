@@ -52,8 +52,6 @@ class PosencScheduler(AsyncScheduler):
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         self._cross()
         pause_state = self.pause_state
-        if pause_state == PauseState.PAUSED_NEW:
-            self._place_crossing()
         if self._held_back and pause_state == PauseState.UNPAUSED:
             # What room there is, a request waits for that is to cross: whoever came in would have to go again.
             self._pause_state = PauseState.PAUSED_NEW
@@ -61,8 +59,7 @@ class PosencScheduler(AsyncScheduler):
             output: SchedulerOutput = super().schedule(throttle_prefills)
         finally:
             self._pause_state = pause_state
-        if pause_state == PauseState.PAUSED_NEW:
-            self._place_crossing()  # vLLM puts whom it could not schedule back among those without blocks
+        self._place_crossing()  # the last thing: vLLM puts whom it could not schedule back among those without blocks
         if self._reuse:
             self._reuse.begin()
         return output
@@ -100,10 +97,6 @@ class PosencScheduler(AsyncScheduler):
         self._half.recompute(request, to_index)
         self.running.remove(request)
         self._preempt_request(request, time.monotonic())
-
-    def set_pause_state(self, pause_state: PauseState) -> None:
-        super().set_pause_state(pause_state)
-        self._place_crossing()
 
     def _place_crossing(self) -> None:
         """While only those under way are served, that is what a request is whose answer has begun and has to cross.

@@ -285,6 +285,25 @@ def test_a_pause_that_waits_for_requests_under_way_waits_for_those_that_cross(
     assert crossed
 
 
+def test_a_pause_waits_also_for_one_that_waits_for_room_to_be_computed_again_when_nobody_runs(vllm_config: Any) -> None:
+    lengths = {"original_max_position_embeddings": 12, "max_model_len": 36, "on_crossing": "recompute"}
+    deployment = dataclasses.replace(CROWD, scales=(1.0, 3.0), **lengths)
+    asked = Asked(0, TEXT[:7], 20)
+    nobody_ran = 0
+    for num_steps in range(1, 16):
+        core = EngineCore(vllm_config, deployment, block_size=4, num_blocks=10, model_runner=2, depth=1, ahead=False)
+        core.admit("under-way", asked)
+        for number in range(num_steps):
+            if number == 3:  # takes the room that the first one needs, and soon ends
+                core.admit("other", Asked(0, [1 - TEXT[0]] * 20, 4, "pin"))
+            core.step()
+        nobody_ran += not core.scheduler.running
+        core.scheduler.set_pause_state(PauseState.PAUSED_NEW)
+        core.drain()
+        assert core.said["under-way"] == said_alone(deployment, asked)
+    assert nobody_ran
+
+
 def test_a_request_that_waits_for_room_is_hashed_at_other_scales_once(
     vllm_config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
