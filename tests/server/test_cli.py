@@ -200,7 +200,11 @@ def test_a_longrope_checkpoint_says_its_own_factors_and_trained_length(
     # sqrt(1 + ln 8 / ln 256) at both; the slowest pair goes from a factor of 1.15 to one of 31
     assert out.count("1.1726") == 2 and "26.96 times" in out
     status, out, _ = run(tmp_path, settings, "flags")
-    assert status == 0 and '"short_factor": [1.0, 1.01, ' in out and '"factor": 8.0' in out
+    assert status == 0 and '"short_factor": [1.0, 1.01, ' in out and '"attention_factor": 1.1726' in out
+    # a shorter trained length is the deployment's own: what scale 1 is stays the checkpoint's
+    sooner = {"rope_type": "longrope", "scales": [1, 16], "original_max_position_embeddings": 128}
+    status, out, _ = run(tmp_path, settings | {"scaling": sooner}, "check")
+    assert status == 0 and out.count("1.1726") == 2
 
 
 @pytest.mark.parametrize(
@@ -217,7 +221,7 @@ def test_a_longrope_checkpoint_says_its_own_factors_and_trained_length(
         ),
         (
             {"rope_type": "longrope", "scales": [1, 8], "factor": 2.0},
-            "refused scaling.rope_type: scale 1 must be the checkpoint's own rotation, got parameters that make it",
+            "refused scaling.factor must be left out where attention_factor 1.1726 is given or the checkpoint's",
         ),
         (
             {"rope_type": "longrope", "scales": [1, 8], "short_factor": [2.0] * 16},

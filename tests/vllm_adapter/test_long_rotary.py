@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers import rotary_embedding
 
+from posenc_runtime.encodings.scaling.longrope import LongRope
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import long_rotary, rotary
 from posenc_runtime.vllm_adapter.worker_state import STATE
@@ -37,7 +39,10 @@ def a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(STATE, "rotaries", [])
     monkeypatch.setattr(rotary_embedding, "_ROPE_DICT", {})
     engine: Any = VllmConfig()
-    engine.model_config = types.SimpleNamespace(max_model_len=LONGEST)
+    engine.model_config = types.SimpleNamespace(
+        max_model_len=LONGEST,
+        hf_text_config=types.SimpleNamespace(rope_parameters=ROPE, max_position_embeddings=LONGEST),
+    )
     with set_current_vllm_config(engine):
         yield
 
@@ -75,6 +80,37 @@ def test_a_short_request_is_rotated_by_the_first_rows() -> None:
     rotated, _ = module(positions, torch.ones(3, HEAD_DIM), torch.ones(3, HEAD_DIM))
     cos, sin = module.long_short_cos_sin_cache[positions].chunk(2, dim=-1)
     assert torch.equal(rotated, torch.cat((cos - sin, cos + sin), dim=-1))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "trained"),
+    [
+        pytest.param({"factor": 2.0}, TRAINED, id="another-longest-length"),
+        pytest.param({"factor": LONGEST / TRAINED}, TRAINED // 2, id="a-shorter-trained-length"),
+        pytest.param({"attention_factor": 1.5}, TRAINED, id="another-attention-factor"),
+        pytest.param({"factor": LONGEST / TRAINED, "short_mscale": 1.0}, TRAINED, id="another-for-short-requests"),
+    ],
+)
+def test_parameters_that_would_change_scale_1_are_refused(
+    parameters: dict[str, float], trained: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployment = dataclasses.replace(
+        DEPLOYMENT, parameters=FACTORS | parameters, original_max_position_embeddings=trained, scales=(1.0, 8.0)
+    )
+    monkeypatch.setattr(long_rotary, "current_deployment", lambda: deployment)
+    with pytest.raises(ValueError, match="scale 1 must be the checkpoint's own rotation, whose attention factor is"):
+        made()
+
+
+def test_a_shorter_trained_length_leaves_scale_1_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    short = made().long_short_cos_sin_cache[: TRAINED // 2]
+    _, parameters = LongRope.of_checkpoint(ROPE, LONGEST)
+    deployment = dataclasses.replace(
+        DEPLOYMENT, parameters=parameters, original_max_position_embeddings=TRAINED // 2, scales=(1.0, 8.0)
+    )
+    monkeypatch.setattr(long_rotary, "current_deployment", lambda: deployment)
+    monkeypatch.setattr(rotary_embedding, "_ROPE_DICT", {})
+    assert torch.equal(made().long_short_cos_sin_cache[: TRAINED // 2], short)
 
 
 def test_where_attention_rotates_queries_and_keys_pass_and_no_table_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

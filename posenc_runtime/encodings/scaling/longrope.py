@@ -24,8 +24,8 @@ class LongRope:
     Attributes:
         short_factor, long_factor: of each pair, ``[rotary_dim // 2]``; what its frequency is divided by at scale 1, and
             at all others.
-        factor: longest length by trained length, of which the attention factor is made.
-        attention_factor: replaces ``sqrt(1 + ln(factor) / ln(trained length))`` (section 4.1).
+        attention_factor: the checkpoint's own, ``sqrt(1 + ln(factor) / ln(trained length))`` (section 4.1).
+        factor: longest length by trained length, where the attention factor is to be made of it.
         short_mscale, long_mscale: replace it at scale 1, and at all others.
     """
 
@@ -33,8 +33,8 @@ class LongRope:
     own_rope_type: ClassVar[str] = "longrope"
     short_factor: Sequence[float] = ()
     long_factor: Sequence[float] = ()
-    factor: float | None = None
     attention_factor: float | None = None
+    factor: float | None = None
     short_mscale: float | None = None
     long_mscale: float | None = None
 
@@ -44,6 +44,11 @@ class LongRope:
                 raise ValueError(f"{name} must hold numbers greater than 0, got {smallest}")
         if self.factor is not None and self.factor < 1:
             raise ValueError(f"factor must be at least 1, got {self.factor}")
+        if self.factor is not None and self.attention_factor is not None:
+            raise ValueError(
+                f"factor must be left out where attention_factor {self.attention_factor:g} is given or the "
+                f"checkpoint's, for nothing else is made of it, got {self.factor}"
+            )
         for name in ("attention_factor", "short_mscale", "long_mscale"):
             if (given := getattr(self, name)) is not None and given <= 0:
                 raise ValueError(f"{name} must be greater than 0, got {given}")
@@ -54,7 +59,9 @@ class LongRope:
     ) -> tuple[int, dict[str, Any]]:
         trained = rope_parameters["original_max_position_embeddings"]
         said = {name: value for name, value in rope_parameters.items() if value is not None}
-        said = {"factor": max_position_embeddings / trained} | said
+        # Made here, of the length that the checkpoint was trained on: a deployment may give a shorter one.
+        factor = max(said.pop("factor", max_position_embeddings / trained), 1.0)
+        said = {"attention_factor": _attention_factor(factor, trained)} | said
         return trained, {field.name: said[field.name] for field in dataclasses.fields(cls) if field.name in said}
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
@@ -68,16 +75,19 @@ class LongRope:
         if len(factors) != spec.rotary_dim // 2:
             raise ValueError(f"{name} must hold {spec.rotary_dim // 2} numbers, one for each pair, got {len(factors)}")
         inv_freq = Default().frequencies(spec, scale).inv_freq / torch.tensor(factors, dtype=torch.float64)
-        return Frequencies(inv_freq, self._attention_factor(spec) if mscale is None else mscale)
+        if mscale is None:
+            mscale = self.attention_factor
+        if mscale is None:
+            if self.factor is None:
+                raise ValueError(
+                    "factor must be given where attention_factor is not: the longest length by the trained one"
+                )
+            mscale = _attention_factor(self.factor, spec.original_max_position_embeddings)
+        return Frequencies(inv_freq, mscale)
 
-    def _attention_factor(self, spec: RotarySpec) -> float:
-        if self.attention_factor is not None:
-            return self.attention_factor
-        if self.factor is None:
-            raise ValueError(
-                "factor must be given where attention_factor is not: the longest length by the trained one"
-            )
-        return math.sqrt(1 + math.log(self.factor) / math.log(spec.original_max_position_embeddings))
+
+def _attention_factor(factor: float, trained: int) -> float:
+    return math.sqrt(1 + math.log(factor) / math.log(trained))
 
 
 SCALING = LongRope

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+
 import pytest
 
 from posenc_runtime.encodings.scaling.longrope import LongRope
@@ -24,3 +27,29 @@ def test_a_list_that_does_not_fit_the_pairs_is_refused() -> None:
 def test_an_attention_factor_that_nobody_says_is_refused() -> None:
     with pytest.raises(ValueError, match="factor must be given where attention_factor is not"):
         LongRope(**LISTS).frequencies(SPEC, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        pytest.param({}, math.sqrt(1 + math.log(32) / math.log(4096)), id="nothing"),
+        pytest.param({"factor": 8.0}, math.sqrt(1 + math.log(8) / math.log(4096)), id="a-factor"),
+        pytest.param({"factor": 8.0, "attention_factor": 1.25}, 1.25, id="an-attention-factor-too"),
+        pytest.param(
+            {"factor": None, "attention_factor": None}, math.sqrt(1 + math.log(32) / math.log(4096)), id="null"
+        ),
+        pytest.param({"factor": 0.5}, 1.0, id="none-above-the-trained-length"),
+    ],
+)
+def test_a_checkpoint_s_attention_factor_is_made_of_its_own_trained_length(
+    said: dict[str, float | None], expected: float
+) -> None:
+    trained, parameters = LongRope.of_checkpoint(LISTS | {"original_max_position_embeddings": 4096} | said, 131072)
+    sooner = dataclasses.replace(SPEC, original_max_position_embeddings=1024)
+    assert trained == 4096
+    assert LongRope(**parameters).frequencies(sooner, 1.0).attention_factor == expected
+
+
+def test_a_factor_of_which_nothing_would_be_made_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"factor must be left out where attention_factor 1\.2 is given"):
+        LongRope(**LISTS, factor=32.0, attention_factor=1.2)
