@@ -158,6 +158,16 @@ _SERVER_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "OpenAIServingChat.chat_completion_stream_generator",
         ("result_generator",),
     ),
+    (
+        "vllm.entrypoints.openai.chat_completion.batch_serving",
+        "OpenAIServingChatBatch.chat_completion_full_generator_batch",
+        ("request", "generators"),
+    ),
+    (
+        "vllm.entrypoints.anthropic.serving",
+        "AnthropicServingMessages.message_stream_converter",
+        ("generator",),
+    ),
 )
 
 # What only a worker on the CPU touches, which has imported it.

@@ -1,8 +1,8 @@
 """The scale in every answer.
 
-vLLM carries what the connector says at the end of a request in ``kv_transfer_params``, but only in answers that are
-not streamed, and of several prompts only the first one's. Its serving objects are wrapped, not replaced: what comes in
-is watched, what goes out is completed.
+vLLM carries what the connector says at the end of a request in ``kv_transfer_params``, but only in answers that are not
+streamed, and of several prompts only the first one's, or none. Its serving objects are wrapped, not replaced: what
+comes in is watched, what goes out is completed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Any
 from posenc_runtime.kv.admission import admit
 from posenc_runtime.kv.deployment import Deployment
 
+_KEY = "kv_transfer_params"
 _DATA = "data: "
 _DONE = "[DONE]"
+_MESSAGE_ENDS = "event: message_delta\n"  # Anthropic's event with what is known of an answer at its end
 
 
 def announce_scales(state: Any) -> None:
@@ -30,6 +32,12 @@ def announce_scales(state: Any) -> None:
     if completion is not None:
         completion.completion_stream_generator = _streaming(completion.completion_stream_generator)
         completion.request_output_to_completion_response = _whole(completion.request_output_to_completion_response)
+    batch, messages = state.openai_serving_chat_batch, state.anthropic_serving_messages
+    if batch is not None:
+        batch.chat_completion_full_generator_batch = _batch(batch.chat_completion_full_generator_batch)
+    if messages is not None:  # makes its events of a chat's
+        messages.chat_completion_stream_generator = _streaming(messages.chat_completion_stream_generator)
+        messages.message_stream_converter = _converting(messages.message_stream_converter)
 
 
 def announce_stopped(engine: Any, deployment: Deployment) -> None:
@@ -75,6 +83,37 @@ def _whole(respond: Callable[..., Any]) -> Callable[..., Any]:
     return announcing
 
 
+def _batch(respond: Callable[..., Any]) -> Callable[..., Any]:
+    async def announcing(request: Any, generators: list[AsyncIterator[Any]], *args: Any, **kwargs: Any) -> Any:
+        said: dict[int, dict[str, Any]] = {}
+        watched = [_watched(results, said, index) for index, results in enumerate(generators)]
+        response = await respond(request, watched, *args, **kwargs)
+        if said and hasattr(response, "kv_transfer_params"):  # an error has none
+            response.kv_transfer_params = _params(said)
+        return response
+
+    return announcing
+
+
+def _converting(converter: Callable[..., AsyncIterator[str]]) -> Callable[..., AsyncIterator[str]]:
+    async def announcing(chunks: AsyncIterator[str]) -> AsyncIterator[str]:
+        said: dict[str, Any] = {}
+
+        async def watched() -> AsyncIterator[str]:
+            async for chunk in chunks:
+                if _KEY in chunk:
+                    said.update(json.loads(chunk.removeprefix(_DATA)).get(_KEY) or {})
+                yield chunk
+
+        async for event in converter(watched()):
+            if said and event.startswith(_MESSAGE_ENDS):
+                yield _MESSAGE_ENDS + _with(event.removeprefix(_MESSAGE_ENDS), said)
+            else:
+                yield event
+
+    return announcing
+
+
 def _streaming(generator: Callable[..., AsyncIterator[str]]) -> Callable[..., AsyncIterator[str]]:
     async def announcing(*args: Any, **kwargs: Any) -> AsyncIterator[str]:
         position = next(index for index, argument in enumerate(args) if hasattr(argument, "__aiter__"))
@@ -92,12 +131,12 @@ def _streaming(generator: Callable[..., AsyncIterator[str]]) -> Callable[..., As
     return announcing
 
 
-async def _watched(results: AsyncIterator[Any], said: dict[int, dict[str, Any]]) -> AsyncIterator[Any]:
+async def _watched(results: AsyncIterator[Any], said: dict[int, dict[str, Any]], index: int = 0) -> AsyncIterator[Any]:
     """Pass results on, noting what is said. Completions give (prompt index, output), chats the output alone."""
     async for result in results:
-        index, output = result if isinstance(result, tuple) else (0, result)
+        prompt, output = result if isinstance(result, tuple) else (index, result)
         if output.kv_transfer_params:
-            said[index] = output.kv_transfer_params
+            said[prompt] = output.kv_transfer_params
         yield result
 
 
@@ -107,7 +146,12 @@ def _completed(event: str, said: dict[int, dict[str, Any]]) -> str:
     chunk = json.loads(event.removeprefix(_DATA))
     if "error" in chunk:
         return event
-    return f"{_DATA}{json.dumps(chunk | {'kv_transfer_params': _params(said)}, ensure_ascii=False)}\n\n"
+    return _with(event, _params(said))
+
+
+def _with(event: str, params: dict[str, Any]) -> str:
+    completed = json.loads(event.removeprefix(_DATA)) | {_KEY: params}
+    return f"{_DATA}{json.dumps(completed, ensure_ascii=False)}\n\n"
 
 
 def _params(said: dict[int, dict[str, Any]]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import pathlib
 import time
 from collections.abc import Iterator
@@ -112,6 +113,28 @@ def test_a_streamed_chat_says_the_scale_in_its_last_chunk_only(client: openai.Op
     )
     assert posenc_of(chunks[-1])["scale"] == 2.0
     assert not any("kv_transfer_params" in chunk.model_dump() for chunk in chunks[:-1])
+
+
+def test_every_conversation_of_a_batch_says_its_scale(http: httpx.Client) -> None:
+    messages = [
+        [{"role": "user", "content": letter * length}] for letter, length in (("b", 300), ("c", 20), ("d", 700))
+    ]
+    answer = http.post("/v1/chat/completions/batch", json={"model": "tiny", "messages": messages, "max_tokens": 6})
+    said = answer.json()["kv_transfer_params"]
+    assert [prompt["scale"] for prompt in said["posenc_prompts"]] == [2.0, 1.0, 4.0]
+    assert said["posenc"] == said["posenc_prompts"][0]
+
+
+def test_a_message_of_anthropic_says_the_scale_streamed_or_not(http: httpx.Client) -> None:
+    asked = {"model": "tiny", "messages": [{"role": "user", "content": "b" * 300}], "max_tokens": 6, "temperature": 0}
+    whole = http.post("/v1/messages", json=asked).json()
+    events = http.post("/v1/messages", json=asked | {"stream": True}).text.strip().split("\n\n")
+    names = [event.partition("\n")[0].removeprefix("event: ") for event in events]
+    assert names[0] == "message_start" and names[-2:] == ["message_delta", "message_stop"]
+    last, end = (json.loads(event.partition("data: ")[2]) for event in events[-2:])
+    assert last["kv_transfer_params"]["posenc"] == whole["kv_transfer_params"]["posenc"]
+    assert whole["kv_transfer_params"]["posenc"]["scale"] == 2.0
+    assert not any("kv_transfer_params" in event for event in (*events[:-2], end))
 
 
 async def test_the_async_client_streams_the_tokens_that_the_whole_answer_has(address: str) -> None:

@@ -30,6 +30,20 @@ class Serving:
             yield f"data: {json.dumps({'error': {'message': 'boom'}})}\n\n"
         yield "data: [DONE]\n\n"
 
+    async def chat_completion_full_generator_batch(self, request: str, generators: list[Any]) -> types.SimpleNamespace:
+        ended = [result for generator in generators async for result in generator]
+        if request == "fails":
+            return types.SimpleNamespace(error=ended)
+        return types.SimpleNamespace(choices=[result.text for result in ended], kv_transfer_params=None)
+
+    async def message_stream_converter(self, generator: AsyncIterator[str]) -> AsyncIterator[str]:
+        async for chunk in generator:
+            if "DONE" in chunk:
+                yield f"event: message_delta\ndata: {json.dumps({'type': 'message_delta'})}\n\n"
+                yield f"event: message_stop\ndata: {json.dumps({'type': 'message_stop'})}\n\n"
+            else:
+                yield f"event: content_block_delta\ndata: {json.dumps({'type': 'content_block_delta'})}\n\n"
+
     def request_output_to_completion_response(self, outputs: list[Any], request: str) -> types.SimpleNamespace:
         return types.SimpleNamespace(kv_transfer_params=outputs[0].kv_transfer_params)
 
@@ -45,8 +59,33 @@ async def arriving(*results: Any) -> AsyncIterator[Any]:
 
 def announced() -> Serving:
     serving = Serving()
-    announce_scales(types.SimpleNamespace(openai_serving_chat=serving, openai_serving_completion=serving))
+    announce_scales(
+        types.SimpleNamespace(
+            openai_serving_chat=serving,
+            openai_serving_completion=serving,
+            openai_serving_chat_batch=serving,
+            anthropic_serving_messages=None,
+        )
+    )
     return serving
+
+
+def announced_messages() -> Serving:
+    serving = Serving()
+    names = ("openai_serving_chat", "openai_serving_completion", "openai_serving_chat_batch")
+    announce_scales(types.SimpleNamespace(**dict.fromkeys(names), anthropic_serving_messages=serving))
+    return serving
+
+
+async def converted(*results: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Events that Anthropic's clients get: their names and what is in them."""
+    serving = announced_messages()
+    chunks = serving.chat_completion_stream_generator("request", arriving(*results))
+    events = [event async for event in serving.message_stream_converter(chunks)]
+    return [
+        (name.removeprefix("event: "), json.loads(data.removeprefix("data: ")))
+        for name, data in (event.strip().split("\n") for event in events)
+    ]
 
 
 async def test_the_last_chunk_before_the_end_says_the_scale_and_no_other() -> None:
@@ -79,6 +118,21 @@ async def test_of_several_prompts_every_scale_is_said_in_their_order() -> None:
     assert json.loads(events[-2].removeprefix("data: "))["kv_transfer_params"] == BOTH
     whole = announced().request_output_to_completion_response([output("a", UNSCALED), output("b", SAID)], "request")
     assert whole.kv_transfer_params == BOTH
+
+
+async def test_of_several_conversations_every_scale_is_said_in_their_order() -> None:
+    batch = [arriving(output("a"), output("b", UNSCALED)), arriving(output("c", SAID))]
+    response = await announced().chat_completion_full_generator_batch("request", batch)
+    assert response.choices == ["a", "b", "c"] and response.kv_transfer_params == BOTH
+    failed = await announced().chat_completion_full_generator_batch("fails", [arriving(output("a", SAID))])
+    assert not hasattr(failed, "kv_transfer_params")
+
+
+async def test_a_streamed_message_says_the_scale_in_the_event_that_ends_it() -> None:
+    delta, end, stop = ((name, {"type": name}) for name in ("content_block_delta", "message_delta", "message_stop"))
+    said = (end[0], end[1] | {"kv_transfer_params": SAID})
+    assert await converted(output("a"), output("b", SAID)) == [delta, delta, said, stop]
+    assert await converted(output("kv_transfer_params")) == [delta, end, stop]
 
 
 def test_of_one_prompt_an_answer_says_what_the_connector_said() -> None:
