@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import operator
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -160,8 +161,9 @@ def _refuse_unknown_parsers(args: argparse.Namespace) -> None:
     for name, manager, plugin in (
         ("server.tool_call_parser", ToolParserManager, "tool_parser_plugin"),
         ("engine.reasoning_parser", ReasoningParserManager, "reasoning_parser_plugin"),
+        ("engine.structured_outputs_config.reasoning_parser", ReasoningParserManager, "reasoning_parser_plugin"),
     ):
-        asked, known = getattr(args, name.partition(".")[2]), manager.list_registered()
+        asked, known = operator.attrgetter(name.partition(".")[2])(args), manager.list_registered()
         if asked and asked not in known and not getattr(args, plugin, None):
             raise ArgumentRefused(f"{name}: must be one of {', '.join(sorted(known))}, got {asked!r}")
 

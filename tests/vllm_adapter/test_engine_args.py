@@ -90,6 +90,10 @@ def test_true_gives_a_flag_that_has_no_opposite() -> None:
         ({"async_scheduling": "off"}, "engine.async_scheduling: must be true or false, got 'off'"),
         ({"revision": 1234}, "engine.revision: must be a text, got 1234: quote it"),
         ({"reasoning_parser": "foo"}, "engine.reasoning_parser: must be one of "),
+        (
+            {"structured_outputs_config": {"reasoning_parser": "foo"}},
+            "engine.structured_outputs_config.reasoning_parser: must be one of ",
+        ),
         ({"port": 5}, "engine.port: is not an argument of vLLM"),
         ({"api_server_count": 2}, "engine.api_server_count: must be left out, got 2: posenc serve has one API server"),
         (
