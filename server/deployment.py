@@ -6,13 +6,10 @@ import dataclasses
 import math
 import pathlib
 
-import torch
-
-from posenc_runtime.encodings.scaling import from_parameters
-from posenc_runtime.encodings.spec import Frequencies
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
+from posenc_runtime.kv.scales import reach
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, reason_against_backend
-from posenc_runtime.vllm_adapter.checkpoint import Checkpoint, UnreadableCheckpoint, read_checkpoint
+from posenc_runtime.vllm_adapter.checkpoint import Checkpoint, UnreadableCheckpoint, read_checkpoint, refuse_another
 from posenc_runtime.vllm_adapter.support import Unsupported, refuse_method
 from server.load import ConfigurationError
 from server.settings import Settings
@@ -68,11 +65,6 @@ def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployme
                 f"{settings.model!r} {reason}"
             )
         trained = checkpoint.max_position_embeddings
-    elif checkpoint is not None and trained > (checkpoint.max_position_embeddings or trained):
-        raise ConfigurationError(
-            "scaling.original_max_position_embeddings: must not exceed the checkpoint's trained length "
-            f"{checkpoint.max_position_embeddings}, got {trained}"
-        )
     parameters = scaling.parameters
     if checkpoint is not None and checkpoint.rope_type == scaling.rope_type:
         parameters = {**checkpoint.parameters, **parameters}
@@ -83,11 +75,7 @@ def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployme
         if checkpoint is not None and spec is not None:
             refuse_method(scaling.rope_type, checkpoint.rope_type)
             # Before the scales are looked at: a wrong trained length makes right scales look too small.
-            unscaled = from_parameters(scaling.rope_type, parameters).frequencies(spec, 1.0)
-            if checkpoint.rope_type == scaling.rope_type:
-                _refuse_another(
-                    unscaled, from_parameters(scaling.rope_type, checkpoint.parameters).frequencies(spec, 1.0)
-                )
+            refuse_another(checkpoint, scaling.rope_type, parameters, trained)
         deployment = Deployment(
             rope_type=scaling.rope_type,
             parameters=parameters,
@@ -108,24 +96,10 @@ def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployme
     return deployment
 
 
-def _refuse_another(unscaled: Frequencies, own: Frequencies) -> None:
-    """Parameters that are given beside the checkpoint's may change its scales above 1, and nothing else.
-
-    Raises:
-        ValueError: when scale 1 is not the checkpoint's own rotation.
-    """
-    if not torch.equal(unscaled.inv_freq, own.inv_freq) or unscaled.attention_factor != own.attention_factor:
-        raise ValueError(
-            "rope_type: scale 1 must be the checkpoint's own rotation, got parameters that make it another one, with "
-            f"attention factor {unscaled.attention_factor:g} where the checkpoint's is {own.attention_factor:g}: leave "
-            "out what the checkpoint's configuration says"
-        )
-
-
 def _reach(scales: list[float], trained: int) -> int:
     """What the largest scale reaches, tokens; 1 where a deployment will refuse the scales."""
-    reach = max(scales, default=0.0) * trained
-    return max(int(reach), 1) if math.isfinite(reach) else 1
+    largest = max(scales, default=0.0)
+    return max(reach(largest, trained), 1) if math.isfinite(largest) else 1
 
 
 def world_size_of(settings: Settings) -> int:

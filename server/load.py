@@ -106,7 +106,7 @@ def _hint(path: str, value: Any, rope_type: str) -> str:
     if path == "scaling.factor":  # fixed in Hugging Face's configurations; here every request has its own
         if rope_type == "default":
             return "; rope_type default does not scale, choose another"
-        largest = f"{value:g}" if isinstance(value, int | float) and value > 1 else "4"
+        largest = f"{value:g}" if isinstance(value, int | float) and 1 < value < 1e6 else "4"
         return f"; scaling.scales says it for {rope_type}, as in [1, {largest}]"
     model: type[BaseModel] = Settings
     for section in sections:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import fractions
 import functools
 import itertools
 import math
 
 _MOST_TOKENS = 2**31 - 1  # positions and lengths are int32 on their way to attention
+
+
+def reach(scale: float, trained: int) -> int:
+    """Longest request of a scale, tokens. The scale is what was written: 2.3 times 100 tokens are 230, and not 229."""
+    return math.floor(fractions.Fraction(str(scale)) * trained)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,7 +57,7 @@ class ScaleSet:
             raise ValueError(f"scales must differ in their first six digits, got {list(self.scales)}")
         if self.max_model_len < 1:
             raise ValueError(f"max_model_len must be at least 1, got {self.max_model_len}")
-        longest = math.floor(self.scales[-1] * self.original_max_position_embeddings)
+        longest = reach(self.scales[-1], self.original_max_position_embeddings)
         if longest < self.max_model_len and not self.allow_beyond_trained:
             raise ValueError(
                 f"scales must cover max_model_len {self.max_model_len}, but the largest, {self.scales[-1]:g}, reaches "
@@ -62,8 +68,8 @@ class ScaleSet:
     @functools.cached_property
     def lengths(self) -> tuple[int, ...]:
         """Longest request of each scale, tokens. The last scale ends at ``max_model_len``."""
-        reach = [math.floor(scale * self.original_max_position_embeddings) for scale in self.scales]
-        return (*(min(length, self.max_model_len) for length in reach[:-1]), self.max_model_len)
+        reached = [reach(scale, self.original_max_position_embeddings) for scale in self.scales[:-1]]
+        return (*(min(length, self.max_model_len) for length in reached), self.max_model_len)
 
     @property
     def row_offsets(self) -> tuple[int, ...]:

@@ -6,15 +6,20 @@ import dataclasses
 import pathlib
 import textwrap
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from posenc_runtime.encodings.scaling import own
+import torch
+
+from posenc_runtime.encodings.scaling import from_parameters, own
 from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.vllm_adapter import models
 from posenc_runtime.vllm_adapter.attention.choice import Kind
 from posenc_runtime.vllm_adapter.attention.needs import needed_for
 from posenc_runtime.vllm_adapter.support import Unsupported, refuse_checkpoint, rotates
 from posenc_runtime.zoo.model.config import PosencConfig
+
+if TYPE_CHECKING:
+    from vllm.config import ModelConfig
 
 
 class UnreadableCheckpoint(ValueError):
@@ -54,22 +59,90 @@ def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
         UnreadableCheckpoint: when there is none to read, a hub that cannot be reached for example.
         Unsupported: when it cannot be served or scaled; the message names the architecture, the rope type or the key.
     """
-    from vllm.transformers_utils.config import get_config, get_hf_text_config
+    from vllm.transformers_utils.config import get_config
 
     source = engine.get("hf_config_path") or model
     models.register()
+    overrides = engine.get("hf_overrides")
     try:
         config = get_config(
             _at_hand(source, engine),
             trust_remote_code=bool(engine.get("trust_remote_code", False)),
             revision=engine.get("revision"),
             code_revision=engine.get("code_revision"),
+            hf_overrides_kw=_flat(overrides) if isinstance(overrides, Mapping) else None,
         )
     except Exception as error:
         # Whatever a hub client or a checkpoint's own code raises means the same here. The first line of a hub is "401
         # Client Error", and those below say what is missing.
         reason = textwrap.shorten(str(error), 400, placeholder=" ...") or type(error).__name__
         raise UnreadableCheckpoint(f"the configuration of {source!r} cannot be read: {reason}") from error
+    return _said_by(config)
+
+
+def read_again(model_config: ModelConfig) -> Checkpoint:
+    """What an engine's checkpoint says by itself.
+
+    The engine's own configuration has the served length in the place of the trained one, and nobody keeps the latter.
+
+    Raises:
+        Unsupported: as ``read_checkpoint``.
+    """
+    from vllm.transformers_utils.config import get_config
+
+    overrides = model_config.hf_overrides
+    is_function = callable(overrides)
+    config = get_config(
+        model_config.hf_config_path or model_config.model,
+        model_config.trust_remote_code,
+        model_config.revision,
+        model_config.code_revision,
+        model_config.config_format,
+        hf_overrides_kw={} if is_function else _flat(overrides),
+        hf_overrides_fn=overrides if is_function else None,
+        token=model_config.hf_token,
+    )
+    if not is_function:
+        model_config._apply_dict_overrides(
+            config, {key: each for key, each in overrides.items() if isinstance(each, dict)}
+        )
+    return _said_by(config)
+
+
+def refuse_another(checkpoint: Checkpoint, rope_type: str, parameters: Mapping[str, Any], trained: int) -> None:
+    """Check that a deployment leaves scale 1 to the checkpoint: parameters may change the scales above it.
+
+    Args:
+        trained: the deployment's trained length, which may be shorter than the checkpoint's.
+
+    Raises:
+        ValueError: when scale 1 is not the checkpoint's own rotation, or reaches further than it was trained.
+    """
+    longest, spec = checkpoint.max_position_embeddings, checkpoint.spec
+    if longest is not None and trained > longest:
+        raise ValueError(
+            f"original_max_position_embeddings: must not exceed the checkpoint's trained length {longest}, got "
+            f"{trained}"
+        )
+    if spec is None:
+        return
+    own = from_parameters(checkpoint.rope_type, checkpoint.parameters).frequencies(spec, 1.0)
+    shorter = dataclasses.replace(spec, original_max_position_embeddings=trained)
+    unscaled = from_parameters(rope_type, parameters).frequencies(shorter, 1.0)
+    if (
+        not torch.allclose(unscaled.inv_freq, own.inv_freq, rtol=1e-9, atol=0)
+        or unscaled.attention_factor != own.attention_factor
+    ):
+        raise ValueError(
+            "rope_type: scale 1 must be the checkpoint's own rotation, got parameters that make it another one, with "
+            f"attention factor {unscaled.attention_factor!r} where the checkpoint's is {own.attention_factor!r}: say "
+            "what the checkpoint's configuration says, or nothing"
+        )
+
+
+def _said_by(config: Any) -> Checkpoint:
+    from vllm.transformers_utils.config import get_hf_text_config
+
     models.refuse_variant(config)
     text_config = get_hf_text_config(config)
     architectures = getattr(config, "architectures", None) or []
@@ -85,9 +158,22 @@ def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
             furthest=trained if is_learned else None,
         )
     refuse_checkpoint(text_config, architectures)
+    try:
+        return _rotating(text_config, architectures)
+    except (ValueError, TypeError, ArithmeticError, KeyError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise Unsupported(
+            f"no rotary embedding can be made of what {', '.join(architectures)} says: {reason}"
+        ) from None
+
+
+def _rotating(text_config: Any, architectures: list[str]) -> Checkpoint:
     rope_parameters = text_config.rope_parameters
     head_dim = getattr(text_config, "head_dim", None) or text_config.hidden_size // text_config.num_attention_heads
-    rotary_dim = int(head_dim * rope_parameters.get("partial_rotary_factor", 1.0))
+    partial = rope_parameters.get("partial_rotary_factor", 1.0)
+    if not 0 < partial <= 1:
+        raise ValueError(f"partial_rotary_factor must be above 0 and at most 1, got {partial}")
+    rotary_dim = rope_parameters.get("rope_dim") or int(head_dim * partial)
     longest = text_config.max_position_embeddings
     rope_type, rope_theta = rope_parameters["rope_type"], rope_parameters["rope_theta"]
     if not isinstance(rope_theta, int | float):
@@ -104,6 +190,15 @@ def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
         parameters=parameters,
         architecture=", ".join(architectures),
     )
+
+
+def _flat(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """What of ``hf_overrides`` is no mapping and not the served length, in the form that vLLM passes on."""
+    return {
+        key: value
+        for key, value in overrides.items()
+        if key != "max_position_embeddings" and not isinstance(value, dict)
+    }
 
 
 def _trained_length(text_config: Any) -> int | None:

@@ -112,12 +112,20 @@ _ENGINE_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.attention.backends.registry", "register_backend", ("backend", "class_path")),
     ("vllm.v1.core.sched.output", "SchedulerOutput", ("scheduled_new_reqs", "preempted_req_ids")),
     ("vllm.v1.core.sched.output", "CachedRequestData", ("resumed_req_ids", "new_block_ids", "num_output_tokens")),
+    (
+        "vllm.transformers_utils.config",
+        "get_config",
+        (
+            *("model", "trust_remote_code", "revision", "code_revision", "config_format", "hf_overrides_kw"),
+            *("hf_overrides_fn",),
+        ),
+    ),
+    ("vllm.transformers_utils.config", "get_hf_text_config", ("config",)),
+    ("vllm.config.model", "ModelConfig._apply_dict_overrides", ("config", "overrides")),
 )
 
 # What only the process with the HTTP routes touches; importing these takes seconds.
 _SERVER_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("vllm.transformers_utils.config", "get_config", ("model", "trust_remote_code")),
-    ("vllm.transformers_utils.config", "get_hf_text_config", ("config",)),
     ("vllm.transformers_utils.config", "iter_rope_parameters", ("config",)),
     ("vllm.model_executor.models.registry", "ModelRegistry.models", ()),
     ("vllm.config.model", "ModelConfig.using_transformers_backend", ("self",)),

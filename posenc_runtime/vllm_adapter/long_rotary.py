@@ -6,20 +6,15 @@ operation, and so is replaced by name where models are given their rotary embedd
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
-from vllm.config import get_current_vllm_config
 from vllm.model_executor.layers import rotary_embedding
 from vllm.model_executor.layers.rotary_embedding.phi3_long_rope_scaled_rope import Phi3LongRoPEScaledRotaryEmbedding
 
-from posenc_runtime.encodings.scaling import from_parameters
 from posenc_runtime.encodings.scaling.longrope import LongRope
 from posenc_runtime.vllm_adapter.rotary import by_scale, current_deployment, make_room_for_rows, noted, stacked_table
-from posenc_runtime.vllm_adapter.worker_state import Rotary
 
 
 class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
@@ -37,7 +32,6 @@ class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
         assert isinstance(deployment.method, LongRope), "a method is checked against the checkpoint at start-up"
         self.posenc_scaled = True
         made = noted(deployment, self, self._compute_inv_freq(self.short_factor), is_neox_style=True)
-        _refuse_another_factor(made)
         self.posenc_fused = made.is_fused
         self.use_long_rope = False  # the parent would add the trained length to every position
         dtype = self.long_short_cos_sin_cache.dtype
@@ -53,24 +47,6 @@ class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
         self.long_short_cos_sin_cache = stacked_table(made, short.to(dtype))
 
     forward = by_scale(Phi3LongRoPEScaledRotaryEmbedding.forward)
-
-
-def _refuse_another_factor(made: Rotary) -> None:
-    """The method's attention factor may be given beside the checkpoint's own.
-
-    Raises:
-        ValueError: when they are not the same at scale 1.
-    """
-    text_config = get_current_vllm_config().model_config.hf_text_config
-    trained, parameters = LongRope.of_checkpoint(text_config.rope_parameters, text_config.max_position_embeddings)
-    spec = dataclasses.replace(made.own, original_max_position_embeddings=trained)
-    own = from_parameters(LongRope.rope_type, parameters).frequencies(spec, 1.0).attention_factor
-    if not math.isclose(ours := made.frequencies(0).attention_factor, own, rel_tol=1e-6):
-        raise ValueError(
-            f"scale 1 must be the checkpoint's own rotation, whose attention factor is {own:g}, got one of {ours:g} by "
-            f"{dict(made.deployment.parameters)} for a trained length of "
-            f"{made.deployment.original_max_position_embeddings}: give the checkpoint's as attention_factor"
-        )
 
 
 def substitute() -> None:

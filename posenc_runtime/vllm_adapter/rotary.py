@@ -35,7 +35,7 @@ def register() -> None:
     """Swap our class in for every rotary class of vLLM: a scaling one where supported, a refusing one elsewhere."""
     from vllm.utils.torch_utils import direct_register_custom_op
 
-    from posenc_runtime.vllm_adapter import long_rotary
+    from posenc_runtime.vllm_adapter import long_rotary, rope_cache
 
     direct_register_custom_op(
         op_name="posenc_rope_rows",
@@ -50,6 +50,7 @@ def register() -> None:
         rotary_class.register_oot(substitute, name=rotary_class.__name__)
         substitute.name = name  # so that custom_ops=["+rotary_embedding"] goes on addressing it
     long_rotary.substitute()
+    rope_cache.substitute()
 
 
 def stacked_table(made: Rotary, unscaled: Tensor) -> Tensor:
@@ -103,7 +104,12 @@ def noted(deployment: Deployment, module: Any, inv_freq: Tensor, *, is_neox_styl
     """
     from vllm.config.vllm import get_current_vllm_config_or_none
 
+    from posenc_runtime.vllm_adapter.checkpoint import read_again, refuse_another
+
     vllm_config = get_current_vllm_config_or_none()
+    if vllm_config is not None and vllm_config.model_config is not None:
+        trained = deployment.original_max_position_embeddings
+        refuse_another(read_again(vllm_config.model_config), deployment.rope_type, deployment.parameters, trained)
     choice, fused = choice_of(vllm_config), is_fused(vllm_config)
     if vllm_config is not None:
         # Compiled graphs are found again by a hash of this, and auto may have meant something else then.

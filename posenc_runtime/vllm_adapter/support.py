@@ -231,8 +231,12 @@ def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
             "its frequencies are scaled already. If that was added to its config.json to serve longer requests, take "
             "it out, and let the section scaling say it"
         )
-    for key in ("mrope_section", "use_fope"):
-        if rope_parameters.get(key):
+    # Of the first vLLM asks whether it is there, whatever it says.
+    for key, is_asked in (
+        ("mrope_section", "mrope_section" in rope_parameters),
+        ("use_fope", rope_parameters.get("use_fope")),
+    ):
+        if is_asked:
             raise Unsupported(
                 f"posenc does not scale rope_parameters with {key}: its positions are not one number a token"
             )

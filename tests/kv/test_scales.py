@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posenc_runtime.kv.scales import ScaleSet
+from posenc_runtime.kv.scales import ScaleSet, reach
 
 POWERS = ScaleSet(scales=(1, 2, 4, 8), original_max_position_embeddings=512, max_model_len=4096)
 
@@ -36,6 +36,19 @@ def test_the_last_scale_ends_at_the_served_length() -> None:
     scales = ScaleSet(scales=(1, 1.5, 4), original_max_position_embeddings=63, max_model_len=200)
     assert scales.lengths == (63, 94, 200)
     assert [scales.label(index) for index in range(3)] == ["1", "1.5", "4"]
+
+
+@pytest.mark.parametrize(
+    ("scale", "trained", "longest"),
+    [(2.3, 100, 230), (1.13, 5000, 5650), (1.5, 63, 94), (1e3, 512, 512_000), (4, 512, 2048)],
+)
+def test_a_scale_reaches_as_far_as_its_decimals_say(scale: float, trained: int, longest: int) -> None:
+    served = {"original_max_position_embeddings": trained, "max_model_len": longest}
+    assert reach(scale, trained) == longest
+    assert ScaleSet(scales=(1, scale, 10 * scale), **served).lengths == (trained, longest, longest)
+    assert ScaleSet(scales=(1, scale), **served).for_length(longest) == 1
+    with pytest.raises(ValueError, match=f"reaches only {longest} tokens"):
+        ScaleSet(scales=(1, scale), original_max_position_embeddings=trained, max_model_len=longest + 1)
 
 
 def test_a_served_length_below_the_trained_one_leaves_larger_scales_unused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import shlex
 
@@ -217,7 +218,7 @@ def test_a_longrope_checkpoint_says_its_own_factors_and_trained_length(
         ),
         (
             {"rope_type": "longrope", "scales": [1, 8], "short_mscale": 3.0},
-            "attention factor 3 where the checkpoint's is 1.1726: leave out what",
+            "attention factor 3.0 where the checkpoint's is 1.1726039399558574: say what",
         ),
         (
             {"rope_type": "longrope", "scales": [1, 8], "factor": 2.0},
@@ -302,6 +303,35 @@ def test_check_refuses_a_checkpoint_that_cannot_be_scaled(tmp_path: pathlib.Path
     assert status == 2
     rule = "posenc scales checkpoints whose own rope_type is one of default, llama3, longrope, got linear"
     assert f"refused model: {rule}" in err
+
+
+@pytest.mark.parametrize(
+    ("changed", "rule"),
+    [
+        ({"partial_rotary_factor": 0.0}, "partial_rotary_factor must be above 0 and at most 1, got 0.0"),
+        ({"partial_rotary_factor": 1.5}, "partial_rotary_factor must be above 0 and at most 1, got 1.5"),
+        ({"partial_rotary_factor": 0.04}, "rotary_dim must be even and at least 2, got 1"),
+        ({"partial_rotary_factor": "half"}, "no rotary embedding can be made of what LlamaForCausalLM says: "),
+        ({"rope_theta": 1.0}, "rope_theta must be greater than 1, got 1.0"),
+        (LONGROPE | {"attention_factor": 1.5}, "which give an attention factor of 1.1726, got 1.5"),
+        (LONGROPE | {"original_max_position_embeddings": 1}, "no rotary embedding can be made of what"),
+        (LONGROPE | {"factor": "8"}, "no rotary embedding can be made of what"),
+    ],
+)
+def test_check_refuses_a_checkpoint_whose_rotation_cannot_be_made(
+    changed: dict[str, object], rule: str, model: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    config = json.loads((model / "config.json").read_text())
+    config["rope_parameters"] = config["rope_parameters"] | changed
+    config["max_position_embeddings"] = 2048
+    settings = {
+        "model": str(tmp_path),
+        "scaling": {"rope_type": config["rope_parameters"]["rope_type"], "scales": [1, 2]},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    status, out, err = run(tmp_path, settings, "check")
+    assert status == 2 and not out
+    assert "refused model: " in err and rule in err
 
 
 @pytest.mark.parametrize(

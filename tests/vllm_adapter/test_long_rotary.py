@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +21,7 @@ from posenc_runtime.vllm_adapter import long_rotary, rotary
 from posenc_runtime.vllm_adapter.worker_state import STATE
 from tests.tolerance import INV_FREQ_RELATIVE, TABLE_ANGLE_RELATIVE
 
-TRAINED, LONGEST, HEAD_DIM = 16, 64, 8
+TRAINED, SERVED, LONGEST, HEAD_DIM = 16, 48, 64, 8
 FACTORS = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 2.0, 3.0, 4.0]}
 ROPE = {"rope_type": "longrope", "rope_theta": 100.0, "original_max_position_embeddings": TRAINED} | FACTORS
 DEPLOYMENT = Deployment(
@@ -28,20 +29,44 @@ DEPLOYMENT = Deployment(
     parameters=FACTORS | {"factor": LONGEST / TRAINED},
     scales=(1.0, 4.0),
     original_max_position_embeddings=TRAINED,
-    max_model_len=LONGEST,
+    max_model_len=SERVED,
 )
 
 
+@pytest.fixture(scope="module")
+def phi(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The configuration of a checkpoint."""
+    folder = tmp_path_factory.mktemp("phi")
+    config = Phi3Config(
+        architectures=["Phi3ForCausalLM"],
+        hidden_size=2 * HEAD_DIM,
+        num_attention_heads=2,
+        max_position_embeddings=LONGEST,
+        original_max_position_embeddings=TRAINED,
+        rope_parameters=dict(ROPE),
+    )
+    config.save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def a_process_of_its_own(phi: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     rotary.register()
     monkeypatch.setattr(long_rotary, "current_deployment", lambda: DEPLOYMENT)
     monkeypatch.setattr(STATE, "rotaries", [])
     monkeypatch.setattr(rotary_embedding, "_ROPE_DICT", {})
     engine: Any = VllmConfig()
     engine.model_config = types.SimpleNamespace(
-        max_model_len=LONGEST,
-        hf_text_config=types.SimpleNamespace(rope_parameters=ROPE, max_position_embeddings=LONGEST),
+        model=str(phi),
+        hf_config_path=None,
+        trust_remote_code=False,
+        revision=None,
+        code_revision=None,
+        config_format="auto",
+        hf_token=None,
+        hf_overrides={"max_position_embeddings": SERVED},
+        _apply_dict_overrides=lambda config, overrides: None,
+        max_model_len=SERVED,
     )
     with set_current_vllm_config(engine):
         yield
@@ -50,28 +75,24 @@ def a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def made() -> Any:
     """As a model is given it."""
     return rotary_embedding.get_rope(
-        HEAD_DIM, LONGEST, is_neox_style=True, rope_parameters=dict(ROPE), dtype=torch.float32
+        HEAD_DIM, SERVED, is_neox_style=True, rope_parameters=dict(ROPE), dtype=torch.float32
     )
 
 
-@pytest.mark.parametrize(("first_row", "length"), [(0, TRAINED), (TRAINED, LONGEST)], ids=["short", "long"])
-def test_each_part_rotates_as_transformers_does_for_a_sequence_of_that_length(first_row: int, length: int) -> None:
-    config = Phi3Config(
-        hidden_size=2 * HEAD_DIM,
-        num_attention_heads=2,
-        max_position_embeddings=LONGEST,
-        original_max_position_embeddings=TRAINED,
-        rope_parameters=dict(ROPE),
-    )
+@pytest.mark.parametrize(("first_row", "length"), [(0, TRAINED), (TRAINED, SERVED)], ids=["short", "long"])
+def test_each_part_rotates_as_transformers_does_for_a_sequence_of_that_length(
+    first_row: int, length: int, phi: pathlib.Path
+) -> None:
+    config = Phi3Config.from_pretrained(phi)
     inv_freq, attention_factor = ROPE_INIT_FUNCTIONS["longrope"](config, "cpu", seq_len=length)
     angles = torch.arange(length, dtype=torch.float64)[:, None] * inv_freq.double()
     expected = torch.cat((angles.cos(), angles.sin()), dim=-1) * attention_factor
 
     module = made()
     assert type(module) is long_rotary.PosencLongRotaryEmbedding
-    assert module.long_short_cos_sin_cache.shape == (TRAINED + LONGEST, HEAD_DIM)
+    assert module.long_short_cos_sin_cache.shape == (TRAINED + SERVED, HEAD_DIM)
     table = module.long_short_cos_sin_cache[first_row : first_row + length]
-    angle_error = LONGEST * (INV_FREQ_RELATIVE + TABLE_ANGLE_RELATIVE)
+    angle_error = SERVED * (INV_FREQ_RELATIVE + TABLE_ANGLE_RELATIVE)
     torch.testing.assert_close(table.double(), expected, rtol=0, atol=attention_factor * angle_error)
 
 
@@ -98,7 +119,16 @@ def test_parameters_that_would_change_scale_1_are_refused(
         DEPLOYMENT, parameters=FACTORS | parameters, original_max_position_embeddings=trained, scales=(1.0, 8.0)
     )
     monkeypatch.setattr(long_rotary, "current_deployment", lambda: deployment)
-    with pytest.raises(ValueError, match="scale 1 must be the checkpoint's own rotation, whose attention factor is"):
+    with pytest.raises(
+        ValueError, match="scale 1 must be the checkpoint's own rotation, got parameters that make it another"
+    ):
+        made()
+
+
+def test_short_factors_are_not_taken_further_than_the_checkpoint_was_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    deployment = dataclasses.replace(DEPLOYMENT, original_max_position_embeddings=2 * TRAINED, scales=(1.0, 2.0))
+    monkeypatch.setattr(long_rotary, "current_deployment", lambda: deployment)
+    with pytest.raises(ValueError, match="must not exceed the checkpoint's trained length 16, got 32"):
         made()
 
 

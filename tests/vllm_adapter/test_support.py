@@ -74,6 +74,7 @@ def test_architectures_that_only_the_transformers_backend_runs_are_refused_by_na
             "whose own rope_type is one of default, llama3, longrope, got yarn",
         ),
         (LLAMA | {"mrope_section": [16, 24, 24]}, "rope_parameters with mrope_section"),
+        (LLAMA | {"mrope_section": None}, "rope_parameters with mrope_section"),
         (LLAMA | {"use_fope": True}, "rope_parameters with use_fope"),
         (
             {"full_attention": LLAMA, "sliding_attention": LLAMA},

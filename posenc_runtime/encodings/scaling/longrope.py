@@ -60,8 +60,18 @@ class LongRope:
         trained = rope_parameters["original_max_position_embeddings"]
         said = {name: value for name, value in rope_parameters.items() if value is not None}
         # Made here, of the length that the checkpoint was trained on: a deployment may give a shorter one.
-        factor = max(said.pop("factor", max_position_embeddings / trained), 1.0)
-        said = {"attention_factor": _attention_factor(factor, trained)} | said
+        ours = _attention_factor(max_position_embeddings / trained, trained)
+        theirs = said.get(
+            "attention_factor", _attention_factor(said.get("factor", max_position_embeddings / trained), trained)
+        )
+        if not math.isclose(ours, theirs, rel_tol=1e-6) and not {"short_mscale", "long_mscale"} <= said.keys():
+            raise ValueError(
+                f"factor and attention_factor of a checkpoint must follow from its lengths, which give an attention "
+                f"factor of {ours:g}, got {theirs:g}: not every engine reads them. If it was tuned with them, let its "
+                "configuration say short_mscale and long_mscale"
+            )
+        said["attention_factor"] = ours
+        said.pop("factor", None)
         return trained, {field.name: said[field.name] for field in dataclasses.fields(cls) if field.name in said}
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
@@ -87,7 +97,7 @@ class LongRope:
 
 
 def _attention_factor(factor: float, trained: int) -> float:
-    return math.sqrt(1 + math.log(factor) / math.log(trained))
+    return math.sqrt(1 + math.log(max(factor, 1.0)) / math.log(trained))
 
 
 SCALING = LongRope

@@ -29,25 +29,36 @@ def test_an_attention_factor_that_nobody_says_is_refused() -> None:
         LongRope(**LISTS).frequencies(SPEC, 1.0)
 
 
+FOLLOWS = math.sqrt(1 + math.log(32) / math.log(4096))
+
+
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("said", "longest", "expected"),
     [
-        pytest.param({}, math.sqrt(1 + math.log(32) / math.log(4096)), id="nothing"),
-        pytest.param({"factor": 8.0}, math.sqrt(1 + math.log(8) / math.log(4096)), id="a-factor"),
-        pytest.param({"factor": 8.0, "attention_factor": 1.25}, 1.25, id="an-attention-factor-too"),
-        pytest.param(
-            {"factor": None, "attention_factor": None}, math.sqrt(1 + math.log(32) / math.log(4096)), id="null"
-        ),
-        pytest.param({"factor": 0.5}, 1.0, id="none-above-the-trained-length"),
+        pytest.param({}, 131072, FOLLOWS, id="nothing"),
+        pytest.param({"factor": None, "attention_factor": None}, 131072, FOLLOWS, id="null"),
+        pytest.param({"factor": 32.0, "attention_factor": FOLLOWS}, 131072, FOLLOWS, id="what-follows"),
+        pytest.param({"attention_factor": 2.0, "short_mscale": 1.2, "long_mscale": 1.3}, 131072, 1.2, id="mscales"),
+        pytest.param({}, 2048, 1.0, id="no-longer-than-trained"),
     ],
 )
 def test_a_checkpoint_s_attention_factor_is_made_of_its_own_trained_length(
-    said: dict[str, float | None], expected: float
+    said: dict[str, float | None], longest: int, expected: float
 ) -> None:
-    trained, parameters = LongRope.of_checkpoint(LISTS | {"original_max_position_embeddings": 4096} | said, 131072)
+    trained, parameters = LongRope.of_checkpoint(LISTS | {"original_max_position_embeddings": 4096} | said, longest)
     sooner = dataclasses.replace(SPEC, original_max_position_embeddings=1024)
     assert trained == 4096
     assert LongRope(**parameters).frequencies(sooner, 1.0).attention_factor == expected
+
+
+@pytest.mark.parametrize("said", [{"factor": 8.0}, {"attention_factor": 1.25}, {"factor": 8.0, "short_mscale": 1.2}])
+def test_a_checkpoint_whose_attention_factor_does_not_follow_from_its_lengths_is_refused(
+    said: dict[str, float],
+) -> None:
+    with pytest.raises(
+        ValueError, match=r"must follow from its lengths, which give an attention factor of 1\.19024, got"
+    ):
+        LongRope.of_checkpoint(LISTS | {"original_max_position_embeddings": 4096} | said, 131072)
 
 
 def test_a_factor_of_which_nothing_would_be_made_is_refused() -> None:
