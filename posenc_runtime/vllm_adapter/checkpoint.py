@@ -95,7 +95,7 @@ def read_again(model_config: ModelConfig) -> Checkpoint:
     config = get_config(
         model_config.hf_config_path or model_config.model,
         model_config.trust_remote_code,
-        model_config.revision,
+        model_config._hf_config_revision or model_config.revision,
         model_config.code_revision,
         model_config.config_format,
         hf_overrides_kw={} if is_function else _flat(overrides),

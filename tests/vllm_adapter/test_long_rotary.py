@@ -59,6 +59,7 @@ def a_process_of_its_own(phi: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> 
     engine.model_config = types.SimpleNamespace(
         model=str(phi),
         hf_config_path=None,
+        _hf_config_revision=None,
         trust_remote_code=False,
         revision=None,
         code_revision=None,
