@@ -44,7 +44,7 @@ class WorkerHalf:
         if self._deployment.rotates and (not rotaries or STATE.rotaries[-1] != rotaries[-1]):
             raise ValueError(
                 "scaling needs a model whose rotary embedding posenc replaced, but this worker built none for this "
-                "deployment: the model has no rotary embeddings"
+                "deployment: the model has no rotary embeddings, or an earlier engine of this process was not shut down"
             )
         of_this_engine = (rotary for rotary in rotaries if rotary.engine == rotaries[-1].engine)
         if len(bases := sorted({rotary.own.rope_theta for rotary in of_this_engine})) > 1:
