@@ -27,6 +27,23 @@ def test_a_deployment_travels_as_plain_values_and_comes_back_equal() -> None:
     assert Deployment.from_mapping(json.loads(json.dumps(YARN.to_mapping()))) == YARN
 
 
+@pytest.mark.parametrize(
+    "smallest",
+    [
+        {"headroom_tokens": 1},
+        {"rerotate_budget_tokens": 1},
+        {"original_max_position_embeddings": 1, "max_model_len": 4},
+    ],
+    ids=lambda smallest: next(iter(smallest)),
+)
+def test_what_must_be_at_least_1_may_be_1(smallest: dict[str, int]) -> None:
+    served = dataclasses.replace(YARN, **smallest)
+    assert smallest.items() <= vars(served).items()
+    for name in smallest.keys() - {"max_model_len"}:
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+            dataclasses.replace(YARN, **{name: 0})
+
+
 def test_only_what_has_no_default_must_be_given() -> None:
     small = Deployment.from_mapping(
         {"rope_type": "linear", "original_max_position_embeddings": 512, "max_model_len": 1024, "scales": [1, 2]}

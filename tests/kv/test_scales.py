@@ -66,12 +66,21 @@ def test_a_served_length_below_the_trained_one_leaves_larger_scales_unused() -> 
         ({"scales": (1, float("nan"))}, r"scales must be finite, got \[1, nan\]"),
         ({"scales": (1, 2)}, "scales must cover max_model_len 4096, but the largest, 2, reaches only 1024 tokens"),
         ({"max_model_len": 0}, "max_model_len must be at least 1, got 0"),
+        (
+            {"scales": (1, 2**22)},
+            r"scales must reach at most 2147483647 tokens, got 4\.1943e\+06 times the trained 512",
+        ),
     ],
 )
 def test_contradictory_scales_are_refused_with_the_rule(changed: dict[str, Any], rule: str) -> None:
     values = {"scales": (1, 2, 4, 8), "original_max_position_embeddings": 512, "max_model_len": 4096}
     with pytest.raises(ValueError, match=rule):
         ScaleSet(**values | changed)
+
+
+def test_positions_reach_as_far_as_32_bits() -> None:
+    furthest = ScaleSet(scales=(1, 2**22 - 1), original_max_position_embeddings=512, max_model_len=2**31 - 512)
+    assert furthest.for_length(2**31 - 512) == 1
 
 
 @given(

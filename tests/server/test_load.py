@@ -93,6 +93,10 @@ BAD = {
         GOOD + "attention: {window_tolerence: 0.1}",
         "attention.window_tolerence: is not a known setting, got 0.1; did you mean window_tolerance?",
     ),
+    "nothing-to-be-read": (
+        GOOD + "attention: {window_tolerance: 1.0}",
+        "attention.window_tolerance: must be less than 1, got 1.0",
+    ),
     "key-like-no-other": (GOOD + "zzz: 1", "zzz: is not a known setting, got 1"),
     "factor-instead-of-scales": (
         GOOD.replace("  beta_fast: 16", "  factor: 4.0"),

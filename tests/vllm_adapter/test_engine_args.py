@@ -55,6 +55,11 @@ def test_crossings_are_scheduled_ahead_unless_the_caller_says_otherwise_or_the_m
     assert parsed({"pipeline_parallel_size": 2}).async_scheduling is False
 
 
+@pytest.mark.parametrize(("given", "taken"), [("hf_abc", "hf_abc"), (True, True), (False, None)])
+def test_a_flag_that_takes_a_value_or_none_is_given_either(given: str | bool, taken: str | bool | None) -> None:
+    assert parsed({"hf_token": given}).hf_token == taken
+
+
 def test_false_switches_a_flag_off() -> None:
     assert parsed({"enable_prefix_caching": False}).enable_prefix_caching is False
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter import rotary
 from posenc_runtime.vllm_adapter.attention import fused_rotary
 from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
@@ -253,3 +254,13 @@ def test_tokens_that_are_not_generated_one_by_one_are_refused(section: str) -> N
 def test_models_that_do_not_generate_are_refused(runner_type: str) -> None:
     with pytest.raises(Unsupported, match=r"^posenc does not serve pooling and draft models"):
         refuse_unsupported(deployed(engine(model_config__runner_type=runner_type), on_crossing="pin"))
+
+
+def test_no_rotary_embedding_is_built_where_something_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = deployed(engine())
+    monkeypatch.setattr("vllm.config.vllm.get_current_vllm_config_or_none", lambda: served)
+    deployment = rotary.current_deployment()
+    assert deployment is not None and deployment.to_mapping() == served.additional_config["posenc"]
+    served.model_config.use_mla = True
+    with pytest.raises(Unsupported, match="posenc does not serve multi-head latent attention"):
+        rotary.current_deployment()
