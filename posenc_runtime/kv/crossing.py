@@ -68,7 +68,7 @@ def blocks_to_copy(
     shared = [block for block in held if block.shared]
     if len(shared) + num_needed > num_free:
         return None
-    room = max(num_free - num_needed - num_reserved - len(shared), 0)
+    room = num_free - num_needed - num_reserved - len(shared)
     cached = [block for block in held if block.cached and not block.shared]
     # All or nothing: a prefix is only worth what is contiguous from its start, and half of it frees no time.
     return shared + (cached if len(cached) <= room else [])

@@ -44,6 +44,10 @@ def test_what_must_be_at_least_1_may_be_1(smallest: dict[str, int]) -> None:
             dataclasses.replace(YARN, **{name: 0})
 
 
+def test_any_base_above_1_is_taken() -> None:
+    assert Deployment.from_mapping(YARN.to_mapping() | {"rope_theta": 1.5}).rope_theta == 1.5
+
+
 def test_only_what_has_no_default_must_be_given() -> None:
     small = Deployment.from_mapping(
         {"rope_type": "linear", "original_max_position_embeddings": 512, "max_model_len": 1024, "scales": [1, 2]}
@@ -74,6 +78,7 @@ def test_only_what_has_no_default_must_be_given() -> None:
         ({"max_model_len": 2049}, "scales must cover max_model_len 2049"),
         ({"max_model_len": 2048.5}, "max_model_len must be a whole number, got 2048.5"),
         ({"max_model_len": True}, "max_model_len must be a whole number, got True"),
+        ({"rope_theta": 1.0}, "rope_theta must be greater than 1, got 1.0"),
         ({"rope_theta": float("inf")}, "rope_theta must be a finite number, got inf"),
         ({"scales": "124"}, "scales must be a list, each a finite number, got '124'"),
         ({"scales": {1: 2, 4: 5}}, "scales must be a list, each a finite number, got {1: 2, 4: 5}"),
