@@ -98,12 +98,12 @@ def check(
 
     Refusals are this machine's: without a GPU, what needs one is refused.
     vLLM's configuration is made, too: seconds for a model that is new here.
-    A model that a hub does not give is left out, and stderr says so.
+    A model that a hub does not give is left out where the file says its trained length, and stderr says so.
     Weights, memory and the address to listen on are seen by serve alone.
     """
     with _refusals():
         settings = load(file, overrides)
-        serving.prepare_environment(verbose=False, world_size=1)
+        serving.prepare_environment(verbose=False, world_size=world_size_of(settings))
         checkpoint = _checkpoint(settings, is_needed=False)
         deployment = deployment_of(settings, checkpoint)
         attention = attention_of(settings, checkpoint)
@@ -131,7 +131,7 @@ def flags(file: File, overrides: Overrides = None) -> None:
     """Print the command with which plain vLLM, with the plugin installed, runs a deployment."""
     with _refusals():
         settings = load(file, overrides)
-        serving.prepare_environment(verbose=False, world_size=1)
+        serving.prepare_environment(verbose=False, world_size=world_size_of(settings))
         checkpoint = _checkpoint(settings, is_needed=False)
         deployment = deployment_of(settings, checkpoint)
         words = command_line(

@@ -15,7 +15,7 @@ _OURS = "posenc"
 
 
 def default_max_tokens(state: Any, deployment: Deployment) -> None:
-    """Where every request is pinned, one that does not say how long its answer may be gets the headroom.
+    """Where requests are pinned to one of several scales, one that does not say how long it may get has the headroom.
 
     vLLM would give a chat all that is left of ``max_model_len``, which admits every short chat at the largest scale.
     Its own ``override_generation_config`` would cap requests that do say.
@@ -88,7 +88,8 @@ def _checked(to_sampling_params: Callable[..., Any], deployment: Deployment) -> 
         except ValueError as error:
             raise ValueError(f"vllm_xargs.{ON_CROSSING}: {error}") from None
         lengths = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-        if asked and chosen == "pin" and not any(getattr(request, name, None) for name in lengths):
+        is_pinned = asked and chosen == "pin" and len(deployment.scales) > 1
+        if is_pinned and not any(vars(request).get(name) for name in lengths):
             max_tokens = min(max_tokens, deployment.headroom_tokens)
         return to_sampling_params(request, max_tokens, *args, **kwargs)
 

@@ -125,8 +125,8 @@ async def build_openai_app(args: argparse.Namespace, engine: Any, deployment: De
     await init_app_state(engine, app.state, args, tasks)
     if len(deployment.scales) > 1:
         refuse_scoring(app.state)
-    if deployment.on_crossing == "pin":
-        default_max_tokens(app.state, deployment)
+        if deployment.on_crossing == "pin":
+            default_max_tokens(app.state, deployment)
     check_requests(deployment)
     announce_scales(app.state)
     return app

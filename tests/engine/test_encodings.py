@@ -161,6 +161,8 @@ async def test_an_encoding_answers_as_it_was_trained(kind: str, tmp_path: pathli
             before = total(address, "vllm:prefix_cache_hits_total")
             again = await answer(asked[-1])
             after = total(address, "vllm:prefix_cache_hits_total")
+            by_default = await client.completions.create(model="tiny", prompt=asked[0], extra_body={"ignore_eos": True})
+    assert by_default.usage is not None and by_default.usage.completion_tokens == 16  # vLLM's own: nothing is scaled
     assert preemptions >= 1
     assert after == before + LENGTHS[-1] // 32 * 32
     assert_as_trained(model, [*zip(asked, together, strict=True), *zip(asked, alone, strict=True), (asked[-1], again)])

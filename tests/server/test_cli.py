@@ -157,6 +157,10 @@ def test_what_looks_like_markup_is_shown_as_it_was_given(model: pathlib.Path, tm
         ({"scaling": SCALING | {"beta_fats": 3}}, "refused scaling.beta_fats: is not a known setting, got 3"),
         ({"engine": {"max_num_seq": 3}}, "refused engine.max_num_seq: is not an argument of vLLM, got 3"),
         ({"server": {"apikey": "x"}}, "refused server.apikey: is not an argument of vLLM, got 'x'"),
+        (
+            {"engine": {"tensor_parallel_size": "2"}},
+            "refused engine.tensor_parallel_size: must be a whole number of at",
+        ),
         ({"max_model_len": 5000}, "refused scaling.scales must cover max_model_len 5000"),
         ({"attention": {"fused_rotary": "on"}}, "refused attention.fused_rotary: must be auto or off on this device"),
     ],

@@ -101,6 +101,19 @@ def test_an_answer_whose_length_nobody_says_gets_the_headroom_or_all_that_a_requ
     assert chat.default_sampling_params == {"temperature": 0.5, "max_tokens": given}
 
 
+@pytest.mark.parametrize("kind", [ChatCompletionRequest, ResponsesRequest])
+@pytest.mark.parametrize(("deployment", "given"), [(YARN, 256), (UNSCALED, 1000)], ids=["two-scales", "one-scale"])
+def test_a_request_that_asks_to_be_pinned_gets_the_headroom_where_it_could_be_pinned_too_high(
+    deployment: Deployment, given: int, kind: Any
+) -> None:
+    check_requests(deployment)
+    request = kind(**BODIES[kind], vllm_xargs={"posenc_on_crossing": "pin"})
+    assert request.to_sampling_params(1000, {}).max_tokens == given
+    said = {ChatCompletionRequest: "max_completion_tokens", ResponsesRequest: "max_output_tokens"}[kind]
+    request = kind(**BODIES[kind], vllm_xargs={"posenc_on_crossing": "pin"}, **{said: 300})
+    assert request.to_sampling_params(300, {}).max_tokens == 300
+
+
 async def test_scores_of_items_are_refused() -> None:
     scoring = types.SimpleNamespace(create_error_response=lambda message: message)
     refuse_scoring(types.SimpleNamespace(serving_generative_scoring=scoring))
