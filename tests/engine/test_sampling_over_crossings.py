@@ -28,7 +28,8 @@ ROTATION = {
     "original_max_position_embeddings": TRAINED,
     "short_factor": FACTORS,
     "long_factor": FACTORS,
-    "attention_factor": 1.0,
+    "short_mscale": 1.0,
+    "long_mscale": 1.0,
 }
 NEW_TOKENS = 30
 CASES: dict[str, dict[str, Any]] = {
