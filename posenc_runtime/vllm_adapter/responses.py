@@ -107,7 +107,7 @@ def _converting(converter: Callable[..., AsyncIterator[str]]) -> Callable[..., A
 
         async for event in converter(watched()):
             if said and event.startswith(_MESSAGE_ENDS):
-                yield _MESSAGE_ENDS + _with(event.removeprefix(_MESSAGE_ENDS), said)
+                yield _MESSAGE_ENDS + _with(json.loads(event.removeprefix(_MESSAGE_ENDS + _DATA)), said)
             else:
                 yield event
 
@@ -146,12 +146,11 @@ def _completed(event: str, said: dict[int, dict[str, Any]]) -> str:
     chunk = json.loads(event.removeprefix(_DATA))
     if "error" in chunk:
         return event
-    return _with(event, _params(said))
+    return _with(chunk, _params(said))
 
 
-def _with(event: str, params: dict[str, Any]) -> str:
-    completed = json.loads(event.removeprefix(_DATA)) | {_KEY: params}
-    return f"{_DATA}{json.dumps(completed, ensure_ascii=False)}\n\n"
+def _with(chunk: dict[str, Any], params: dict[str, Any]) -> str:
+    return f"{_DATA}{json.dumps(chunk | {_KEY: params}, ensure_ascii=False)}\n\n"
 
 
 def _params(said: dict[int, dict[str, Any]]) -> dict[str, Any]:

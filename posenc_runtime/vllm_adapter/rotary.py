@@ -131,7 +131,7 @@ def noted(deployment: Deployment, module: Any, inv_freq: Tensor, *, is_neox_styl
         engine="" if vllm_config is None else vllm_config.instance_id,
     )
     deployment.check_rotations(own)
-    _refuse_another(made, inv_freq)
+    _refuse_unlike(made, inv_freq)
     STATE.note(made)
     return made
 
@@ -144,7 +144,7 @@ def make_room_for_rows(module: torch.nn.Module) -> None:
     module.register_buffer("posenc_rows", torch.zeros(room, dtype=torch.int64), persistent=False)
 
 
-def _refuse_another(made: Rotary, inv_freq: Tensor) -> None:
+def _refuse_unlike(made: Rotary, inv_freq: Tensor) -> None:
     """Parameters of a method may be given beside the checkpoint's, which says only here how it rotates.
 
     Raises:

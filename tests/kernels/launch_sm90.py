@@ -70,7 +70,7 @@ class Launch:
         return MachineCode(_instructions(cubin), used.programs)
 
     def shared_bytes(self) -> int:
-        """Of a program; known before it is assembled, which takes half of the time."""
+        """Of a program; known before it is assembled, which takes long."""
         triton.knobs.runtime.add_stages_inspection_hook = _without_assembly
         try:
             return int(self._compiled().metadata.shared)

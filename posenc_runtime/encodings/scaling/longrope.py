@@ -60,10 +60,10 @@ class LongRope:
         trained = rope_parameters["original_max_position_embeddings"]
         said = {name: value for name, value in rope_parameters.items() if value is not None}
         # Made here, of the length that the checkpoint was trained on: a deployment may give a shorter one.
-        ours = _attention_factor(max_position_embeddings / trained, trained)
-        theirs = said.get(
-            "attention_factor", _attention_factor(said.get("factor", max_position_embeddings / trained), trained)
-        )
+        factor = max_position_embeddings / trained
+        ours = _attention_factor(factor, trained)
+        theirs = _attention_factor(said.pop("factor", factor), trained)
+        theirs = said.get("attention_factor", theirs)
         if not math.isclose(ours, theirs, rel_tol=1e-6) and not {"short_mscale", "long_mscale"} <= said.keys():
             raise ValueError(
                 f"factor and attention_factor of a checkpoint must follow from its lengths, which give an attention "
@@ -71,7 +71,6 @@ class LongRope:
                 "configuration say short_mscale and long_mscale"
             )
         said["attention_factor"] = ours
-        said.pop("factor", None)
         return trained, {field.name: said[field.name] for field in dataclasses.fields(cls) if field.name in said}
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
