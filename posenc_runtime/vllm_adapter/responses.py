@@ -7,6 +7,7 @@ comes in is watched, what goes out is completed.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -18,6 +19,19 @@ _KEY = "kv_transfer_params"
 _DATA = "data: "
 _DONE = "[DONE]"
 _MESSAGE_ENDS = "event: message_delta\n"  # Anthropic's event with what is known of an answer at its end
+
+
+@dataclasses.dataclass
+class _Said:
+    """What the results of an answer said so far.
+
+    Attributes:
+        params: by the index of the prompt.
+        is_last: whether the latest result was its prompt's last one.
+    """
+
+    params: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    is_last: bool = False
 
 
 def announce_scales(state: Any) -> None:
@@ -85,11 +99,11 @@ def _whole(respond: Callable[..., Any]) -> Callable[..., Any]:
 
 def _batch(respond: Callable[..., Any]) -> Callable[..., Any]:
     async def announcing(request: Any, generators: list[AsyncIterator[Any]], *args: Any, **kwargs: Any) -> Any:
-        said: dict[int, dict[str, Any]] = {}
+        said = _Said()
         watched = [_watched(results, said, index) for index, results in enumerate(generators)]
         response = await respond(request, watched, *args, **kwargs)
-        if said and hasattr(response, "kv_transfer_params"):  # an error has none
-            response.kv_transfer_params = _params(said)
+        if said.params and hasattr(response, "kv_transfer_params"):  # an error has none
+            response.kv_transfer_params = _params(said.params)
         return response
 
     return announcing
@@ -117,26 +131,29 @@ def _converting(converter: Callable[..., AsyncIterator[str]]) -> Callable[..., A
 def _streaming(generator: Callable[..., AsyncIterator[str]]) -> Callable[..., AsyncIterator[str]]:
     async def announcing(*args: Any, **kwargs: Any) -> AsyncIterator[str]:
         position = next(index for index, argument in enumerate(args) if hasattr(argument, "__aiter__"))
-        said: dict[int, dict[str, Any]] = {}
+        said = _Said()
         watched = (*args[:position], _watched(args[position], said), *args[position + 1 :])
-        # What is said arrives with a request's last result, so the chunk to complete is the one before the end.
+        # The chunk to complete is the one before the end, made of a prompt's last result. Nothing else has to wait.
         held: str | None = None
         async for event in generator(*watched, **kwargs):
             if held is not None:
-                yield _completed(held, said) if event.startswith(_DATA + _DONE) else held
-            held = event
+                yield _completed(held, said.params) if event.startswith(_DATA + _DONE) else held
+            held = event if said.is_last else None
+            if held is None:
+                yield event
         if held is not None:
             yield held
 
     return announcing
 
 
-async def _watched(results: AsyncIterator[Any], said: dict[int, dict[str, Any]], index: int = 0) -> AsyncIterator[Any]:
+async def _watched(results: AsyncIterator[Any], said: _Said, index: int = 0) -> AsyncIterator[Any]:
     """Pass results on, noting what is said. Completions give (prompt index, output), chats the output alone."""
     async for result in results:
         prompt, output = result if isinstance(result, tuple) else (index, result)
         if output.kv_transfer_params:
-            said[prompt] = output.kv_transfer_params
+            said.params[prompt] = output.kv_transfer_params
+        said.is_last = output.finished
         yield result
 
 

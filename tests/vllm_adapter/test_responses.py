@@ -49,7 +49,7 @@ class Serving:
 
 
 def output(text: str, said: dict[str, Any] | None = None) -> types.SimpleNamespace:
-    return types.SimpleNamespace(text=text, kv_transfer_params=said)
+    return types.SimpleNamespace(text=text, kv_transfer_params=said, finished=said is not None)
 
 
 async def arriving(*results: Any) -> AsyncIterator[Any]:
@@ -98,6 +98,19 @@ async def test_the_last_chunk_before_the_end_says_the_scale_and_no_other() -> No
     assert events[-1] == "data: [DONE]\n\n"
     chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-1]]
     assert chunks == [{"text": "a"}, {"text": "b"}, {"text": "c", "kv_transfer_params": SAID}]
+
+
+async def test_every_chunk_reaches_its_client_before_the_next_result_is_asked_for() -> None:
+    asked = []
+
+    async def results() -> AsyncIterator[Any]:
+        for result in (output("a"), output("b"), output("c", SAID)):
+            asked.append(result.text)
+            yield result
+
+    events = announced().chat_completion_stream_generator("request", results())
+    seen = [(json.loads(event.removeprefix("data: ")).get("text"), asked[-1]) async for event in events if "{" in event]
+    assert seen == [("a", "a"), ("b", "b"), ("c", "c")]
 
 
 async def test_an_error_event_is_passed_on_as_it_is() -> None:
