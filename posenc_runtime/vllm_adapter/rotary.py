@@ -99,14 +99,16 @@ def noted(deployment: Deployment, module: Any, inv_freq: Tensor, *, is_neox_styl
         inv_freq: rad / token, what vLLM turns pairs by at scale 1.
 
     Raises:
-        ValueError: when the deployment's scale 1 turns pairs otherwise than the checkpoint, or one of its scales turns
-            none.
+        ValueError: when the deployment's scale 1 turns pairs otherwise than the checkpoint, one of its scales turns
+            none, or another engine of this process serves with scales.
     """
     from vllm.config.vllm import get_current_vllm_config_or_none
 
     from posenc_runtime.vllm_adapter.checkpoint import read_again, refuse_another
 
     vllm_config = get_current_vllm_config_or_none()
+    engine = "" if vllm_config is None else vllm_config.instance_id
+    _refuse_beside_another(engine)
     if vllm_config is not None and vllm_config.model_config is not None:
         trained = deployment.original_max_position_embeddings
         refuse_another(read_again(vllm_config.model_config), deployment.rope_type, deployment.parameters, trained)
@@ -128,7 +130,7 @@ def noted(deployment: Deployment, module: Any, inv_freq: Tensor, *, is_neox_styl
         is_fused=fused,
         factor_on_keys=not fused or (choice is not None and choice.fused_keys == "stock"),
         module=module,
-        engine="" if vllm_config is None else vllm_config.instance_id,
+        engine=engine,
     )
     deployment.check_rotations(own)
     _refuse_unlike(made, inv_freq)
@@ -142,6 +144,21 @@ def make_room_for_rows(module: torch.nn.Module) -> None:
 
     room = get_current_vllm_config().scheduler_config.max_num_batched_tokens
     module.register_buffer("posenc_rows", torch.zeros(room, dtype=torch.int64), persistent=False)
+
+
+def _refuse_beside_another(engine: str) -> None:
+    """What a worker knows of its blocks, vLLM's operations find in the process: it can be that of one engine.
+
+    Raises:
+        ValueError: when vLLM's connector is that of another engine, which was not shut down.
+    """
+    from vllm.distributed.kv_transfer import has_kv_transfer_group
+
+    if has_kv_transfer_group() and any(rotary.engine != engine for rotary in STATE.rotaries):
+        raise ValueError(
+            "a process can have one engine with scales at a time, and an earlier one was not shut down: call its "
+            "engine_core.shutdown(), or start each in a process of its own"
+        )
 
 
 def _refuse_unlike(made: Rotary, inv_freq: Tensor) -> None:

@@ -37,22 +37,19 @@ class WorkerHalf:
         """Allocate the table of block scales, and what layers keep beside their caches, once the blocks are known.
 
         Raises:
-            ValueError: when no rotary embedding of this process was built for this deployment, or layers rotate by
-                different bases.
+            ValueError: when no rotary embedding was built for this engine, or layers rotate by different bases.
         """
-        rotaries = [rotary for rotary in STATE.rotaries if rotary.deployment == self._deployment]
-        if self._deployment.rotates and (not rotaries or STATE.rotaries[-1] != rotaries[-1]):
+        rotaries = [rotary.as_built() for rotary in STATE.rotaries if rotary.engine == self._vllm_config.instance_id]
+        if self._deployment.rotates and not rotaries:
             raise ValueError(
                 "scaling needs a model whose rotary embedding posenc replaced, but this worker built none for this "
-                "deployment: the model has no rotary embeddings, or an earlier engine of this process was not shut down"
+                "engine: the model has no rotary embeddings"
             )
-        of_this_engine = (rotary for rotary in rotaries if rotary.engine == rotaries[-1].engine)
-        if len(bases := sorted({rotary.own.rope_theta for rotary in of_this_engine})) > 1:
+        if len(bases := sorted({rotary.own.rope_theta for rotary in rotaries})) > 1:
             raise ValueError(
                 f"scaling needs a model whose layers all rotate by one rope_theta, got {bases}: a base of their own "
                 "is for layers that see a part of the request, whatever its length"
             )
-        rotaries = [rotary.as_built() for rotary in rotaries]
         device = next(iter(kv_caches.values())).device
         # Of each block, what its tokens are rotated by: the first row of its scale, or where attention rotates, the
         # scale's number. A block that nothing was said of has scale 1, which is zero in both.

@@ -64,7 +64,7 @@ class WorkerState:
             Allocated once and written in place only: captured CUDA graphs hold its address. None where attention
             rotates, which has a table of its own (``RotaryScales.block_scale``).
         block_size: attention layer to tokens per block of its KV cache group.
-        rotaries: the rotary embeddings of this process, in the order in which they were built.
+        rotaries: the rotary embeddings of the engine that was built last.
     """
 
     block_row_offset: Tensor | None = None
@@ -72,9 +72,9 @@ class WorkerState:
     rotaries: list[Rotary] = dataclasses.field(default_factory=list)
 
     def note(self, rotary: Rotary) -> None:
-        """A rotary embedding was built; with the first one of another engine, the blocks of the one before are gone."""
+        """A rotary embedding was built; with the first one of another engine, all of the one before is gone."""
         if self.rotaries and self.rotaries[-1].engine != rotary.engine:
-            self.block_row_offset, self.block_size = None, {}
+            self.block_row_offset, self.block_size, self.rotaries = None, {}, []
         self.rotaries.append(rotary)
 
 

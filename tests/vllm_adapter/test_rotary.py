@@ -98,6 +98,32 @@ def test_a_graph_that_was_compiled_with_a_table_is_not_found_again_where_attenti
     assert compiled_under(True) != compiled_under(False) == compiled_under(False)
 
 
+def test_an_engine_with_scales_is_not_built_beside_another_whose_blocks_it_would_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.distributed import kv_transfer
+    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
+
+    def build(engine: VllmConfig) -> None:
+        with set_current_vllm_config(engine):
+            RotaryEmbedding(4, 4, 10, 100.0, True, torch.float32)
+
+    rotary.register()
+    monkeypatch.setattr(rotary, "current_deployment", lambda: LINEAR)
+    monkeypatch.setattr(STATE, "rotaries", [])
+    one, other = VllmConfig(), VllmConfig()
+    build(one)
+    monkeypatch.setattr(kv_transfer, "has_kv_transfer_group", lambda: True)
+    build(one)
+    with pytest.raises(ValueError, match="one engine with scales at a time, and an earlier one was not shut down"):
+        build(other)
+    assert [made.engine for made in STATE.rotaries] == [one.instance_id] * 2
+    monkeypatch.setattr(kv_transfer, "has_kv_transfer_group", lambda: False)
+    build(other)
+    assert [made.engine for made in STATE.rotaries] == [other.instance_id]
+
+
 @pytest.mark.parametrize("rope_type", ["yarn", "ntk", "linear"])
 def test_what_turns_keys_away_from_scale_1_is_what_vllms_table_turned_them_by(
     rope_type: str, monkeypatch: pytest.MonkeyPatch

@@ -14,7 +14,7 @@ from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.rerotation import BlockMoves, ScaleChange
 from posenc_runtime.kv.coordinator import StepPlan
-from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.kv.deployment import Deployment, OnCrossing
 from posenc_runtime.vllm_adapter import cpu_key_order
 from posenc_runtime.vllm_adapter.attention.record import RECORD
 from posenc_runtime.vllm_adapter.worker_half import WorkerHalf
@@ -46,11 +46,15 @@ ALIKE = KVCacheGroupSpec(["layer"], keys(1))
 
 
 def worker(
-    num_blocks: int = 6, deployment: Deployment = LINEAR, group: KVCacheGroupSpec = ALIKE, **layers: Any
+    num_blocks: int = 6,
+    deployment: Deployment = LINEAR,
+    group: KVCacheGroupSpec = ALIKE,
+    engine: str = ROTARY.engine,
+    **layers: Any,
 ) -> WorkerHalf:
     kv_cache_config: Any = types.SimpleNamespace(num_blocks=num_blocks, kv_cache_groups=[group])
     compilation = types.SimpleNamespace(static_forward_context=layers)
-    vllm_config: Any = types.SimpleNamespace(compilation_config=compilation, additional_config={})
+    vllm_config: Any = types.SimpleNamespace(compilation_config=compilation, additional_config={}, instance_id=engine)
     half = WorkerHalf(deployment, vllm_config, kv_cache_config)
     half.register_kv_caches({"layer": torch.zeros(num_blocks, 1, 4, 8)})
     return half
@@ -159,16 +163,9 @@ def test_what_attention_did_while_the_engine_warmed_up_is_not_reported() -> None
     assert half.take_report() == {"window_kv_blocks_read": {"all": 3}, "window_kv_blocks_skipped": {"all": 5}}
 
 
-ANOTHER: Any = dataclasses.replace(ROTARY, deployment=dataclasses.replace(LINEAR, headroom_tokens=1))
-
-
-@pytest.mark.parametrize("built", [[], [ROTARY, ANOTHER]])
-def test_a_model_whose_rotary_embedding_was_not_built_for_the_deployment_is_refused(
-    built: list[Rotary], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(STATE, "rotaries", built)
+def test_a_model_whose_rotary_embedding_was_not_built_for_the_engine_is_refused() -> None:
     with pytest.raises(ValueError, match="scaling needs a model whose rotary embedding posenc replaced"):
-        worker()
+        worker(engine="another")
 
 
 def test_a_model_whose_layers_rotate_by_different_bases_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,10 +175,18 @@ def test_a_model_whose_layers_rotate_by_different_bases_is_refused(monkeypatch: 
         worker()
 
 
-def test_another_engine_of_the_process_may_have_another_base() -> None:
-    worker()
-    other = dataclasses.replace(ROTARY, own=dataclasses.replace(SPEC, rope_theta=50.0), engine="another")
-    STATE.note(other)
+@pytest.mark.parametrize("on_crossing", ["pin", "rerotate"])
+def test_another_engine_of_the_process_may_have_another_base_and_other_heads(
+    on_crossing: OnCrossing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_key_order, "cpu_key_order", lambda *_: None)
+    monkeypatch.setattr(ops, "rerotate", lambda *_: None)
+    deployment = dataclasses.replace(LINEAR, on_crossing=on_crossing)
+    layer = types.SimpleNamespace(isa="")
+    monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, deployment=deployment)])
+    worker(deployment=deployment, layer=layer)
+    own = dataclasses.replace(SPEC, rope_theta=50.0, rotary_dim=2)
+    STATE.note(dataclasses.replace(ROTARY, deployment=deployment, own=own, engine="another"))
     assert (STATE.block_row_offset, STATE.block_size) == (None, {})  # vLLM tries steps before connectors are there
-    worker()
+    worker(deployment=deployment, engine="another", layer=layer)
     assert STATE.block_size == {"layer": 4}
