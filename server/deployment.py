@@ -37,8 +37,8 @@ def checkpoint_of(settings: Settings) -> Checkpoint:
         if folder.is_dir():
             raise ConfigurationError(f"model: {error}") from None
         raise UnreadableModel(
-            f"model: {error}; check the name, HF_TOKEN and the network, or give a folder that has it as "
-            "engine.hf_config_path"
+            f"model: {error}; check the name, HF_TOKEN or engine.hf_token, and the network, or give a folder "
+            "that has it as engine.hf_config_path"
         ) from None
     except Unsupported as error:
         raise ConfigurationError(f"model: {error}") from None

@@ -70,6 +70,8 @@ def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
             trust_remote_code=bool(engine.get("trust_remote_code", False)),
             revision=engine.get("revision"),
             code_revision=engine.get("code_revision"),
+            config_format=engine.get("config_format") or "auto",
+            token=engine.get("hf_token"),
             hf_overrides_kw=_flat(overrides) if isinstance(overrides, Mapping) else None,
         )
     except Exception as error:
@@ -213,8 +215,9 @@ def _at_hand(source: str, engine: Mapping[str, Any]) -> str:
     Asking for the one file gives up after half a minute where a hub cannot be reached; vLLM's own way of asking retries
     for minutes.
     """
-    if pathlib.Path(source).is_dir() or engine.get("trust_remote_code"):
+    if pathlib.Path(source).is_dir() or engine.get("trust_remote_code") or engine.get("config_format"):
         return source
     from huggingface_hub import hf_hub_download
 
-    return str(pathlib.Path(hf_hub_download(source, "config.json", revision=engine.get("revision"))).parent)
+    file = hf_hub_download(source, "config.json", revision=engine.get("revision"), token=engine.get("hf_token"))
+    return str(pathlib.Path(file).parent)

@@ -74,8 +74,8 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 UNREAD = (
     "model: the configuration of 'some/model' cannot be read: 401 Client Error. (Request ID: 1) Cannot access gated "
-    "repo for url https://hub.; check the name, HF_TOKEN and the network, or give a folder that has it as "
-    "engine.hf_config_path"
+    "repo for url https://hub.; check the name, HF_TOKEN or engine.hf_token, and the network, or give a folder "
+    "that has it as engine.hf_config_path"
 )
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint says by itself, read again where an engine has put the served length in its place."""
+"""What a checkpoint says by itself, also where an engine has put the served length in its place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from vllm.config import ModelConfig
 from vllm.transformers_utils import config as vllm_config
 
-from posenc_runtime.vllm_adapter.checkpoint import read_again
+from posenc_runtime.vllm_adapter.checkpoint import read_again, read_checkpoint
 from tests.checkpoints import TRAINED, save_tiny
 
 
@@ -58,3 +58,36 @@ def test_a_configuration_from_elsewhere_is_read_at_its_own_revision(
     )
     read_again(model_config)
     assert asked == ["of-the-configuration"]
+
+
+def test_a_configuration_is_read_with_the_token_that_vllm_is_given(
+    tiny: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stock, asked = vllm_config.get_config, []
+
+    def fetched(model: str, name: str, **named: Any) -> str:
+        asked.append((model, named["token"]))
+        return str(tiny / name)
+
+    def get_config(model: str, **named: Any) -> Any:
+        asked.append((model, named["token"]))
+        return stock(model, **named)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", fetched)
+    monkeypatch.setattr(vllm_config, "get_config", get_config)
+    read_checkpoint("somebody/gated", {"hf_token": "secret"})
+    assert asked == [("somebody/gated", "secret"), (str(tiny), "secret")]
+
+
+def test_a_configuration_is_read_in_the_format_that_vllm_is_told(
+    tiny: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stock, asked = vllm_config.get_config, []
+
+    def get_config(model: str, config_format: str, **named: Any) -> Any:
+        asked.append((model, config_format))
+        return stock(tiny, config_format="hf", **named)
+
+    monkeypatch.setattr(vllm_config, "get_config", get_config)
+    read_checkpoint("somebody/published", {"config_format": "mistral"})
+    assert asked == [("somebody/published", "mistral")]
