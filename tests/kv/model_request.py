@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from posenc_runtime.kv.admission import choose_on_crossing
 from posenc_runtime.kv.crossing import BlockMove
 from posenc_runtime.kv.deployment import Deployment
 
@@ -80,7 +79,7 @@ class Request:
         self.tokens = list(prompt)
         self.num_prompt_tokens = len(prompt)
         self.longest = min(len(prompt) + max_tokens, deployment.max_model_len)
-        self.on_crossing = choose_on_crossing(deployment, asked)
+        self.on_crossing = (asked or deployment.on_crossing) if len(deployment.scales) > 1 else "pin"
         headroom = len(prompt) + deployment.headroom_tokens
         self.admission_tokens = self.longest if self.on_crossing == "pin" else min(self.longest, headroom)
         self.first = smallest_scale(deployment, self.admission_tokens)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from posenc_runtime.kv import admission
 from posenc_runtime.kv import coordinator as coordinator_module
 from posenc_runtime.kv.coordinator import ScaleCoordinator
 from posenc_runtime.kv.counts import TOTAL
@@ -33,6 +34,11 @@ def fault(plant: Plant) -> Plant:
 @fault
 def shared_blocks_are_turned_in_place(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(model_engine, "blocks_to_copy", lambda held, **_: [])
+
+
+@fault
+def a_request_is_not_asked_what_is_to_happen_when_it_crosses(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(admission, "choose_on_crossing", lambda deployment, asked: deployment.on_crossing)
 
 
 @fault
