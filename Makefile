@@ -23,7 +23,7 @@ MAKE_ENVIRONMENT := POSENC_DEVICE='$(POSENC_DEVICE)' POSENC_VENV='$(POSENC_VENV)
 # Test runs follow each other even under -j: an engine and the fast tests together would starve each other. Engines take
 # more than one core each. Fast tests run in the order of their files: by size, the default, the longest would come last.
 .NOTPARALLEL:
-.PHONY: help setup environment serve test test-fast test-engine test-gpu check format bench bench-gpu accuracy growth counting picture train-demo train-counting clean clean-env
+.PHONY: help setup environment serve test test-fast test-compiled test-engine test-gpu check format bench bench-gpu accuracy growth counting picture train-demo train-counting clean clean-env
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,10 +39,13 @@ environment:
 serve: environment ## serve a model: CONFIG=configs/demo.yaml
 	@$(BIN)/posenc serve --config $(CONFIG)
 
-test: test-fast test-engine ## all tests, the fast ones first
+test: test-fast test-compiled test-engine ## all tests, the fast ones first
 
 test-fast: environment ## tests that start no engine: ARGS=...
-	$(call timed,fast tests,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not engine" -rs -n 2 --dist loadfile --no-loadscope-reorder $(ARGS))
+	$(call timed,fast tests,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not engine and not compiled" -rs -n 2 --dist loadfile --no-loadscope-reorder $(ARGS))
+
+test-compiled: environment ## kernels as compiled for an H100, carried out on the CPU: ARGS=...
+	$(call timed,compiled kernels,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m compiled -rs $(ARGS))
 
 test-engine: environment ## tests that start a vLLM engine: ARGS=...
 	$(call timed,engine tests,$(BIN)/python -m pytest -m engine -rs --timeout 900 $(ARGS))

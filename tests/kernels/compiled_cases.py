@@ -1,0 +1,27 @@
+"""What compiled kernels are run on: cases of the interpreter's that compile soon, and longer ones for whole tiles."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.kernels.attention_cases import BIAS_CASES, COPE_CASES, Case
+from tests.kernels.rerotate_cases import CASES as TURNED
+from tests.kernels.rotary_store_cases import CASES as STORED
+
+_SHAPE = {"num_heads": 8, "num_kv_heads": 2, "head_dim": 128, "dtype": torch.bfloat16, "tokens_first": True}
+_LONG = ((700, 1), (1, 1), (130, 130), (300, 40), (257, 1))
+
+REROTATE = {
+    name: TURNED[name]
+    for name in ("neox", "gptj-bfloat16", "partial-blocks-of-more-than-a-tile", "layers-of-unlike-heads", "unaligned")
+}
+ROTARY_STORE = {
+    name: STORED[name] for name in ("neox-partial", "gptj-bfloat16", "float8", "gptj-float8-queries-partial")
+}
+ROPE_ROWS = {"a-program": 256, "a-program-and-a-token": 257}
+BIAS = {name: BIAS_CASES[name] for name in ("bfloat16", "float16", "window-bfloat16")} | {
+    "long-windowed": Case(_LONG, tolerance=1e-3, **_SHAPE),  # type: ignore[arg-type]
+}
+COPE = {"bfloat16": COPE_CASES["bfloat16"]} | {
+    "long": Case(_LONG, bias="cope", npos=64, gates=-1.0, **_SHAPE),  # type: ignore[arg-type]
+}

@@ -1,0 +1,67 @@
+"""What the compiler makes of the Triton kernels for an H100, carried out by a machine of ours: nobody has a GPU here.
+
+The interpreter knows no threads, no shared memory, no rounding of a tensor core, and runs programs in their order.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.kernels.compiled_cases import BIAS, COPE, REROTATE, ROPE_ROWS, ROTARY_STORE
+from tests.kernels.interpret_key_norms import LAUNCHES
+from tests.kernels.processes import output_of
+
+pytestmark = pytest.mark.compiled
+
+OF_KERNELS = {
+    "rerotate": REROTATE,
+    "rotary_store": ROTARY_STORE,
+    "rope_rows": ROPE_ROWS,
+    "key_norms": LAUNCHES,
+    "bias": BIAS,
+    "cope": COPE,
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, list[str]], dict[str, Any]]:
+    scripts, cache = ("execute_compiled.py", "execute_small_kernels.py"), str(tmp_path_factory.mktemp("triton"))
+    ours, small = output_of(*scripts, TRITON_INTERPRET="0", TRITON_CACHE_DIR=cache).splitlines()
+    return json.loads(ours), json.loads(small)
+
+
+@pytest.fixture
+def faults(found: tuple[dict[str, list[str]], dict[str, Any]]) -> dict[str, list[str]]:
+    return found[0]
+
+
+@pytest.fixture
+def small(found: tuple[dict[str, list[str]], dict[str, Any]]) -> dict[str, Any]:
+    return found[1]
+
+
+@pytest.mark.parametrize("name", [f"{kernels} {name}" for kernels, cases in OF_KERNELS.items() for name in cases])
+def test_compiled_kernels_are_right_and_touch_only_what_is_theirs(name: str, faults: dict[str, list[str]]) -> None:
+    assert faults[name] == []
+
+
+@pytest.mark.parametrize("generation", ["sm_80", "sm_90"])
+def test_the_machine_computes_what_is_known(generation: str, small: dict[str, Any]) -> None:
+    assert len(small["right"][generation]) > 32
+    assert {name: error for name, error in small["right"][generation].items() if error > 1} == {}
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("past the end", "out of bounds of all tensors"),
+        ("into another's", "what another program"),
+        ("without barriers", "without a barrier between"),
+        ("without waiting", "the product is wrong"),
+    ],
+)
+def test_the_machine_sees_what_it_is_there_for(fault: str, said: str, small: dict[str, Any]) -> None:
+    assert any(said in each for each in small["faults"][fault])
