@@ -41,9 +41,6 @@ DEMO = Checkpoint(trained=512, rope_theta=10000.0, rotary_dim=32)
 SCALES = (1.0, 2.0, 4.0, 8.0)
 
 
-# Statistics
-
-
 @pytest.mark.parametrize(
     ("correct", "samples", "low", "high"),
     [
@@ -99,9 +96,6 @@ def test_an_estimate_reads_as_a_value_with_its_interval() -> None:
     assert f"{Estimate(1, 0.5, 1)}" == "1.00 (0.50 to 1.00)"
 
 
-# Tables and records
-
-
 def test_a_table_is_written_as_markdown() -> None:
     table = Table("T", ("name", "x"), (("a|b", "1"), ("c", "22222")))
     assert table.as_markdown().splitlines() == [
@@ -129,9 +123,6 @@ def test_a_record_says_when_and_how_and_names_no_folder(tmp_path: pathlib.Path) 
     assert {"date", "command", "versions", "machine", "cases"} == written.keys()
     assert files[1].read_text().startswith("| table |\n\nMeasured on 2026-01-02 with Python ")
     assert str(tmp_path.parent) not in files[0].read_text() + files[1].read_text()
-
-
-# Throughput
 
 
 class FakeEngine:
@@ -299,9 +290,6 @@ def test_the_cache_holds_the_largest_case_and_the_longest_request() -> None:
     assert small["kv_cache_memory_bytes"] > MAX_MODEL_LEN // BLOCK_SIZE * bytes_per_block
 
 
-# Accuracy
-
-
 @pytest.fixture
 def settings() -> Settings:
     return load(CONFIG, environment={})
@@ -427,9 +415,6 @@ def test_a_response_at_another_scale_is_said_plainly() -> None:
     stock = Cell(Haystack(256), 5, 5, {"none": 5})
     assert scales_remark({"yarn": [good], "stock": [stock]}).startswith("All 2 responses of Posenc ran at the scale")
     assert scales_remark({"yarn": [good, bad]}) == "NOT at the expected scale: yarn at 512 tokens (1 of 2)."
-
-
-# Picture
 
 
 def test_block_levels_are_read_from_the_metrics_and_summed_over_engines() -> None:

@@ -33,9 +33,11 @@ class _Running:
     """A request.
 
     Attributes:
-        first_index: scale of its first token. A preempted request begins again there.
+        admission: what was decided when it came, and is not changed by anything since.
+        first_index: scale of its first token. A preempted request begins again there; a recomputed one at another.
         scale_index: scale that its blocks carry now.
-        num_reused_tokens: tokens at its beginning that were computed at another scale, by somebody else, or before.
+        num_reused_tokens: tokens of its prompt whose keys are copies from another scale. Behind those, if any, that the
+            prefix cache had at its own.
         crossings: what its response says, each crossing once, however often it is replayed.
         reused: the copies of a prefix of another scale that it begins with, once all of them are made.
     """

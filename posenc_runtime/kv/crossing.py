@@ -79,7 +79,7 @@ class Crossing:
     """A request on its way from one scale to another, or a prefix on its way to a request of another scale.
 
     Attributes:
-        num_tokens: tokens whose keys it has cached.
+        num_tokens: tokens whose keys change their scale: all that a request has cached, or those of the prefix.
         reuses_prefix: the keys are those of a prefix that others have left.
         waiting: moves that have not been handed to the workers yet.
     """

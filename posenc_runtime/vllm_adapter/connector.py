@@ -64,8 +64,6 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
         """False: nothing is handed off at the end, so a preempted request keeps its in-flight tokens."""
         return False
 
-    # Scheduler side
-
     @property
     def scheduler_half(self) -> SchedulerHalf:
         assert self._scheduler is not None, "workers have no scheduler half"
@@ -94,8 +92,6 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
         assert self._scheduler is not None
         return False, self._scheduler.request_finished(request)
 
-    # Worker side
-
     def register_kv_caches(self, kv_caches: dict[str, Tensor]) -> None:
         assert self._worker is not None
         self._worker.register_kv_caches(kv_caches)
@@ -116,8 +112,6 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
 
     def wait_for_save(self) -> None:
         pass
-
-    # Metrics
 
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
         half = self._scheduler or self._worker

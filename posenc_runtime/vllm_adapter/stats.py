@@ -26,9 +26,8 @@ class PosencStats(KVConnectorStats):
         totals: dict[str, int | float] = {
             name: sum(value.values()) for name, value in self.data.items() if isinstance(value, dict)
         }
-        if seconds := self.data.get("apply_seconds"):
-            totals["apply_seconds"] = round(sum(seconds), 6)
-        return totals
+        seconds = {name: round(sum(value), 6) for name, value in self.data.items() if isinstance(value, list)}
+        return totals | seconds
 
     def is_empty(self) -> bool:
         return not self.data

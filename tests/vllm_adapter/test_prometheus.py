@@ -74,6 +74,7 @@ def test_counts_add_up_and_levels_follow() -> None:
     assert value("posenc_kv_blocks", scale="4") == 3
     assert value("posenc_apply_seconds_count") == 2
     assert report.reduce() == {"requests": 2, "kv_blocks": 7, "generation_tokens": 5, "apply_seconds": 0.003}
+    assert PosencStats(data={"crossing_wait_seconds": [0.5, 1.0]}).reduce() == {"crossing_wait_seconds": 1.5}
 
 
 def test_a_second_engine_of_a_process_starts_from_zero() -> None:

@@ -48,6 +48,7 @@ class Llama3:
     def of_checkpoint(
         cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int
     ) -> tuple[int, dict[str, Any]]:
+        """Trained length, tokens, and what the checkpoint says of the parameters above."""
         said = {name: rope_parameters[name] for name in ("factor", "low_freq_factor", "high_freq_factor")}
         return max_position_embeddings, said | {"old_context_len": rope_parameters["original_max_position_embeddings"]}
 

@@ -57,6 +57,11 @@ class LongRope:
     def of_checkpoint(
         cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int
     ) -> tuple[int, dict[str, Any]]:
+        """Trained length, tokens, and what the checkpoint says of the parameters above, with its own attention factor.
+
+        Raises:
+            ValueError: when ``factor`` or ``attention_factor`` do not follow from its lengths.
+        """
         trained = rope_parameters["original_max_position_embeddings"]
         said = {name: value for name, value in rope_parameters.items() if value is not None}
         # Made here, of the length that the checkpoint was trained on: a deployment may give a shorter one.
