@@ -114,25 +114,11 @@ class PosencScheduler(AsyncScheduler):
             self.waiting.prepend_requests(reversed(queued))
 
     def _rerotate(self, request: Request, to_index: int) -> None:
-        held = list(self._held(request))
-        num_coming = 0  # blocks that come free when those who are held back are in no step
-        while (chosen := self._blocks_to_copy(request, held, num_coming)) is None:
-            victim = self._least_important()
-            if victim is request and self._held_back:
-                return
-            if not self._request_blocks_can_be_freed(victim):
-                self._held_back.add(victim.request_id)
-                if victim is request:
-                    return
-                num_coming += sum(block.ref_cnt == 1 for blocks, _ in self._block_tables(victim) for block in blocks)
-                continue
-            self.running.remove(victim)
-            self._preempt_request(victim, time.monotonic())
-            if victim is request:
-                return
-            held = list(self._held(request))
-        if num_coming:
+        """Begin a request's crossing, unless it has to wait for room, or made room by going itself."""
+        chosen = self._make_room(request)
+        if chosen is None:
             return
+        held = list(self._held(request))
         copied = {(block.group, block.block_id) for block in chosen}
         pool = self.kv_cache_manager.block_pool
         pool.evict_blocks({block.block_id for block in held if (block.group, block.block_id) not in copied})
@@ -155,6 +141,26 @@ class PosencScheduler(AsyncScheduler):
             self._reblocked.add(request.request_id)
         self._half.rerotate(request, to_index, moves)
 
+    def _make_room(self, request: Request) -> list[HeldBlock] | None:
+        """Preempt others until a request's blocks can be copied that must be. None: not in this step.
+
+        Whoever is in a step under way keeps its blocks until that is heard of: it is held back, and the request waits.
+        """
+        num_coming = 0  # blocks that come free when those who are held back are in no step
+        while (chosen := self._blocks_to_copy(request, num_coming)) is None:
+            victim = self._least_important()
+            if victim is request and self._held_back:
+                return None
+            if self._request_blocks_can_be_freed(victim):
+                self.running.remove(victim)
+                self._preempt_request(victim, time.monotonic())
+            else:
+                self._held_back.add(victim.request_id)
+                num_coming += sum(block.ref_cnt == 1 for blocks, _ in self._block_tables(victim) for block in blocks)
+            if victim is request:
+                return None
+        return None if num_coming else chosen
+
     def _held(self, request: Request) -> Iterator[HeldBlock]:
         """The blocks with cached keys of a request."""
         for group, (blocks, block_size) in enumerate(self._block_tables(request)):
@@ -175,11 +181,11 @@ class PosencScheduler(AsyncScheduler):
         for manager in self.kv_cache_manager.coordinator.single_type_managers:
             yield manager.req_to_blocks[request.request_id], manager.block_size
 
-    def _blocks_to_copy(self, request: Request, held: list[HeldBlock], num_coming: int) -> list[HeldBlock] | None:
+    def _blocks_to_copy(self, request: Request, num_coming: int) -> list[HeldBlock] | None:
         num_tokens = min(request.num_tokens, request.num_computed_tokens + self.max_num_scheduled_tokens)
         tables = list(self._block_tables(request))
         return blocks_to_copy(
-            held,
+            list(self._held(request)),
             num_free=self.kv_cache_manager.block_pool.get_num_free_blocks() + num_coming,
             num_needed=sum(max(cdiv(num_tokens, block_size) - len(blocks), 0) for blocks, block_size in tables),
             # Every other running request may need one more block in this very step.
@@ -203,7 +209,10 @@ class PosencScheduler(AsyncScheduler):
         return running[-1]
 
     def _reserve_prefill_lookahead(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
-        """Never schedule a token past the length of its request's scale, nor a request that is crossing."""
+        """Never schedule a token past the length of its request's scale, nor a request that is crossing.
+
+        vLLM asks this of every request that it is about to schedule, running or waiting, before it takes its blocks.
+        """
         if request.request_id in self._held_back:
             return 0
         num_new_tokens = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import deque
+from collections.abc import Collection, Mapping
 from typing import Any
 from unittest import mock
 
@@ -12,6 +13,7 @@ import torch
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
@@ -89,15 +91,21 @@ class EngineCore:
         self._depth = depth
         self._block_size = block_size
 
-    def serve(self, arrivals: list[Asked], reset_before: int | None = None) -> None:
+    def serve(
+        self, arrivals: list[Asked], *, resets: Collection[int] = (), pauses: Mapping[int, PauseState] | None = None
+    ) -> None:
         """Until all have their answers, or are cancelled.
 
         Args:
-            reset_before: number of a step before which everybody is preempted and the prefix cache forgotten.
+            resets: numbers of steps before which everybody is preempted and the prefix cache forgotten.
+            pauses: by the number of a step, who is served from then on.
         """
+        pauses = pauses or {}
         for number in range(MAX_STEPS):
-            if number == reset_before:
+            if number in resets:
                 assert self.scheduler.reset_prefix_cache(reset_running_requests=True)
+            if number in pauses:
+                self.scheduler.set_pause_state(pauses[number])
             for index, asked in enumerate(arrivals):
                 if asked.after == number:
                     self.admit(f"r{index}", asked)
@@ -105,7 +113,7 @@ class EngineCore:
                     self._cancel(f"r{index}")
             if self.scheduler.has_requests() or self._in_flight:
                 self.step()
-            elif number > max(asked.after for asked in arrivals):
+            elif not self.scheduler.requests and number > max(asked.after for asked in arrivals):
                 return
         raise Broken(f"{list(self.scheduler.requests)} do not come to an end")
 

@@ -73,6 +73,15 @@ def arrivals(draw: st.DrawFn, deployment: Deployment) -> list[Asked]:
     return asked
 
 
+@st.composite
+def pauses(draw: st.DrawFn) -> dict[int, PauseState]:
+    """Who is served from which step on; in the end, everybody. Mostly nothing is said, and nobody may be kept out."""
+    if draw(st.sampled_from([True, True, False])):
+        return {}
+    steps = draw(st.lists(st.integers(1, 40), max_size=4, unique=True))
+    return {step: draw(st.sampled_from(PauseState)) for step in steps} | {41: PauseState.UNPAUSED}
+
+
 @pytest.mark.parametrize("model_runner", [1, 2])
 @pytest.mark.parametrize(("depth", "ahead"), PIPELINES.values(), ids=PIPELINES)
 def test_every_request_says_what_it_would_say_alone(
@@ -100,15 +109,15 @@ def test_every_request_says_what_it_would_say_alone(
             depth=depth,
             ahead=ahead,
         )
-        reset_before = data.draw(st.sampled_from([None, None, None, 5, 12, 25]))
-        core.serve(asked, reset_before)
+        resets = data.draw(st.sampled_from([(), (), (), (5,), (12,), (25,), (8, 9, 20)]))
+        core.serve(asked, resets=resets, pauses=data.draw(pauses()))
         for index, one in enumerate(asked):
             said, response = core.said[f"r{index}"], core.responses[f"r{index}"]
             if "prefixes_reused" not in response:
                 alone = said_alone(deployment, one)
                 assert said == (alone if one.cancelled_after is None else alone[: len(said)])
         assert core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == num_blocks - 1
-        assert ahead or reset_before or not core.num_ahead  # whose token is dropped by a reset computes it again
+        assert ahead or resets or not core.num_ahead  # whose token is dropped by a reset computes it again
 
     holds()
 
@@ -142,8 +151,8 @@ def test_whoever_makes_room_for_one_that_crosses_is_in_no_further_step(
     core = EngineCore(vllm_config, CROWD, block_size=4, num_blocks=22, model_runner=model_runner, depth=2, ahead=True)
     tried, blocks_to_copy = [], core.scheduler._blocks_to_copy
 
-    def counted(request: Any, held: Any, num_coming: int) -> Any:
-        found = blocks_to_copy(request, held, num_coming)
+    def counted(request: Any, num_coming: int) -> Any:
+        found = blocks_to_copy(request, num_coming)
         tried.append(found is not None)
         return found
 
@@ -232,7 +241,7 @@ def test_the_prefix_cache_is_forgotten_even_while_a_prefix_is_being_copied(
             return done
 
         scheduler.reset_prefix_cache = noted
-        core.serve([scaled, unscaled], reset_before)
+        core.serve([scaled, unscaled], resets={reset_before})
         if "prefixes_reused" not in core.responses["r1"]:
             assert core.said["r1"] == said_alone(reusing, unscaled)
     assert waited == {"WAITING_FOR_REMOTE_KVS", "RUNNING"}
