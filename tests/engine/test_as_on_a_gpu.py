@@ -85,17 +85,18 @@ def test_requests_that_cross_or_reuse_a_prefix_answer_as_an_unrotated_cache_woul
 
 @pytest.mark.parametrize(("rotates", "backend"), [("table", "FLASH_ATTN"), ("fused", "TRITON_ATTN")])
 def test_scheduled_ahead_each_request_of_a_mixed_batch_answers_as_transformers_at_its_own_scale(
-    rotates: str, backend: str, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+    rotates: str, backend: str, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
-    scales = {40: 1, 270: 2, 60: 1, 520: 4}
+    model = save_tiny(tmp_path / "short", max_position_embeddings=64)
+    scales = {20: 1, 70: 2, 55: 1, 135: 4}
     batch = [(prompts(length), 4) for length in scales]
     arguments = test_scales_in_one_batch.arguments(
-        "yarn", ATTENTION[rotates], async_scheduling=True, attention_backend=backend
+        "yarn", ATTENTION[rotates], trained=64, async_scheduling=True, attention_backend=backend
     )
-    (answers,) = run(tiny, arguments, [batch], over(backend, ATTENTION[rotates]), tmp_path)
+    (answers,) = run(model, arguments, [batch], over(backend, ATTENTION[rotates]), tmp_path)
     for (prompt, _), scale, answer in zip(batch, scales.values(), answers, strict=True):
         assert answer.posenc is not None and answer.posenc["scale"] == scale
-        assert_answers_as_transformers(tiny, "yarn", prompt, scale, answer)
+        assert_answers_as_transformers(model, "yarn", prompt, scale, answer)
 
 
 def test_requests_answer_nearly_as_an_unrotated_cache_would_from_a_float8_cache(

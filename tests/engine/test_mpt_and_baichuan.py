@@ -85,7 +85,7 @@ def test_baichuan_with_rotary_embeddings_is_scaled_by_request(prompts: PromptMak
     weights = baichuan_weights(config)
     model = save_weights(tmp_path / "baichuan", config, weights)
     llama, renamed = as_llama(config, weights)
-    same = save_weights(tmp_path / "llama", llama, renamed)
+    same = save_weights(tmp_path / "llama", llama | {"max_position_embeddings": TRAINED}, renamed)
     yarn = Deployment(
         rope_type="yarn", scales=(1, 2), original_max_position_embeddings=TRAINED, max_model_len=2 * TRAINED
     )

@@ -22,18 +22,16 @@ NEW_TOKENS = 24
 REQUESTS = [(40, 1), (300, 2), (900, 4), (60, 1), (1500, 8)]
 
 
-def deployment(rope_type: str, **parameters: Any) -> Deployment:
-    return Deployment(
+def arguments(
+    rope_type: str, attention: AttentionChoice | None = None, *, trained: int = TRAINED, **engine: Any
+) -> dict[str, Any]:
+    deployment = Deployment(
         rope_type=rope_type,
-        parameters=parameters,
         scales=(1, 2, 4, 8),
-        original_max_position_embeddings=TRAINED,
-        max_model_len=8 * TRAINED,
+        original_max_position_embeddings=trained,
+        max_model_len=8 * trained,
         on_crossing="pin",
     )
-
-
-def arguments(rope_type: str, attention: AttentionChoice | None = None, **engine: Any) -> dict[str, Any]:
     small = {
         "dtype": "float32",
         "block_size": 32,
@@ -42,7 +40,7 @@ def arguments(rope_type: str, attention: AttentionChoice | None = None, **engine
         "enable_prefix_caching": True,
         "kv_cache_memory_bytes": 2**28,
     }
-    return engine_arguments(deployment(rope_type), small | engine, attention)
+    return engine_arguments(deployment, small | engine, attention)
 
 
 def assert_answers_as_transformers(

@@ -7,11 +7,12 @@ import pathlib
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.checkpoints import TRAINED
 from tests.engine.greedy import Said, greedy
 
 
-def rope_parameters(rope_type: str, scale: int, *, rope_theta: float, rotary_dim: int) -> dict[str, object]:
+def rope_parameters(
+    rope_type: str, scale: int, *, rope_theta: float, rotary_dim: int, original_max_position_embeddings: int
+) -> dict[str, object]:
     """Transformers' own static parameters for one scale of a method."""
     if scale == 1:
         return {"rope_type": "default", "rope_theta": rope_theta}
@@ -22,7 +23,7 @@ def rope_parameters(rope_type: str, scale: int, *, rope_theta: float, rotary_dim
             "rope_type": "yarn",
             "rope_theta": rope_theta,
             "factor": float(scale),
-            "original_max_position_embeddings": TRAINED,
+            "original_max_position_embeddings": original_max_position_embeddings,
         }
     if rope_type in ("ntk", "dynamic"):
         # transformers' "dynamic" follows the length of the batch; at one length it is plain RoPE with this base
@@ -42,9 +43,10 @@ class Oracle:
             scale,
             rope_theta=config.rope_parameters["rope_theta"],
             rotary_dim=int(head_dim * partial),
+            original_max_position_embeddings=config.max_position_embeddings,
         )
         config.rope_parameters = parameters | ({"partial_rotary_factor": partial} if partial != 1.0 else {})
-        config.max_position_embeddings = TRAINED * scale
+        config.max_position_embeddings *= scale
         self._model = AutoModelForCausalLM.from_pretrained(
             model, config=config, dtype=torch.float32, attn_implementation="eager"
         ).eval()

@@ -105,6 +105,7 @@ class UnrotatedOracle:
             scale,
             rope_theta=self._config.rope_parameters["rope_theta"],
             rotary_dim=self._config.head_dim,
+            original_max_position_embeddings=TRAINED,
         )
         kind = config.rope_parameters["rope_type"]
         if kind == "default":
