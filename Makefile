@@ -20,8 +20,8 @@ unexport POSENC_DEVICE POSENC_VENV
 MAKE_ENVIRONMENT := POSENC_DEVICE='$(POSENC_DEVICE)' POSENC_VENV='$(POSENC_VENV)' $(PYTHON) deploy/environment.py
 
 .DEFAULT_GOAL := help
-# Test runs follow each other even under -j: an engine and the fast tests together would starve each other. Engines take
-# more than one core each. Fast tests run in the order of their files: by size, the default, the longest would come last.
+# Test runs follow each other even under -j: engines and the fast tests together would starve each other. Tests run in
+# the order of their files: by size, the default, the longest would come last.
 .NOTPARALLEL:
 .PHONY: help setup environment serve test test-fast test-compiled test-engine test-gpu check format bench bench-gpu accuracy growth counting picture train-demo train-counting clean clean-env
 
@@ -48,7 +48,7 @@ test-compiled: environment ## kernels as compiled for an H100, carried out on th
 	$(call timed,compiled kernels,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m compiled -rs $(ARGS))
 
 test-engine: environment ## tests that start a vLLM engine: ARGS=...
-	$(call timed,engine tests,$(BIN)/python -m pytest -m engine -rs --timeout 900 $(ARGS))
+	$(call timed,engine tests,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m engine -rs -n auto --dist loadfile --no-loadscope-reorder --timeout 900 $(ARGS))
 
 test-gpu: environment ## kernels on an NVIDIA GPU, then the engine tests there: ARGS=...
 	$(call timed,kernels on the GPU,$(BIN)/python -m pytest -m "gpu and not engine" -rs $(ARGS))

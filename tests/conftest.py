@@ -6,6 +6,17 @@ from collections.abc import Iterator
 import pytest
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """How many engine tests run side by side.
+
+    On the CPU two, where there are cores for both. On a GPU they follow each other: they measure the memory that is
+    free there.
+    """
+    from tests.engine.device import ON_CUDA
+
+    return 0 if ON_CUDA else min(2, len(os.sched_getaffinity(0)))
+
+
 @pytest.fixture(autouse=True)
 def restored_environment() -> Iterator[None]:
     """Take out of the environment what a test left there: commands run in our process, and set what vLLM reads."""

@@ -7,6 +7,7 @@ cuBLAS, does not unless asked.
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Any
 
@@ -29,10 +30,18 @@ ENGINE: dict[str, Any] = {"gpu_memory_utilization": 0.3} if ON_CUDA else {}
 
 
 def environment(workers: int = 1) -> dict[str, str]:
-    """What an engine's process is told. On the CPU, each worker gets one core: sums are taken in the same order."""
+    """What an engine's process is told.
+
+    On the CPU, each worker gets one core, and those of tests that run side by side (``pytest -n``) begin at another
+    each. An engine in one process with its worker is not bound to it by vLLM, and told to compute in one thread: sums
+    are taken in the same order, and no second thread waits in a loop on the core of another engine.
+    """
     if ON_CUDA:
         return {"TRITON_F32_DEFAULT": "ieee"}
-    return {"VLLM_CPU_OMP_THREADS_BIND": "|".join(map(str, range(workers)))}
+    cores = sorted(os.sched_getaffinity(0))
+    first = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    own = (cores[(first + worker) % len(cores)] for worker in range(workers))
+    return {"VLLM_CPU_OMP_THREADS_BIND": "|".join(map(str, own)), "OMP_NUM_THREADS": "1"}
 
 
 def most_workers(wanted: int) -> int:

@@ -15,6 +15,8 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
+import torch
+
 from tests.engine import device
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -72,5 +74,7 @@ def _run(module: str, argument: str, environment: dict[str, str], log: str) -> N
             os.dup2(stream.fileno(), descriptor)
     os.environ.clear()
     os.environ.update(environment)
+    # OpenMP has read its variable when torch was imported.
+    torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", torch.get_num_threads())))
     sys.argv = [module, argument]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
