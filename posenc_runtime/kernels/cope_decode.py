@@ -20,12 +20,16 @@ from posenc_runtime.kernels.attention_launch import in_base_2, layout, query_str
 from posenc_runtime.kernels.chunks import Partials, chunk_size, merge, store_partial
 from posenc_runtime.kernels.cope import Cope
 from posenc_runtime.kernels.cope_tile import (
+    BITS,
     count_keys,
+    fraction,
     gate,
     is_saturated,
+    logits_at,
     position,
-    position_logits,
-    store_position_logits,
+    positions,
+    sums_by_scan,
+    units,
 )
 from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.paged_tiles import attend, dot, load_queries, load_rows, offsets_of_keys, repeated
@@ -88,7 +92,11 @@ def _score_kernel(  # type: ignore[no-untyped-def]
     b_query = load_queries(p_query, query, o_head, m_row, stride_query_token, stride_query_head, HEAD_DIM, BD)
     o_row = (i_pair * GROUP + o_row).to(tl.int64)
     if i_chunk == 0:
-        store_position_logits(p_position_logits + o_row * NPOS, m_row, b_query, p_pos_emb, qe_scale, NPOS, HEAD_DIM, BD)
+        for first_position in range(0, NPOS, 32):
+            o_position = first_position + tl.arange(0, 32)
+            b_logits = logits_at(o_position, b_query, p_pos_emb, qe_scale, NPOS, HEAD_DIM, BD)
+            p_logit = p_position_logits + o_row[:, None] * NPOS + o_position[None, :]
+            tl.store(p_logit, b_logits, mask=m_row[:, None] & (o_position < NPOS)[None, :])
     p_table_row = p_block_table + i_request.to(tl.int64) * stride_table
     p_keys += i_kv_head.to(tl.int64) * stride_cache_head
     b_gate_sum = tl.zeros([BM], tl.int64)
@@ -101,8 +109,8 @@ def _score_kernel(  # type: ignore[no-untyped-def]
         b_scores = dot(b_query, tl.trans(b_keys)) * scale  # [BM, TILE]
         p_score = p_scores + o_row[:, None] * stride_scores + o_key[None, :]
         tl.store(p_score, b_scores, mask=m_row[:, None] & m_key[None, :])
-        b_gates = gate(b_scores, m_key[None, :])
-        b_gate_sum += tl.sum(b_gates, 1)
+        b_gates = gate(tl.where(m_key[None, :], b_scores, -float("inf")))
+        b_gate_sum += tl.sum(units(b_gates), 1)
     tl.store(p_gate_sums + o_row * room + i_chunk, b_gate_sum, mask=m_row)
 
 
@@ -180,10 +188,14 @@ def _value_kernel(  # type: ignore[no-untyped-def]
             b_block = tl.load(p_table_row + o_key // BLOCK_SIZE, mask=m_key, other=0)
             o_value = offsets_of_keys(b_block, o_key, stride_cache_block, stride_cache_token, BLOCK_SIZE)
             b_values = load_rows(p_values + o_value, m_key, HEAD_DIM, BD)
-            b_gates = gate(b_scores, m_key[None, :])
-            b_scores += position_logits(b_gates, b_newer, p_logits, m_score, NPOS)
-            b_newer += tl.sum(b_gates, 1)
             b_scores = tl.where(m_key[None, :], b_scores, -float("inf"))
+            b_past, b_tile = sums_by_scan(gate(b_scores))
+            b_row, b_past = positions(b_past, b_newer, NPOS)
+            o_position = b_row[:, None] + (b_past >> BITS)
+            b_here = tl.load(p_logits[:, None] + o_position, mask=m_score, other=0.0)
+            b_next = tl.load(p_logits[:, None] + tl.minimum(o_position + 1, NPOS - 1), mask=m_score, other=0.0)
+            b_scores += b_here + (b_next - b_here) * fraction(b_past)
+            b_newer += b_tile
             b_acc, b_max, b_sum = attend(b_scores, b_values, b_acc, b_max, b_sum)
         num_tiles -= num_gated
         is_gated = (num_tiles > 0) & (not is_saturated(b_newer, NPOS))

@@ -14,14 +14,8 @@ from torch import Tensor
 
 from posenc_runtime.kernels.attention_launch import in_base_2, layout, query_strides, width
 from posenc_runtime.kernels.cope import Cope
-from posenc_runtime.kernels.cope_tile import (
-    count_keys,
-    gate,
-    is_saturated,
-    position,
-    position_logits,
-    store_position_logits,
-)
+from posenc_runtime.kernels.cope_in_place import interpolated, last_logits, store_pairs, sums_by_product
+from posenc_runtime.kernels.cope_tile import count_keys, gate, is_saturated, position, positions
 from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.paged_tiles import (
     attend,
@@ -35,9 +29,10 @@ from posenc_runtime.kernels.paged_tiles import (
 )
 
 ROWS = 64  # of a tile: queries times heads of a group; half of them where heads are at their widest
-GATED_TILE = 16  # keys; positions take registers, and two programs are to share a multiprocessor's
+GATED_TILE = 32  # keys; positions take registers, and two programs are to share a multiprocessor's
+GATED_TILES = 4  # after so many, a program looks whether older keys all stand at the last position
 TILE = 64  # keys of plain attention, fewer of them where heads are wide; a multiple of GATED_TILE
-# A launch has room for about so many: 64 MiB, 8,192 tokens by 32 heads at 64 positions. Launches are equally large and
+# A launch has room for about so many: 128 MiB, 8,192 tokens by 32 heads at 64 positions. Launches are equally large and
 # may have half as much again, so that a few programs too many, such as a request's last tile, take none of their own.
 POSITION_LOGITS = 2**24
 PROGRAMS = 264  # that a launch has at least, if there is work: two for each multiprocessor of an H100
@@ -51,7 +46,7 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
     p_values,
     p_out,
     p_pos_emb,
-    p_position_logits,  # float32 [programs, BM, NPOS], base 2
+    p_pairs,  # int64 [programs, NPOS, BM], see cope_in_place
     p_counts,  # None where nobody counts
     p_query_start_loc,
     p_seq_lens,
@@ -77,7 +72,8 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
     BM: tl.constexpr,  # rows
     BQ: tl.constexpr,  # queries, at most BM // GROUP
     BG: tl.constexpr,  # keys of a gated tile
-    BN: tl.constexpr,  # keys of a plain one, a multiple of BG
+    SPAN: tl.constexpr,  # keys of gated tiles between which nothing is asked, a multiple of BG and BN
+    BN: tl.constexpr,  # keys of a plain tile
     BD: tl.constexpr,
 ):
     i_program = first_program + tl.program_id(0)
@@ -94,8 +90,8 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
         last_position = past + tl.minimum(first_query + BQ, num_queries) - 1
         o_token = (query + o_query).to(tl.int64)
         b_query = load_queries(p_query, o_token, o_head, m_row, stride_query_token, stride_query_head, HEAD_DIM, BD)
-        p_logits = p_position_logits + (tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)) * NPOS
-        store_position_logits(p_logits, m_row, b_query, p_pos_emb, qe_scale, NPOS, HEAD_DIM, BD)
+        p_pair = p_pairs + tl.program_id(0).to(tl.int64) * (NPOS * BM)
+        store_pairs(p_pair, b_query, p_pos_emb, qe_scale, NPOS, HEAD_DIM, BD)
         tl.debug_barrier()  # threads look up what others have stored
         p_table_row = p_block_table + i_request.to(tl.int64) * stride_table
         p_head_keys = p_keys + i_kv_head.to(tl.int64) * stride_cache_head
@@ -106,28 +102,62 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
         b_sum = tl.zeros([BM], tl.float32)
         b_newer = tl.where(m_row, 0, position(NPOS))  # rows that do not count hold no other row back
         end = (last_position // BG + 1) * BG  # of the keys that are left
-        is_gated = end > 0
-        while is_gated:
-            o_key = end - BG + tl.arange(0, BG)
-            m_key = o_key <= last_position
-            b_block = tl.load(p_table_row + o_key // BLOCK_SIZE, mask=m_key, other=0)
-            o_row = offsets_of_keys(b_block, o_key, stride_cache_block, stride_cache_token, BLOCK_SIZE)
-            b_keys = load_rows(p_head_keys + o_row, m_key, HEAD_DIM, BD)
-            b_scores = dot(b_query, tl.trans(b_keys)) * scale  # [BM, BG]
-            m_score = o_key[None, :] <= b_position[:, None]
-            b_gates = gate(b_scores, m_score)
-            m_logit = m_score & m_row[:, None]
-            b_scores += position_logits(b_gates, b_newer, p_logits, m_logit, NPOS)
-            b_newer += tl.sum(b_gates, 1)
-            b_scores = tl.where(m_score, b_scores, -float("inf"))
-            b_values = load_rows(p_head_values + o_row, m_key, HEAD_DIM, BD)
-            b_acc, b_max, b_sum = attend(b_scores, b_values, b_acc, b_max, b_sum)
-            end -= BG
-            is_gated = (end > 0) & ((not is_saturated(b_newer, NPOS)) | (end % BN != 0))
+        begin = (past + first_query + 1) // SPAN * SPAN  # older keys are there for all rows
+        b_acc, b_max, b_sum, b_newer = _gated_tiles(
+            True,
+            end,
+            begin,
+            b_acc,
+            b_max,
+            b_sum,
+            b_newer,
+            b_query,
+            b_position,
+            last_position,
+            p_pair,
+            p_table_row,
+            p_head_keys,
+            p_head_values,
+            scale,
+            stride_cache_block,
+            stride_cache_token,
+            NPOS,
+            HEAD_DIM,
+            BLOCK_SIZE,
+            BG,
+            BD,
+        )
+        end = begin
+        while (end > 0) & (not is_saturated(b_newer, NPOS)):
+            b_acc, b_max, b_sum, b_newer = _gated_tiles(
+                False,
+                end,
+                end - SPAN,
+                b_acc,
+                b_max,
+                b_sum,
+                b_newer,
+                b_query,
+                b_position,
+                last_position,
+                p_pair,
+                p_table_row,
+                p_head_keys,
+                p_head_values,
+                scale,
+                stride_cache_block,
+                stride_cache_token,
+                NPOS,
+                HEAD_DIM,
+                BLOCK_SIZE,
+                BG,
+                BD,
+            )
+            end -= SPAN
 
         if p_counts is not None:
             count_keys(p_counts, last_position + 1, end)
-        b_last_logit = tl.load(p_logits + NPOS - 1, mask=m_row, other=0.0)
+        b_last_logit = last_logits(p_pair, NPOS, BM)
         for first in range(0, end, BN):
             o_key = first + tl.arange(0, BN)
             m_key = o_key >= 0
@@ -139,6 +169,50 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
             b_acc, b_max, b_sum = attend(b_scores, b_values, b_acc, b_max, b_sum)
         p_row = p_out + o_token * stride_out_token + o_head.to(tl.int64) * stride_out_head
         store_rows(p_row, b_acc / b_sum[:, None], m_row, HEAD_DIM, BD)
+
+
+@triton.jit
+def _gated_tiles(  # type: ignore[no-untyped-def]
+    MASKED: tl.constexpr,  # not all keys are there for all rows
+    end,
+    begin,
+    b_acc,
+    b_max,
+    b_sum,
+    b_newer,
+    b_query,
+    b_position,
+    last_position,
+    p_pair,
+    p_table_row,
+    p_head_keys,
+    p_head_values,
+    scale,
+    stride_cache_block,
+    stride_cache_token,
+    NPOS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BG: tl.constexpr,
+    BD: tl.constexpr,
+):
+    """Take the keys from ``begin`` to ``end`` into a running softmax, the newest first, each by its position."""
+    for i_back in tl.range(1, (end - begin) // BG + 1, num_stages=2):
+        o_key = end - i_back * BG + tl.arange(0, BG)
+        m_key = (o_key <= last_position) | (not MASKED)
+        b_block = tl.load(p_table_row + o_key // BLOCK_SIZE, mask=m_key, other=0)
+        o_row = offsets_of_keys(b_block, o_key, stride_cache_block, stride_cache_token, BLOCK_SIZE)
+        b_keys = load_rows(p_head_keys + o_row, m_key, HEAD_DIM, BD)
+        b_scores = dot(b_query, tl.trans(b_keys)) * scale  # [BM, BG]
+        if MASKED:
+            b_scores = tl.where(o_key[None, :] <= b_position[:, None], b_scores, -float("inf"))
+        b_past, b_tile = sums_by_product(gate(b_scores))
+        b_row, b_past = positions(b_past, b_newer, NPOS)
+        b_scores += interpolated(p_pair, b_row, b_past)
+        b_newer += b_tile
+        b_values = load_rows(p_head_values + o_row, m_key, HEAD_DIM, BD)
+        b_acc, b_max, b_sum = attend(b_scores, b_values, b_acc, b_max, b_sum)
+    return b_acc, b_max, b_sum, b_newer
 
 
 def prefill(
@@ -159,7 +233,7 @@ def prefill(
     num_programs = num_tiles * num_kv_heads
     num_launches = max(1, round(num_programs / max(PROGRAMS, POSITION_LOGITS // (rows * npos))))
     most = triton.cdiv(num_programs, num_launches)
-    position_logits = torch.empty(most, rows, npos, dtype=torch.float32, device=query.device)
+    pairs = torch.empty(most, npos, rows, dtype=torch.int64, device=query.device)
     for first_program in range(0, num_programs, most):
         _prefill_kernel[(min(most, num_programs - first_program),)](
             p_query=query,
@@ -167,7 +241,7 @@ def prefill(
             p_values=value_cache,
             p_out=out,
             p_pos_emb=cope.pos_emb,
-            p_position_logits=position_logits,
+            p_pairs=pairs,
             p_counts=counts,
             first_program=first_program,
             num_requests=len(batch),
@@ -181,6 +255,7 @@ def prefill(
             BM=rows,
             BQ=queries,
             BG=GATED_TILE,
+            SPAN=GATED_TILES * GATED_TILE,
             BN=TILE // width(query),
             num_warps=8 if width(query) > 1 else 4,
             **layout(query, key_cache, batch),

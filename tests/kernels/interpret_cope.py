@@ -11,7 +11,7 @@ import torch
 
 from posenc_runtime.kernels import chunks, cope_decode, cope_prefill
 from posenc_runtime.kernels.cope_attention import cope_attention
-from tests.kernels import interpreted_bfloat16
+from tests.kernels import interpreted_assembly, interpreted_bfloat16
 from tests.kernels.attention_cases import COPE_CASES, Case, Tensors
 from tests.kernels.saturation import walked
 
@@ -20,9 +20,10 @@ TILE = 16
 
 def main() -> None:
     interpreted_bfloat16.mend()
+    interpreted_assembly.mend()
     chunks.TILE, chunks.MIN_CHUNK, cope_decode.MAX_CHUNKS = TILE, 32, 4
     cope_decode.GATED_TILES, cope_decode.SCORES = 2, 400  # room for the scores of few requests
-    cope_prefill.ROWS, cope_prefill.GATED_TILE, cope_prefill.TILE = 32, 8, TILE
+    cope_prefill.ROWS, cope_prefill.GATED_TILE, cope_prefill.GATED_TILES, cope_prefill.TILE = 32, 8, 2, TILE
     cope_prefill.PROGRAMS, cope_prefill.POSITION_LOGITS = 3, 0  # so that one launch does not take them all
     print(json.dumps({name: faults(case) for name, case in COPE_CASES.items()}))
 

@@ -43,9 +43,10 @@ def test_contextual_positions_are_no_worse_than_torch(name: str, cope_faults: Fa
     assert cope_faults[name] == []
 
 
-def test_contextual_positions_are_the_same_to_the_bit_in_tiles_of_every_size() -> None:
+def test_contextual_positions_are_the_same_to_the_bit_in_tiles_of_every_size_by_scans_and_by_products() -> None:
     # So they are whatever the order of additions, which on a GPU is the compiler's, and of which it has two at a time.
-    assert json.loads(output_of("interpret_positions.py", TRITON_INTERPRET="1")) == {"2": 0, "8": 0, "16": 0, "32": 0}
+    differing = json.loads(output_of("interpret_positions.py", TRITON_INTERPRET="1"))
+    assert len(differing) == 10 and set(differing.values()) == {0}
 
 
 def test_norms_are_recorded_as_the_running_maximum_of_their_block(faults: dict[str, Faults]) -> None:

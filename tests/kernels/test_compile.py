@@ -159,6 +159,14 @@ def test_attention_multiplies_on_tensor_cores(attention: Opcodes) -> None:
             assert counted(counts, "HMMA") > 0, name
 
 
+def test_positions_of_a_prompts_keys_are_found_by_the_threads_that_have_their_scores(attention: Opcodes) -> None:
+    prefill = attention["cope-64 cope-prefill"]
+    a_thread = 64 * 32 // 128  # scores of a tile
+    # a look-up for each, in tiles of which all keys are there for all rows and in others; none is passed to be summed
+    assert counted(prefill, "LDG", ".64") == 2 * a_thread
+    assert counted(prefill, "STSM") == 0
+
+
 def test_a_linear_bias_costs_one_instruction_a_score(attention: Opcodes) -> None:
     linear, flat = attention["alibi-by-128 decode"], attention["flat-by-128 decode"]
     scores = 16 * 64 // 128  # of a tile, a thread

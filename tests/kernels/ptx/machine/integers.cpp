@@ -86,6 +86,14 @@ static u32 permuted(u32 a, u32 b, u32 selector) {
     return found;
 }
 TERNARY("prmt.b32", u32, u32, u32, u32, permuted(a, b, c))
+// A bit of the table for each of the eight that bits of a, b and c can be.
+OPCODE("lop3.b32")[](Warp& w, const Instruction& i, u32 m) {
+    const u32* table = w.at<u32>(i.registers[4]);
+    map3<u32, u32, u32, u32>(w, i, m, [table](u32 a, u32 b, u32 c) -> u32 {
+        u32 found = 0;
+        for (u32 each = 0; each < 8; ++each)
+            if (*table >> each & 1) found |= (each & 4 ? a : ~a) & (each & 2 ? b : ~b) & (each & 1 ? c : ~c);
+        return found; }); } END_OPCODE
 UNARY("popc.b32", u32, u32, u32(__builtin_popcount(a)))
 UNARY("clz.b32", u32, u32, a ? u32(__builtin_clz(a)) : 32u)
 
