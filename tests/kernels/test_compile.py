@@ -11,6 +11,8 @@ import pytest
 
 from tests.kernels.processes import output_of
 
+pytestmark = pytest.mark.compiled
+
 Opcodes = dict[str, dict[str, int]]
 
 SHARED_BYTES = 227 * 1024  # that a program may have: CUDA C++ Programming Guide, compute capability 9.0
