@@ -13,6 +13,7 @@ from posenc_runtime.kernels.bias_forms import load_form
 from posenc_runtime.kernels.bias_tile import attend_with_bias
 from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.paged_tiles import (
+    blocks_of_keys,
     load_queries,
     load_rows,
     offsets_of_keys,
@@ -86,7 +87,7 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
 
     first_key = first_position * 0
     if p_counts is not None:
-        b_block = tl.load(p_table_row + b_position // BLOCK_SIZE)
+        b_block = tl.load(p_table_row + blocks_of_keys(b_position, BLOCK_SIZE))
         o_own = offsets_of_keys(b_block, b_position, stride_cache_block, stride_cache_token, BLOCK_SIZE)
         b_own = load_rows(p_keys + o_own, m_row, HEAD_DIM, BD)
         largest_norm = tl.load(p_largest_norms + i_request * tl.num_programs(1) + i_kv_head)

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from posenc_runtime.kernels.bias_forms import biased
-from posenc_runtime.kernels.paged_tiles import attend, dot, load_rows, offsets_of_keys
+from posenc_runtime.kernels.paged_tiles import attend, blocks_of_keys, dot, load_rows, offsets_of_keys
 
 
 @triton.jit
@@ -53,7 +53,7 @@ def attend_with_bias(  # type: ignore[no-untyped-def]
     m_key = o_key >= first_key
     if MASKED:
         m_key = o_key <= last_key
-    b_block = tl.load(p_table_row + o_key // BLOCK_SIZE, mask=m_key, other=0)
+    b_block = tl.load(p_table_row + blocks_of_keys(o_key, BLOCK_SIZE), mask=m_key, other=0)
     o_row = offsets_of_keys(b_block, o_key, stride_cache_block, stride_cache_token, BLOCK_SIZE)
     b_keys = load_rows(p_keys + o_row, m_key, HEAD_DIM, BD)
     b_scores = dot(b_query, tl.trans(b_keys)) * scale  # [BM, BN]

@@ -32,7 +32,15 @@ from posenc_runtime.kernels.cope_tile import (
     units,
 )
 from posenc_runtime.kernels.paged import PagedBatch
-from posenc_runtime.kernels.paged_tiles import attend, dot, load_queries, load_rows, offsets_of_keys, repeated
+from posenc_runtime.kernels.paged_tiles import (
+    attend,
+    blocks_of_keys,
+    dot,
+    load_queries,
+    load_rows,
+    offsets_of_keys,
+    repeated,
+)
 
 SCORES = 2**26  # that one launch has room for, if it is of more than one request: 256 MiB, 2,097,152 keys by 32 heads
 # Of a query and KV head, smaller ones than without positions: what is newest takes longer, and a lone request's
@@ -103,7 +111,7 @@ def _score_kernel(  # type: ignore[no-untyped-def]
     for first in tl.range(begin, end, TILE, num_stages=STAGES):
         o_key = first + tl.arange(0, TILE)
         m_key = o_key < end
-        b_block = tl.load(p_table_row + o_key // BLOCK_SIZE, mask=m_key, other=0)
+        b_block = tl.load(p_table_row + blocks_of_keys(o_key, BLOCK_SIZE), mask=m_key, other=0)
         o_key_row = offsets_of_keys(b_block, o_key, stride_cache_block, stride_cache_token, BLOCK_SIZE)
         b_keys = load_rows(p_keys + o_key_row, m_key, HEAD_DIM, BD)
         b_scores = dot(b_query, tl.trans(b_keys)) * scale  # [BM, TILE]
@@ -185,7 +193,7 @@ def _value_kernel(  # type: ignore[no-untyped-def]
             m_key = o_key < end
             m_score = m_row[:, None] & m_key[None, :]
             b_scores = tl.load(p_row[:, None] + o_key[None, :], mask=m_score, other=0.0)
-            b_block = tl.load(p_table_row + o_key // BLOCK_SIZE, mask=m_key, other=0)
+            b_block = tl.load(p_table_row + blocks_of_keys(o_key, BLOCK_SIZE), mask=m_key, other=0)
             o_value = offsets_of_keys(b_block, o_key, stride_cache_block, stride_cache_token, BLOCK_SIZE)
             b_values = load_rows(p_values + o_value, m_key, HEAD_DIM, BD)
             b_scores = tl.where(m_key[None, :], b_scores, -float("inf"))
@@ -204,7 +212,7 @@ def _value_kernel(  # type: ignore[no-untyped-def]
         o_key = begin + i_tile * TILE + tl.arange(0, TILE)
         m_key = o_key >= begin
         b_scores = tl.load(p_row[:, None] + o_key[None, :], mask=m_row[:, None], other=0.0) + b_last_logit[:, None]
-        b_block = tl.load(p_table_row + o_key // BLOCK_SIZE)
+        b_block = tl.load(p_table_row + blocks_of_keys(o_key, BLOCK_SIZE))
         o_value = offsets_of_keys(b_block, o_key, stride_cache_block, stride_cache_token, BLOCK_SIZE)
         b_values = load_rows(p_values + o_value, m_key, HEAD_DIM, BD)
         b_acc, b_max, b_sum = attend(b_scores, b_values, b_acc, b_max, b_sum)

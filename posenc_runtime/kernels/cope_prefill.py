@@ -19,6 +19,7 @@ from posenc_runtime.kernels.cope_tile import count_keys, gate, is_saturated, pos
 from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.paged_tiles import (
     attend,
+    blocks_of_keys,
     dot,
     load_queries,
     load_rows,
@@ -161,7 +162,7 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
         for first in range(0, end, BN):
             o_key = first + tl.arange(0, BN)
             m_key = o_key >= 0
-            b_block = tl.load(p_table_row + o_key // BLOCK_SIZE)
+            b_block = tl.load(p_table_row + blocks_of_keys(o_key, BLOCK_SIZE))
             o_row = offsets_of_keys(b_block, o_key, stride_cache_block, stride_cache_token, BLOCK_SIZE)
             b_keys = load_rows(p_head_keys + o_row, m_key, HEAD_DIM, BD)
             b_scores = dot(b_query, tl.trans(b_keys)) * scale + b_last_logit[:, None]  # [BM, BN]
@@ -200,7 +201,7 @@ def _gated_tiles(  # type: ignore[no-untyped-def]
     for i_back in tl.range(1, (end - begin) // BG + 1, num_stages=2):
         o_key = end - i_back * BG + tl.arange(0, BG)
         m_key = (o_key <= last_position) | (not MASKED)
-        b_block = tl.load(p_table_row + o_key // BLOCK_SIZE, mask=m_key, other=0)
+        b_block = tl.load(p_table_row + blocks_of_keys(o_key, BLOCK_SIZE), mask=m_key, other=0)
         o_row = offsets_of_keys(b_block, o_key, stride_cache_block, stride_cache_token, BLOCK_SIZE)
         b_keys = load_rows(p_head_keys + o_row, m_key, HEAD_DIM, BD)
         b_scores = dot(b_query, tl.trans(b_keys)) * scale  # [BM, BG]

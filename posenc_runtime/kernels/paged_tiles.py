@@ -41,6 +41,12 @@ def rows_of_tile(i_kv_head, first_query, query_len, BM: tl.constexpr, BQ: tl.con
 
 
 @triton.jit
+def blocks_of_keys(o_key, BLOCK_SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Which of its request's blocks each key is in. Unsigned: a division that may be of less than 0 takes longer."""
+    return o_key.to(tl.uint32) // BLOCK_SIZE
+
+
+@triton.jit
 def offsets_of_keys(b_block, o_key, stride_block, stride_token, BLOCK_SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
     """Where keys (or values) begin in a cache, in elements; int64, for a cache has more than 2^31 of them.
 
@@ -48,7 +54,7 @@ def offsets_of_keys(b_block, o_key, stride_block, stride_token, BLOCK_SIZE: tl.c
         b_block: the physical block of each.
         o_key: the place of each in its request.
     """
-    return b_block.to(tl.int64) * stride_block + (o_key % BLOCK_SIZE).to(tl.int64) * stride_token
+    return b_block.to(tl.int64) * stride_block + (o_key.to(tl.uint32) % BLOCK_SIZE).to(tl.int64) * stride_token
 
 
 @triton.jit
