@@ -54,7 +54,15 @@ def offsets_of_keys(b_block, o_key, stride_block, stride_token, BLOCK_SIZE: tl.c
         b_block: the physical block of each.
         o_key: the place of each in its request.
     """
-    return b_block.to(tl.int64) * stride_block + (o_key.to(tl.uint32) % BLOCK_SIZE).to(tl.int64) * stride_token
+    return _offset(b_block, stride_block) + _offset(o_key.to(tl.uint32) % BLOCK_SIZE, stride_token)
+
+
+@triton.jit
+def _offset(b_number, stride):  # type: ignore[no-untyped-def]
+    """A product of two numbers that are not below 0, int64: one instruction, if no sign has to be carried."""
+    if stride.dtype == tl.int32:
+        stride = stride.to(tl.uint32)
+    return b_number.to(tl.uint32).to(tl.int64) * stride.to(tl.int64)
 
 
 @triton.jit
