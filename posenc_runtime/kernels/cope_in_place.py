@@ -50,7 +50,7 @@ def store_pairs(  # type: ignore[no-untyped-def]
         b_query: ``[BM, BD]``.
     """
     BM: tl.constexpr = b_query.shape[0]
-    BP: tl.constexpr = 32  # positions at a time
+    BP: tl.constexpr = 64  # positions at a time: as many as most tables have
     for first in range(0, NPOS, BP):
         o_position = first + tl.arange(0, BP)
         b_here = logits_at(o_position, b_query, p_pos_emb, qe_scale, NPOS, HEAD_DIM, BD)
