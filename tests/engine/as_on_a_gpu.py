@@ -44,10 +44,11 @@ def install(arguments: dict[str, Any]) -> None:
     from posenc_runtime.vllm_adapter import cpu_key_order
     from posenc_runtime.vllm_adapter.attention import fused_rotary
     from tests.engine import flash_attention_in_torch
-    from tests.kernels import interpreted_assembly
+    from tests.kernels import interpreted_assembly, interpreted_calls
 
     flash_attention_in_torch.install()
     interpreted_assembly.mend()
+    interpreted_calls.mend()
     vllm_adapter.register()
     backend = AttentionBackendEnum[arguments.get("attention_backend", "TRITON_ATTN")]
     register_backend(AttentionBackendEnum.CPU_ATTN, backend.get_path())

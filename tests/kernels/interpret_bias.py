@@ -13,7 +13,7 @@ import torch
 from posenc_runtime.kernels import bias_decode, bias_prefill, chunks, window
 from posenc_runtime.kernels.bias_attention import bias_attention
 from posenc_runtime.kernels.paged import PagedBatch
-from tests.kernels import interpreted_bfloat16
+from tests.kernels import interpreted_bfloat16, interpreted_calls
 from tests.kernels.attention_cases import BIAS_CASES, Case, Tensors
 
 TILE = 16
@@ -21,6 +21,7 @@ TILE = 16
 
 def main() -> None:
     interpreted_bfloat16.mend()
+    interpreted_calls.mend()
     chunks.TILE, chunks.MIN_CHUNK, chunks.MAX_CHUNKS = TILE, 32, 4
     bias_prefill.TILE, bias_prefill.ROWS = TILE, 32
     bias_decode.PROGRAMS = 3

@@ -11,7 +11,7 @@ import torch
 
 from posenc_runtime.kernels import chunks, cope_decode, cope_prefill
 from posenc_runtime.kernels.cope_attention import cope_attention
-from tests.kernels import interpreted_assembly, interpreted_bfloat16
+from tests.kernels import interpreted_assembly, interpreted_bfloat16, interpreted_calls
 from tests.kernels.attention_cases import COPE_CASES, Case, Tensors
 from tests.kernels.saturation import walked
 
@@ -21,6 +21,7 @@ TILE = 16
 def main() -> None:
     interpreted_bfloat16.mend()
     interpreted_assembly.mend()
+    interpreted_calls.mend()
     chunks.TILE, chunks.MIN_CHUNK, cope_decode.MAX_CHUNKS = TILE, 32, 4
     cope_decode.GATED_TILES, cope_decode.SCORES = 2, 400  # room for the scores of few requests
     cope_prefill.ROWS, cope_prefill.GATED_TILE, cope_prefill.GATED_TILES, cope_prefill.TILE = 32, 8, 2, TILE

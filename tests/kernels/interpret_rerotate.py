@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 
 from posenc_runtime.kernels.rerotate import rerotate
+from tests.kernels import interpreted_calls
 from tests.kernels.rerotate_cases import CASES, Case
 
 
 def main() -> None:
+    interpreted_calls.mend()
     print(json.dumps({name: faults(case) for name, case in CASES.items()}))
 
 
