@@ -1,4 +1,4 @@
-"""What Triton's interpreter does again for every call of a function, done once for every launch: half of its time."""
+"""What Triton's interpreter does again for every call of a function, done once for every launch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def mend() -> None:
     patch = interpreter._patch_lang
 
     def patch_once(function: Any) -> Any:
-        seen = [member for member in function.__globals__.values() if member is tl or member is tl.core]
-        if any(tl.core.is_builtin(language.arange) for language in seen):
-            return patch(function)
-        return interpreter._LangPatchScope()
+        languages = [member for member in function.__globals__.values() if member is tl or member is tl.core]
+        if languages and not any(tl.core.is_builtin(language.arange) for language in languages):
+            return interpreter._LangPatchScope()
+        return patch(function)
 
     interpreter._patch_lang = patch_once
