@@ -168,6 +168,10 @@ def test_positions_of_a_prompts_keys_are_found_by_the_threads_that_have_their_sc
     # a look-up for each, in tiles of which all keys are there for all rows and in others; none is passed to be summed
     assert counted(prefill, "LDG", ".64") == 2 * a_thread + embeddings
     assert counted(prefill, "STSM") == 0
+    # What threads ask each other for, which a scan adds to: in three loops a row's maximum and its sum, of two rows a
+    # thread, each held by four; and whether all rows stand at the last position, the halves of one number a thread.
+    a_row, a_warp = 2, 5  # steps of a reduction
+    assert counted(prefill, "SHFL") == 3 * 2 * 2 * a_row + 2 * a_warp
 
 
 def test_a_linear_bias_costs_one_instruction_a_score(attention: Opcodes) -> None:
