@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -15,6 +16,15 @@ def pytest_xdist_auto_num_workers() -> int:
     from tests.engine.device import ON_CUDA
 
     return 0 if ON_CUDA else min(2, len(os.sched_getaffinity(0)))
+
+
+# All that tests import stays: looking through it over and over takes as long as importing it.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

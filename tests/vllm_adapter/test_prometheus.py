@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import functools
 import pathlib
-import subprocess
-import sys
 import types
 
-from prometheus_client import REGISTRY, Counter, Gauge, Histogram
-from prometheus_client.parser import text_string_to_metric_families
+import pytest
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, values
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.prometheus import PosencPromMetrics
@@ -83,15 +82,21 @@ def test_a_second_engine_of_a_process_starts_from_zero() -> None:
     assert value("posenc_requests_total", rope_type="yarn", scale="4") == 0
 
 
-def test_of_several_api_servers_the_last_one_to_hear_of_a_level_says_it(tmp_path: pathlib.Path) -> None:
-    said = subprocess.run(
-        [sys.executable, "-m", "tests.vllm_adapter.two_api_servers"],
-        env=os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    found = [sample for family in text_string_to_metric_families(said) for sample in family.samples]
+def test_of_several_api_servers_the_last_one_to_hear_of_a_level_says_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    reports = [
+        {"kv_blocks": {"1": 3, "4": 24}, "requests": {"4": 2}},
+        {"kv_blocks": {"1": 5, "4": 0}, "requests": {"4": 1}},
+    ]
+    for process, report in enumerate(reports):
+        in_files_of_its_own = values.MultiProcessValue(functools.partial(int, process))  # type: ignore[no-untyped-call]
+        monkeypatch.setattr(values, "ValueClass", in_files_of_its_own)
+        registered().observe(report)
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    found = [sample for family in registry.collect() for sample in family.samples]
     levels = {sample.labels["scale"]: sample.value for sample in found if sample.name == "posenc_kv_blocks"}
     requests = {sample.labels["scale"]: sample.value for sample in found if sample.name == "posenc_requests_total"}
     assert (levels, requests) == ({"1": 5, "4": 0}, {"1": 0, "4": 3})

@@ -22,6 +22,7 @@ from vllm.v1.core.sched.interface import PauseState
 
 from posenc_runtime import vllm_adapter
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.engine_args import engine_arguments
 from tests.checkpoints import save_tiny
 from tests.kv.test_state_machine import TEXTS, deployments
@@ -47,6 +48,7 @@ def engine_config(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture
 def vllm_config(engine_config: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What a test changes of the scheduler's part is gone with it."""
+    monkeypatch.setattr(compat, "verify", lambda: None)  # done in `engine_config`, and slow for every scheduler
     monkeypatch.setattr(engine_config, "scheduler_config", copy.copy(engine_config.scheduler_config))
     return engine_config
 
