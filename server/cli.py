@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import functools
 import os
 import pathlib
 import shlex
+import signal
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -73,13 +74,12 @@ def serve(
         # Only now: vLLM's own event loop, and the server, which needs it.
         import uvloop
 
+        from posenc_runtime.vllm_adapter.interruption import end_at_signals
         from server.app import run
 
+        end_at_signals(functools.partial(_leave, "stopped before it was ready"))
         uvloop.run(run(args, deployment, _out.print))
-        _out.print("stopped")
-        # Triton's bindings, which vLLM imports even where it cannot use them, report leaks by the page on exit.
-        _out.file.flush()
-        os._exit(0)
+        _leave("stopped", 0)
 
 
 @app.command()
@@ -164,6 +164,8 @@ def _checkpoint(settings: Settings, *, is_needed: bool) -> Checkpoint | None:
 def _refusals() -> Iterator[None]:
     """Turn refusals into one line each on stderr, and exit status 2; what fails later has status 1.
 
+    An interrupt from the keyboard has a shell's status for it, and says nothing.
+
     Raises:
         typer.Exit: with that status.
     """
@@ -179,8 +181,15 @@ def _refusals() -> Iterator[None]:
         if error.errno is None or not error.strerror:
             raise
         raise _ended("refused", error.strerror, 1) from None
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        pass
+    except KeyboardInterrupt:
+        raise typer.Exit(128 + signal.SIGINT) from None
+
+
+def _leave(said: str, status: int) -> NoReturn:
+    """End this process at once: Triton's bindings, which vLLM imports everywhere, report leaks by the page on exit."""
+    _out.print(said)
+    _out.file.flush()
+    os._exit(status)
 
 
 def _ended(how: str, reasons: str, status: int) -> typer.Exit:

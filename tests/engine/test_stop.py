@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import pathlib
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import psutil
+import pytest
 
+from tests.benchmarks.servers import ServerFailed
 from tests.engine.metrics import total
 from tests.engine.running_server import running_server
 
@@ -58,6 +61,29 @@ def test_a_server_whose_engine_is_gone_refuses_what_it_was_answering_and_ends_wi
     said = log.read_text()
     assert "failed the engine ended while it served" in said
     assert "Traceback" not in said.rpartition("failed the engine")[2]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_server_that_is_told_to_stop_before_it_is_ready_leaves_nothing_behind(
+    number: signal.Signals, tiny: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    engines = []
+
+    def stop() -> None:
+        if engines:
+            return
+        for server in psutil.Process().children():
+            engines.extend(child for child in server.children() if "EngineCore" in " ".join(child.cmdline()))
+            if engines:
+                server.send_signal(number)
+
+    how = rf"(?s)ended with status {128 + number};.*stopped before it was ready\n$"
+    with (
+        pytest.raises(ServerFailed, match=how),
+        running_server(tmp_path, settings(tiny), verbose=False, waiting=stop),
+    ):
+        pass
+    assert psutil.wait_procs(engines, timeout=10)[1] == []
 
 
 def settings(model: pathlib.Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from posenc_runtime.vllm_adapter import compat, engine_args
+from server import cli
 from server.cli import app
 from tests.checkpoints import save_tiny
 
@@ -380,3 +381,13 @@ def test_help_names_every_command() -> None:
     result = CliRunner().invoke(app, ["--help"])
     assert result.exit_code == 0
     assert all(command in result.stdout for command in ("serve", "check", "flags"))
+
+
+def test_an_interrupt_while_a_file_is_checked_has_a_shells_status(
+    model: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "load", interrupted)
+    assert run(tmp_path, {"model": str(model)}, "check") == (130, "", "")
