@@ -135,6 +135,7 @@ _SERVER_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.entrypoints.launchers.app", "build_app", ("args", "supported_tasks", "model_config")),
     ("vllm.entrypoints.launchers.api_server.app_state", "init_app_state", ("engine_client", "state", "args")),
     ("vllm.entrypoints.launchers.launcher", "serve_http", ("app", "sock")),
+    ("vllm.tokenizers.registry", "cached_tokenizer_from_config", ("model_config",)),
     ("vllm.utils.system_utils", "kill_process_tree", ("pid",)),
     ("vllm.v1.engine.output_processor", "OutputProcessor.abort_requests", ("request_ids", "internal")),
     ("vllm.entrypoints.launchers.api_server.entry", "build_async_engine_client_from_engine_args", ("engine_args",)),

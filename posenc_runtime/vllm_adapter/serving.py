@@ -19,7 +19,7 @@ from posenc_runtime.vllm_adapter.support import Unsupported, refuse_block_size, 
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-    from vllm.config import VllmConfig
+    from vllm.config import ModelConfig, VllmConfig
 
 
 _LAST_ANSWERS_SECONDS = 10  # that clients have to read the ends of their answers when the engine has stopped
@@ -65,7 +65,7 @@ def engine_configuration(args: argparse.Namespace) -> VllmConfig:
         args: from ``engine_args.serve_arguments``.
 
     Raises:
-        ArgumentRefused: when vLLM refuses a value, or the combination of two.
+        ArgumentRefused: when vLLM refuses a value, or the combination of two, or finds no tokenizer.
         Unsupported: when the configuration cannot be combined with scaling.
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -81,7 +81,22 @@ def engine_configuration(args: argparse.Namespace) -> VllmConfig:
     except (ValueError, TypeError, NotImplementedError, AssertionError, ImportError, OSError, RuntimeError) as error:
         # As vLLM refuses settings. Anything else, a KeyError for example, is a mistake in it or here, and has to show.
         raise ArgumentRefused("\n".join(refusals_of_vllm(error))) from error
+    _read_tokenizer(vllm_config.model_config)
     return vllm_config
+
+
+def _read_tokenizer(model_config: ModelConfig) -> None:
+    """Read what the server would read only when it starts its engine; vLLM keeps it for then."""
+    from vllm.tokenizers.registry import cached_tokenizer_from_config
+
+    try:
+        cached_tokenizer_from_config(model_config)
+    except Exception as error:  # tokenizers raises nothing more particular for a file that it cannot read
+        why = " ".join(str(error).split())
+        raise ArgumentRefused(
+            f"engine.tokenizer must be a tokenizer's name or folder (default: the model's), "
+            f"got {model_config.tokenizer!r}: {why}"
+        ) from error
 
 
 @contextlib.asynccontextmanager

@@ -90,6 +90,23 @@ def test_what_serve_refuses_before_it_starts_check_refuses_in_one_line(
     assert err.startswith(f"refused {rule}") and len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("text", [None, '{"model":'], ids=["none", "half of one"])
+def test_a_model_whose_tokenizer_cannot_be_read_is_refused_unless_another_is_named(
+    text: str | None, model: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    without = save_tiny(tmp_path / "model")
+    for file in without.glob("tokenizer*"):
+        file.unlink()
+    if text is not None:
+        (without / "tokenizer.json").write_text(text)
+    status, out, err = check(without, tmp_path)
+    assert (status, out) == (2, "") and len(err.splitlines()) == 1
+    assert err.startswith("refused engine.tokenizer must be a tokenizer's name or folder (default: the model's), got ")
+    assert repr(str(without)) in err
+    assert check(without, tmp_path, engine={"tokenizer": str(model)})[0] == 0
+    assert check(without, tmp_path, engine={"skip_tokenizer_init": True})[0] == 0
+
+
 @pytest.mark.parametrize(
     ("uds", "named"),
     [
