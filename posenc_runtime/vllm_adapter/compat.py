@@ -129,6 +129,7 @@ _SERVER_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.transformers_utils.config", "iter_rope_parameters", ("config",)),
     ("vllm.model_executor.models.registry", "ModelRegistry.models", ()),
     ("vllm.config.model", "ModelConfig.using_transformers_backend", ("self",)),
+    ("vllm.config.model", "ModelConfig.try_get_generation_config", ("self",)),
     ("vllm.engine.arg_utils", "AsyncEngineArgs.create_engine_config", ("usage_context",)),
     ("vllm.entrypoints.launchers.cli_args", "make_arg_parser", ("parser",)),
     ("vllm.entrypoints.launchers.cli_args", "validate_parsed_serve_args", ("args",)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import operator
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -17,6 +16,7 @@ from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
 from posenc_runtime.vllm_adapter.flags import ArgumentRefused, flags_of
+from posenc_runtime.vllm_adapter.front_end_arguments import refuse_unusable
 from posenc_runtime.vllm_adapter.scheduler_choice import needs_ours
 from posenc_runtime.vllm_adapter.wording import did_you_mean, rule_of
 from posenc_runtime.vllm_adapter.worker_extension import NAME as WORKER_EXTENSION
@@ -144,28 +144,13 @@ def serve_arguments(
     parser, known = _parser()
     flags = _serve_flags(known, served_model_name, engine_arguments(deployment, engine, attention), http)
     args: argparse.Namespace = parser.parse_args(["--model", model, *flags])
-    _refuse_unknown_parsers(args)
+    refuse_unusable(args)
     try:
         validate_parsed_serve_args(args)
     except (TypeError, ValueError, VLLMClientError) as error:
         parameter = getattr(error, "parameter", None)
         raise ArgumentRefused(f"server{f'.{parameter}' if parameter else ''}: {error}") from None
     return args
-
-
-def _refuse_unknown_parsers(args: argparse.Namespace) -> None:
-    """Names that vLLM looks up only when the server is ready, or not at all."""
-    from vllm.reasoning import ReasoningParserManager
-    from vllm.tool_parsers import ToolParserManager
-
-    for name, manager, plugin in (
-        ("server.tool_call_parser", ToolParserManager, "tool_parser_plugin"),
-        ("engine.reasoning_parser", ReasoningParserManager, "reasoning_parser_plugin"),
-        ("engine.structured_outputs_config.reasoning_parser", ReasoningParserManager, "reasoning_parser_plugin"),
-    ):
-        asked, known = operator.attrgetter(name.partition(".")[2])(args), manager.list_registered()
-        if asked and asked not in known and not getattr(args, plugin, None):
-            raise ArgumentRefused(f"{name}: must be one of {', '.join(sorted(known))}, got {asked!r}")
 
 
 def command_line(

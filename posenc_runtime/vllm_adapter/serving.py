@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from posenc_runtime.kv.deployment import Deployment
@@ -65,7 +65,7 @@ def engine_configuration(args: argparse.Namespace) -> VllmConfig:
         args: from ``engine_args.serve_arguments``.
 
     Raises:
-        ArgumentRefused: when vLLM refuses a value, or the combination of two, or finds no tokenizer.
+        ArgumentRefused: when vLLM refuses a value, the combination of two, or what it reads beside the weights.
         Unsupported: when the configuration cannot be combined with scaling.
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -81,22 +81,28 @@ def engine_configuration(args: argparse.Namespace) -> VllmConfig:
     except (ValueError, TypeError, NotImplementedError, AssertionError, ImportError, OSError, RuntimeError) as error:
         # As vLLM refuses settings. Anything else, a KeyError for example, is a mistake in it or here, and has to show.
         raise ArgumentRefused("\n".join(refusals_of_vllm(error))) from error
-    _read_tokenizer(vllm_config.model_config)
+    _read_beside_weights(vllm_config.model_config)
     return vllm_config
 
 
-def _read_tokenizer(model_config: ModelConfig) -> None:
-    """Read what the server would read only when it starts its engine; vLLM keeps it for then."""
+def _read_beside_weights(model_config: ModelConfig) -> None:
+    """Read what vLLM would read only when it starts: the tokenizer, which is kept for then, and how to sample."""
     from vllm.tokenizers.registry import cached_tokenizer_from_config
 
-    try:
+    with _refused("engine.tokenizer", "a tokenizer's name or folder (default: the model's)", model_config.tokenizer):
         cached_tokenizer_from_config(model_config)
+    allowed = "auto, vllm, or a folder with a generation_config.json"
+    with _refused("engine.generation_config", allowed, model_config.generation_config):
+        model_config.try_get_generation_config()
+
+
+@contextlib.contextmanager
+def _refused(setting: str, allowed: str, value: str) -> Iterator[None]:
+    try:
+        yield
     except Exception as error:  # tokenizers raises nothing more particular for a file that it cannot read
         why = " ".join(str(error).split())
-        raise ArgumentRefused(
-            f"engine.tokenizer must be a tokenizer's name or folder (default: the model's), "
-            f"got {model_config.tokenizer!r}: {why}"
-        ) from error
+        raise ArgumentRefused(f"{setting}: must be {allowed}, got {value!r}: {why}") from error
 
 
 @contextlib.asynccontextmanager

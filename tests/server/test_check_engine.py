@@ -101,10 +101,18 @@ def test_a_model_whose_tokenizer_cannot_be_read_is_refused_unless_another_is_nam
         (without / "tokenizer.json").write_text(text)
     status, out, err = check(without, tmp_path)
     assert (status, out) == (2, "") and len(err.splitlines()) == 1
-    assert err.startswith("refused engine.tokenizer must be a tokenizer's name or folder (default: the model's), got ")
+    assert err.startswith("refused engine.tokenizer: must be a tokenizer's name or folder (default: the model's), got ")
     assert repr(str(without)) in err
     assert check(without, tmp_path, engine={"tokenizer": str(model)})[0] == 0
     assert check(without, tmp_path, engine={"skip_tokenizer_init": True})[0] == 0
+
+
+def test_a_generation_config_that_is_not_there_is_refused(model: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    status, out, err = check(model, tmp_path, engine={"generation_config": str(tmp_path / "nowhere")})
+    assert (status, out) == (2, "")
+    assert err.splitlines()[-1].startswith(  # vLLM says first where it has looked
+        "refused engine.generation_config: must be auto, vllm, or a folder with a generation_config.json, got "
+    )
 
 
 @pytest.mark.parametrize(
