@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from posenc_runtime.kv.admission import Admission, admit
+from posenc_runtime.kv.calendar import Calendar, steps_until_due
 from posenc_runtime.kv.counts import TOTAL, Counts
-from posenc_runtime.kv.crossing import BlockMove, Crossing, CrossingQueue, Rotation
+from posenc_runtime.kv.crossing import Crossing, CrossingQueue, Rotation
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
 from posenc_runtime.kv.ledger import NULL_BLOCK, BlockLedger, MixedRotations
+from posenc_runtime.kv.moves import Moves
 from posenc_runtime.kv.regime import private, regime
 
 
@@ -28,7 +29,7 @@ class StepPlan:
     block_scales: dict[int, list[int]] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(kw_only=True, slots=True)
 class _Running:
     """A request.
 
@@ -36,6 +37,7 @@ class _Running:
         admission: what was decided when it came, and is not changed by anything since.
         first_index: scale of its first token. A preempted request begins again there; a recomputed one at another.
         scale_index: scale that its blocks carry now.
+        num_output_tokens: of its answer, those that are counted.
         num_reused_tokens: tokens of its prompt whose keys are copies from another scale. Behind those, if any, that the
             prefix cache had at its own.
         crossings: what its response says, each crossing once, however often it is replayed.
@@ -59,13 +61,24 @@ class ScaleCoordinator:
     With ``rerotate`` the scale at which a token is computed depends on its position and on the request's first
     scale alone: the first scale up to that scale's length, then the next. So a request that lost its blocks can
     replay its own history, and its answer does not depend on what else the server is doing.
+
+    No step looks at every request: ``allowance`` is a look-up, ``may_be_due`` names those whose time has come, and the
+    tokens of a request are counted when it gets a block, crosses or ends.
+
+    Args:
+        num_blocks: blocks of the pool, the null block among them.
     """
 
-    def __init__(self, deployment: Deployment) -> None:
+    def __init__(self, deployment: Deployment, *, num_blocks: int) -> None:
         self.deployment = deployment
         self._scale_set = deployment.scale_set
+        self._lengths = self._scale_set.lengths
+        self._labels = [self._scale_set.label(index) for index in range(len(self._lengths))]
         self._requests: dict[str, _Running] = {}
-        self._ledger = BlockLedger()
+        self._limits: dict[str, int] = {}  # how many tokens a request may compute before it crosses, or while it does
+        self._calendar = Calendar()
+        self._looked_at: list[str] = []
+        self._ledger = BlockLedger(num_blocks)
         self._crossing = CrossingQueue()
         self._counts = Counts()
         self._rotations: list[Rotation] = []
@@ -90,7 +103,8 @@ class ScaleCoordinator:
             first_index=admission.scale_index,
             scale_index=admission.scale_index,
         )
-        self._counts.requests[self._label(admission.scale_index)] += 1
+        self._limits[request_id] = self._lengths[admission.scale_index]
+        self._counts.requests[self._labels[admission.scale_index]] += 1
         return regime(self.deployment, admission.scale_index)
 
     def allocated(self, request_id: str, block_ids: Sequence[int]) -> None:
@@ -113,21 +127,32 @@ class ScaleCoordinator:
         if running.prefill_counted:
             return
         running.prefill_counted = True
-        self._counts.prompt_tokens[self._label(running.first_index)] += running.num_prompt_tokens
+        self._counts.prompt_tokens[self._labels[running.first_index]] += running.num_prompt_tokens
         num_exact = num_hit_tokens - running.num_reused_tokens
         if num_exact:
-            self._counts.prefix_hit_tokens[self._label(running.first_index)] += num_exact
+            self._counts.prefix_hit_tokens[self._labels[running.first_index]] += num_exact
         if running.reused:
-            label = f"{self._label(running.reused.from_index)} {self._label(running.reused.to_index)}"
+            label = f"{self._labels[running.reused.from_index]} {self._labels[running.reused.to_index]}"
             self._counts.prefix_reused_tokens[label] += running.reused.num_tokens
 
     def generated(self, request_id: str, num_output_tokens: int) -> None:
-        """A request has so many output tokens by now."""
+        """A request has so many output tokens by now. Each counts for the scale of its place: once a block will do."""
         running = self._requests[request_id]
-        for number in range(running.num_output_tokens, num_output_tokens):
-            index = self._scale_of(running, running.num_prompt_tokens + number)
-            self._counts.generation_tokens[self._label(index)] += 1
-        running.num_output_tokens = max(running.num_output_tokens, num_output_tokens)
+        begin = running.num_prompt_tokens + running.num_output_tokens
+        end = running.num_prompt_tokens + num_output_tokens
+        if begin >= end:
+            return
+        running.num_output_tokens = num_output_tokens
+        index, last = running.scale_index, len(self._lengths) - 1
+        if running.admission.on_crossing == "rerotate":
+            # The scale at which so many tokens were read to say the next one; it may be known only after a crossing.
+            index = max(running.first_index, self._scale_set.for_length(min(begin, self.deployment.max_model_len)))
+        else:
+            last = index
+        while begin < end:
+            stop = end if index == last else min(end, self._lengths[index] + 1)
+            self._counts.generation_tokens[self._labels[index]] += stop - begin
+            begin, index = stop, index + 1
 
     def on_crossing(self, request_id: str) -> OnCrossing:
         """What happens when a request outgrows its scale."""
@@ -144,21 +169,40 @@ class ScaleCoordinator:
             return False
         return running.scale_index == running.first_index
 
+    def may_be_due(self) -> list[str]:
+        """A step begins: who may have reached the length of its scale. Whoever is not must be ``expect``-ed again."""
+        self._looked_at = self._calendar.next_step()
+        return self._looked_at
+
+    def expect(self, request_id: str, num_known_tokens: int) -> None:
+        """Look at a request again when it may have reached the length of its scale.
+
+        Args:
+            num_known_tokens: its tokens that are there, or are being computed now.
+        """
+        if self._can_cross(request_id):
+            self._calendar.note(request_id, steps_until_due(self._limits[request_id], num_known_tokens))
+
+    def look_again(self, request_id: str) -> None:
+        """Look at a request when the next step begins: it has begun to run, goes on, or has to wait."""
+        if self._can_cross(request_id):
+            self._calendar.note(request_id, 1)
+
     def due(self, request_id: str, num_computed_tokens: int) -> int | None:
         """Index of the scale that a request must cross to before its next token; None when it may go on."""
         running = self._requests[request_id]
-        if request_id in self._crossing or num_computed_tokens < self._scale_set.lengths[running.scale_index]:
+        if request_id in self._crossing or num_computed_tokens < self._lengths[running.scale_index]:
             return None
         return self._scale_set.for_length(num_computed_tokens + 1)
 
     def allowance(self, request_id: str, num_computed_tokens: int, num_new_tokens: int) -> int:
         """How many of the tokens that are next a request may compute before it has to cross, or while it crosses."""
-        if request_id in self._crossing:
-            return 0
-        length = self._scale_set.lengths[self._requests[request_id].scale_index]
-        return max(min(num_new_tokens, length - num_computed_tokens), 0)
+        left = self._limits[request_id] - num_computed_tokens
+        if num_new_tokens <= left:
+            return num_new_tokens
+        return left if left > 0 else 0
 
-    def rerotate(self, request_id: str, to_index: int, moves: Sequence[BlockMove], *, num_tokens: int) -> str:
+    def rerotate(self, request_id: str, to_index: int, moves: Moves, *, num_tokens: int) -> str:
         """Begin to turn a request's cached keys; it must not run until ``advance`` names it.
 
         Args:
@@ -169,18 +213,18 @@ class ScaleCoordinator:
             The regime of what the request computes from now on. It is the request's own: its values and deeper keys
             were computed at older scales, so nobody else may read them.
         """
-        self._crossing.begin(
+        self._begin(
             Crossing(
                 request_id=request_id,
                 from_index=self._requests[request_id].scale_index,
                 to_index=to_index,
                 num_tokens=num_tokens,
-                waiting=deque(moves),
+                moves=moves,
             )
         )
         return self._private_regime(to_index)
 
-    def reuse(self, request_id: str, from_index: int, moves: Sequence[BlockMove], *, num_tokens: int) -> str:
+    def reuse(self, request_id: str, from_index: int, moves: Moves, *, num_tokens: int) -> str:
         """Begin to copy a prefix that is cached at another scale; the request must not run until ``advance`` names it.
 
         Args:
@@ -193,13 +237,13 @@ class ScaleCoordinator:
         """
         running = self._requests[request_id]
         running.num_reused_tokens = num_tokens
-        self._crossing.begin(
+        self._begin(
             Crossing(
                 request_id=request_id,
                 from_index=from_index,
                 to_index=running.scale_index,
                 num_tokens=num_tokens,
-                waiting=deque(moves),
+                moves=moves,
                 reuses_prefix=True,
             )
         )
@@ -211,6 +255,7 @@ class ScaleCoordinator:
         self._record(running, running.scale_index, to_index, num_tokens, "recompute")
         running.first_index = running.scale_index = to_index
         running.num_reused_tokens = 0
+        self._limits[request_id] = self._lengths[to_index]
         self._ledger.release(request_id)
         return regime(self.deployment, to_index)
 
@@ -221,25 +266,26 @@ class ScaleCoordinator:
             Blocks whose copies are in the plan, to be given back once the step is planned, and requests that are
             whole again and may run in this step.
         """
+        if not self._crossing:
+            return [], []
         rotations, completed = self._crossing.advance(self.deployment.rerotate_budget_tokens)
-        sources = []
+        sources: list[int] = []
         for crossing, rotation in rotations:
             self._rotations.append(rotation)
-            for move in rotation.moves:
-                self._move(crossing, move)
-                self._assigned[move.target] = rotation.to_index
-                if move.source != move.target:
-                    sources.append(move.source)
-                    self._counts.copied_blocks[TOTAL] += 1
+            sources += self._move(crossing, rotation)
             self._requests[crossing.request_id].scale_index = rotation.to_index
-            self._counts.rerotated_tokens[TOTAL] += sum(move.num_tokens for move in rotation.moves)
+            self._counts.rerotated_tokens[TOTAL] += int(rotation.moves.num_tokens.sum())
+        if sources:
+            self._counts.copied_blocks[TOTAL] += len(sources)
         for crossing in completed:
             running = self._requests[crossing.request_id]
             self._ledger.check(crossing.request_id, crossing.to_index)
+            self._limits[crossing.request_id] = self._lengths[crossing.to_index]
             if crossing.reuses_prefix:
                 running.reused = crossing
             else:
                 self._record(running, crossing.from_index, crossing.to_index, crossing.num_tokens, "rerotate")
+                self.look_again(crossing.request_id)
         return sources, [crossing.request_id for crossing in completed]
 
     def scheduled(self, request_id: str, num_computed_tokens: int, num_new_tokens: int) -> None:
@@ -255,6 +301,13 @@ class ScaleCoordinator:
                 f"{num_computed_tokens + num_new_tokens}, but {state}"
             )
 
+    def to_be_checked(self) -> Collection[str]:
+        """Of those who run on, who could break the rule of ``scheduled``: nobody else is near the length of its scale.
+
+        A request that is given blocks, or begins to run, is checked besides.
+        """
+        return [*self._looked_at, *self._crossing.names] if self._crossing else self._looked_at
+
     def preempted(self, request_id: str) -> tuple[str | None, list[int]]:
         """A request lost its blocks and will be computed again from its first token, at its first scale.
 
@@ -264,6 +317,8 @@ class ScaleCoordinator:
         running = self._requests[request_id]
         running.scale_index = running.first_index
         running.num_reused_tokens = 0
+        self._limits[request_id] = self._lengths[running.first_index]
+        self._calendar.forget(request_id)
         if not running.prefill_counted:
             running.reused = None
         self._ledger.release(request_id)
@@ -277,8 +332,9 @@ class ScaleCoordinator:
         """A request ended, for whatever reason. Returns what its response says about it."""
         self.generated(request_id, num_output_tokens)
         self._ledger.release(request_id)
+        self._calendar.forget(request_id)
         said = self.said_so_far(request_id)
-        del self._requests[request_id]
+        del self._requests[request_id], self._limits[request_id]
         return said
 
     def said_so_far(self, request_id: str) -> dict[str, Any]:
@@ -311,19 +367,19 @@ class ScaleCoordinator:
     def take_report(self) -> dict[str, Any]:
         """What happened since the last call, in the form of ``counts.merged``; empty when nothing did."""
         report: dict[str, Any] = self._counts.take()
-        levels = {
-            self._scale_set.label(index): self._ledger.num_held(index) for index in range(len(self.deployment.scales))
-        }
+        levels = {label: self._ledger.num_held(index) for index, label in enumerate(self._labels)}
         if levels != self._levels:
             self._levels = levels
             report["kv_blocks"] = levels
         return report
 
-    def _scale_of(self, running: _Running, num_tokens: int) -> int:
-        """At which scale so many tokens were read to say the next one; it may be known only after a crossing."""
-        if running.admission.on_crossing != "rerotate":
-            return running.scale_index
-        return max(running.first_index, self._scale_set.for_length(min(num_tokens, self.deployment.max_model_len)))
+    def _can_cross(self, request_id: str) -> bool:
+        running = self._requests[request_id]
+        return running.admission.on_crossing != "pin" and running.scale_index < len(self._lengths) - 1
+
+    def _begin(self, crossing: Crossing) -> None:
+        self._crossing.begin(crossing)
+        self._limits[crossing.request_id] = 0
 
     def _record(self, running: _Running, from_index: int, to_index: int, num_tokens: int, how: OnCrossing) -> None:
         """Note a crossing, unless it is replayed: then it is in the list already."""
@@ -331,17 +387,20 @@ class ScaleCoordinator:
             return
         scales = self.deployment.scales
         running.crossings.append({"at": num_tokens, "from": scales[from_index], "to": scales[to_index], "how": how})
-        self._counts.crossings[f"{self._label(from_index)} {self._label(to_index)} {how}"] += 1
+        self._counts.crossings[f"{self._labels[from_index]} {self._labels[to_index]} {how}"] += 1
 
-    def _move(self, crossing: Crossing, move: BlockMove) -> None:
+    def _move(self, crossing: Crossing, rotation: Rotation) -> list[int]:
+        """Book a rotation. Returns the sources of its copies."""
+        moves, name = rotation.moves, crossing.request_id
+        sources, targets = moves.source.tolist(), moves.target.tolist()
         if crossing.reuses_prefix:
-            self._ledger.copy(crossing.request_id, move.source, move.target, crossing.from_index, crossing.to_index)
+            self._ledger.copy(name, sources, targets, crossing.from_index, crossing.to_index)
         else:
-            self._ledger.move(crossing.request_id, move.source, move.target, crossing.to_index)
+            self._ledger.move(name, sources, targets, crossing.to_index)
+        self._assigned.update(dict.fromkeys(targets, crossing.to_index))
+        copied: list[int] = moves.source[moves.copies].tolist()
+        return copied
 
     def _private_regime(self, scale_index: int) -> str:
         self._num_private += 1
         return private(self.deployment, scale_index, self._num_private)
-
-    def _label(self, scale_index: int) -> str:
-        return self._scale_set.label(scale_index)

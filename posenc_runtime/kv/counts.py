@@ -23,8 +23,11 @@ class Counts:
 
     def take(self) -> dict[str, dict[str, int]]:
         """The counts since the last call; empty counters are left out."""
-        taken = {name: dict(counter) for name, counter in vars(self).items() if counter}
-        for counter in vars(self).values():
+        counters = vars(self)
+        if not any(counters.values()):
+            return {}
+        taken = {name: dict(counter) for name, counter in counters.items() if counter}
+        for counter in counters.values():
             counter.clear()
         return taken
 

@@ -3,39 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection
 
+import numpy as np
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HeldBlock:
-    """A block with cached keys of a request that crosses.
-
-    Attributes:
-        group: number of the KV cache group whose layers the block belongs to.
-        first_position: position of the block's first token.
-        num_tokens: tokens of the request in the block, at least 1.
-        shared: another request reads the block, too, so it must not be written.
-        cached: the prefix cache could hand the block out again, at the scale that it carries now.
-    """
-
-    group: int
-    block_id: int
-    first_position: int
-    num_tokens: int
-    shared: bool
-    cached: bool
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BlockMove:
-    """The keys of ``source``, re-rotated, are to be in ``target``. Equal: in place. Otherwise values are copied."""
-
-    group: int
-    source: int
-    target: int
-    first_position: int
-    num_tokens: int
+from posenc_runtime.kv.moves import HeldBlocks, Mask, Moves
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,12 +16,10 @@ class Rotation:
 
     from_index: int
     to_index: int
-    moves: tuple[BlockMove, ...]
+    moves: Moves
 
 
-def blocks_to_copy(
-    held: Sequence[HeldBlock], *, num_free: int, num_needed: int, num_reserved: int
-) -> list[HeldBlock] | None:
+def blocks_to_copy(held: HeldBlocks, *, num_free: int, num_needed: int, num_reserved: int) -> Mask | None:
     """Which blocks are copied before they are re-rotated; the others are re-rotated in place.
 
     Shared blocks must be copied, because their other reader goes on at the old scale. Blocks that the prefix cache
@@ -63,15 +33,16 @@ def blocks_to_copy(
         num_reserved: of these, blocks that are left to other requests unless sharing leaves no choice.
 
     Returns:
-        None when there are fewer free blocks than must be taken: somebody has to be preempted first.
+        ``[num_blocks]``, or None when there are fewer free blocks than must be taken: somebody has to be preempted
+        first.
     """
-    shared = [block for block in held if block.shared]
-    if len(shared) + num_needed > num_free:
+    num_shared = int(held.shared.sum())
+    if num_shared + num_needed > num_free:
         return None
-    room = num_free - num_needed - num_reserved - len(shared)
-    cached = [block for block in held if block.cached and not block.shared]
+    room = num_free - num_needed - num_reserved - num_shared
     # All or nothing: a prefix is only worth what is contiguous from its start, and half of it frees no time.
-    return shared + (cached if len(cached) <= room else [])
+    takes_cached = int((held.cached & ~held.shared).sum()) <= room
+    return held.shared | held.cached if takes_cached else held.shared
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -80,16 +51,42 @@ class Crossing:
 
     Attributes:
         num_tokens: tokens whose keys change their scale: all that a request has cached, or those of the prefix.
+        moves: all of them, in their order.
+        num_begun: of these, how many have been handed to the workers.
         reuses_prefix: the keys are those of a prefix that others have left.
-        waiting: moves that have not been handed to the workers yet.
     """
 
     request_id: str
     from_index: int
     to_index: int
     num_tokens: int
-    waiting: deque[BlockMove]
+    moves: Moves
+    num_begun: int = 0
     reuses_prefix: bool = False
+
+    def __post_init__(self) -> None:
+        self._tokens_up_to = np.cumsum(self.moves.num_tokens)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.num_begun == len(self.moves)
+
+    def begin(self, budget_tokens: int, *, at_least: int) -> tuple[Rotation | None, int]:
+        """Take the next moves, of so many tokens at most, but so many moves at least. Returns their tokens, too."""
+        before = self._tokens_up_to[self.num_begun - 1] if self.num_begun else 0
+        end = int(np.searchsorted(self._tokens_up_to, before + budget_tokens, side="right"))
+        begin, end = self.num_begun, min(max(end, self.num_begun + at_least), len(self.moves))
+        if begin == end:
+            return None, 0
+        self.num_begun = end
+        rotation = Rotation(from_index=self.from_index, to_index=self.to_index, moves=self.moves.part(begin, end))
+        return rotation, int(self._tokens_up_to[end - 1] - before)
+
+    def unread(self) -> list[int]:
+        """The sources of copies that have not begun."""
+        rest = self.moves.part(self.num_begun, len(self.moves))
+        sources: list[int] = rest.source[rest.copies].tolist()
+        return sources
 
 
 class CrossingQueue:
@@ -100,6 +97,14 @@ class CrossingQueue:
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._crossings
+
+    def __bool__(self) -> bool:
+        return bool(self._crossings)
+
+    @property
+    def names(self) -> Collection[str]:
+        """The requests that are crossing."""
+        return self._crossings.keys()
 
     def begin(self, crossing: Crossing) -> None:
         """Queue a request's moves. Until they are all done it must not run: its keys carry two scales."""
@@ -116,17 +121,13 @@ class CrossingQueue:
         """
         rotations: list[tuple[Crossing, Rotation]] = []
         completed: list[Crossing] = []
-        spent = 0
+        left = budget_tokens
         for crossing in list(self._crossings.values()):
-            moves = []
-            while crossing.waiting and (not spent or spent + crossing.waiting[0].num_tokens <= budget_tokens):
-                move = crossing.waiting.popleft()
-                spent += move.num_tokens
-                moves.append(move)
-            if moves:
-                rotation = Rotation(from_index=crossing.from_index, to_index=crossing.to_index, moves=tuple(moves))
+            rotation, num_tokens = crossing.begin(left, at_least=not rotations)
+            left = max(left - num_tokens, 0)
+            if rotation:
                 rotations.append((crossing, rotation))
-            if crossing.waiting:
+            if not crossing.is_whole:
                 break
             completed.append(self._crossings.pop(crossing.request_id))
         return rotations, completed
@@ -134,4 +135,4 @@ class CrossingQueue:
     def drop(self, request_id: str) -> list[int]:
         """Forget a request's crossing. Returns the sources of copies that were never made."""
         crossing = self._crossings.pop(request_id, None)
-        return [] if crossing is None else [move.source for move in crossing.waiting if move.source != move.target]
+        return [] if crossing is None else crossing.unread()

@@ -1,90 +1,148 @@
-"""The scale that every physical KV block carries, and how many blocks running requests hold at each."""
+"""The scale that every physical KV block carries, and how many blocks running requests hold at each.
+
+A table by block number, 18 bytes a block, and for each request the numbers of its blocks. Requests that read the same
+cached prefix share the list of its blocks.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.ma  # numpy itself imports it when it is first asked for unique values, in the middle of a step
+from numpy.typing import NDArray
 
 NULL_BLOCK = 0  # vLLM's placeholder block: never written, never read
+
+BlockIds = NDArray[np.int32]
+
+_NEVER_WRITTEN = -1
+_NOBODY = 0
 
 
 class MixedRotations(RuntimeError):
     """A request was about to read keys of a scale that is not its own. The answer would be garbage."""
 
 
+@dataclasses.dataclass(slots=True)
+class _Holdings:
+    """The blocks of one request.
+
+    Attributes:
+        number: stands for the request in the table.
+        written: blocks that were given to it to write. Some may have been given to somebody else since.
+        read: lists of blocks that it found in the prefix cache, each with the time when it found them.
+    """
+
+    number: int
+    written: array[int] = dataclasses.field(default_factory=lambda: array("i"))
+    read: list[tuple[BlockIds, int]] = dataclasses.field(default_factory=list)
+
+
 class BlockLedger:
     """Mirrors, in the scheduler, what the workers' table of block scales says after the step being planned.
 
     A block keeps its scale after its request has gone, because the prefix cache may hand it out again.
+
+    Args:
+        num_blocks: blocks of the pool, vLLM's null block among them.
     """
 
-    def __init__(self) -> None:
-        self._scale_of: dict[int, int] = {}
-        self._holders: dict[int, set[str]] = {}
-        self._held_by: dict[str, set[int]] = {}
+    def __init__(self, num_blocks: int) -> None:
+        # Of each block: its scale, how many requests hold it, which of them was the last to write it, and when.
+        self._scale = np.full(num_blocks, _NEVER_WRITTEN, dtype=np.int16)
+        self._num_holders = np.zeros(num_blocks, dtype=np.int32)
+        self._writer = np.full(num_blocks, _NOBODY, dtype=np.int32)
+        self._written_at = np.zeros(num_blocks, dtype=np.int64)
+        self._holdings: dict[str, _Holdings] = {}
+        self._prefixes: dict[bytes, tuple[BlockIds, int]] = {}  # what requests read, and how many of them do
         self._num_held: Counter[int] = Counter()
+        self._num_requests = 0
+        self._now = 0
 
-    def write(self, request_id: str, block_ids: Iterable[int], scale_index: int) -> None:
+    def write(self, request_id: str, block_ids: Sequence[int], scale_index: int) -> None:
         """A request got fresh blocks, which it will fill with keys of its scale.
 
         Who held such a block has lost it: a sliding window gives blocks back while its request runs on.
         """
-        for block_id in block_ids:
-            if block_id == NULL_BLOCK:
-                continue
-            for holder in list(self._holders.get(block_id, ())):
-                self._let_go(holder, block_id)
-            self._scale_of[block_id] = scale_index
-            self._hold(request_id, block_id)
+        self._now += 1
+        holdings = self._of(request_id)
+        # A request that decodes gets one block now and then: numpy would take longer than a loop.
+        if len(block_ids) < 16:
+            for block_id in block_ids:
+                if block_id != NULL_BLOCK:
+                    self._write_one(holdings, block_id, scale_index)
+            return
+        blocks = _real(block_ids)
+        self._count(blocks[self._num_holders[blocks] > 0], -1)
+        self._scale[blocks] = scale_index
+        self._num_holders[blocks] = 1
+        self._written_at[blocks] = self._now
+        holdings.written.frombytes(blocks[self._writer[blocks] != holdings.number].tobytes())
+        self._writer[blocks] = holdings.number
+        self._num_held[scale_index] += len(blocks)
 
-    def read(self, request_id: str, block_ids: Iterable[int], scale_index: int) -> None:
+    def read(self, request_id: str, block_ids: Sequence[int], scale_index: int) -> None:
         """A request got blocks whose keys were written earlier: a prefix-cache hit.
 
         Raises:
             MixedRotations: when one of them carries another scale.
         """
-        for block_id in block_ids:
-            if block_id == NULL_BLOCK:
-                continue
-            carried = self._scale_of.get(block_id)
-            if carried != scale_index:
-                raise MixedRotations(
-                    f"request {request_id} reads keys of scale number {scale_index}, "
-                    f"but block {block_id} of the prefix cache carries number {carried}"
-                )
-            self._hold(request_id, block_id)
-
-    def copy(self, request_id: str, source: int, target: int, from_index: int, to_index: int) -> None:
-        """A request gets a re-rotated copy of a block that it does not hold.
-
-        Raises:
-            MixedRotations: when the source does not carry the scale that it is turned from.
-        """
-        if self._scale_of.get(source) != from_index:
-            raise MixedRotations(
-                f"request {request_id} copies block {source} as one of scale number {from_index}, "
-                f"but it carries number {self._scale_of.get(source)}"
-            )
-        self.write(request_id, [target], to_index)
-
-    def move(self, request_id: str, source: int, target: int, scale_index: int) -> None:
-        """A request's keys of one block are re-rotated: in place, or into a fresh block that it holds instead.
-
-        Raises:
-            MixedRotations: when another request reads a block that is re-rotated in place, or holds the fresh one.
-        """
-        others = self._holders.get(target, set()) - {request_id}
-        if others:
-            raise MixedRotations(
-                f"request {request_id} re-rotates into block {target}, but {', '.join(sorted(others))} holds it"
-            )
-        if source == target:
-            self._num_held[self._scale_of[target]] -= 1
-            self._num_held[scale_index] += 1
-            self._scale_of[target] = scale_index
+        blocks = _real(block_ids)
+        if not len(blocks):
             return
-        self._let_go(request_id, source)
-        self.write(request_id, [target], scale_index)
+        if len(wrong := blocks[self._scale[blocks] != scale_index]):
+            raise MixedRotations(
+                f"request {request_id} reads keys of scale number {scale_index}, "
+                f"but block {wrong[0]} of the prefix cache carries number {self._carried(wrong[0])}"
+            )
+        holdings = self._of(request_id)
+        blocks = blocks[self._writer[blocks] != holdings.number]  # a table that was exchanged is told anew
+        for known, since in holdings.read:
+            blocks = blocks[~np.isin(blocks, self._still(known, since))]
+        if len(blocks):
+            self._num_held[scale_index] += int((self._num_holders[blocks] == 0).sum())
+            self._num_holders[blocks] += 1
+            holdings.read.append((self._share(blocks), self._now))
+
+    def copy(
+        self, request_id: str, sources: Sequence[int], targets: Sequence[int], from_index: int, to_index: int
+    ) -> None:
+        """A request gets re-rotated copies of blocks that it does not hold.
+
+        Raises:
+            MixedRotations: when a source does not carry the scale that it is turned from.
+        """
+        blocks = np.asarray(sources, dtype=np.int32)
+        if len(wrong := blocks[self._scale[blocks] != from_index]):
+            raise MixedRotations(
+                f"request {request_id} copies block {wrong[0]} as one of scale number {from_index}, "
+                f"but it carries number {self._carried(wrong[0])}"
+            )
+        self.write(request_id, targets, to_index)
+
+    def move(self, request_id: str, sources: Sequence[int], targets: Sequence[int], scale_index: int) -> None:
+        """A request's keys are re-rotated: in place, or into fresh blocks that it holds instead.
+
+        Raises:
+            MixedRotations: when another request reads a block that is re-rotated in place, or holds a fresh one.
+        """
+        old, new = np.asarray(sources, dtype=np.int32), np.asarray(targets, dtype=np.int32)
+        is_in_place = old == new
+        if len(wrong := new[self._num_holders[new] > is_in_place]):
+            others = sorted(name for name in self._holders(wrong[0]) if name != request_id)
+            raise MixedRotations(
+                f"request {request_id} re-rotates into block {wrong[0]}, but {', '.join(others)} holds it"
+            )
+        holdings = self._of(request_id)
+        self._forget_read(holdings, old)
+        self._let_go(old)
+        copied = old[~is_in_place]
+        self._writer[copied[self._writer[copied] == holdings.number]] = _NOBODY
+        self.write(request_id, targets, scale_index)
 
     def check(self, request_id: str, scale_index: int) -> None:
         """Whether all blocks of a request carry one scale.
@@ -92,33 +150,98 @@ class BlockLedger:
         Raises:
             MixedRotations: naming a block that does not.
         """
-        for block_id in self._held_by.get(request_id, ()):
-            if self._scale_of[block_id] != scale_index:
-                raise MixedRotations(
-                    f"request {request_id} goes on at scale number {scale_index}, but its block {block_id} carries "
-                    f"number {self._scale_of[block_id]}"
-                )
+        if holdings := self._holdings.get(request_id):
+            for blocks in self._held(holdings):
+                if len(wrong := blocks[self._scale[blocks] != scale_index]):
+                    raise MixedRotations(
+                        f"request {request_id} goes on at scale number {scale_index}, but its block {wrong[0]} "
+                        f"carries number {self._carried(wrong[0])}"
+                    )
 
     def release(self, request_id: str) -> None:
         """A request gave its blocks back: it finished, was cancelled, or was preempted."""
-        for block_id in self._held_by.pop(request_id, ()):
-            self._let_go(request_id, block_id)
+        holdings = self._holdings.pop(request_id, None)
+        if holdings is None:
+            return
+        for blocks in self._held(holdings):
+            self._let_go(blocks)
+            self._writer[blocks[self._writer[blocks] == holdings.number]] = _NOBODY
+        for blocks, _ in holdings.read:
+            self._unshare(blocks)
 
     def num_held(self, scale_index: int) -> int:
         """Blocks that running requests hold at a scale; a shared block counts once."""
         return self._num_held[scale_index]
 
-    def _hold(self, request_id: str, block_id: int) -> None:
-        self._held_by.setdefault(request_id, set()).add(block_id)
-        holders = self._holders.setdefault(block_id, set())
-        if not holders:
-            self._num_held[self._scale_of[block_id]] += 1
-        holders.add(request_id)
+    def _of(self, request_id: str) -> _Holdings:
+        holdings = self._holdings.get(request_id)
+        if holdings is None:
+            self._num_requests += 1
+            holdings = self._holdings[request_id] = _Holdings(self._num_requests)
+        return holdings
 
-    def _let_go(self, request_id: str, block_id: int) -> None:
-        self._held_by.get(request_id, set()).discard(block_id)
-        holders = self._holders[block_id]
-        holders.discard(request_id)
-        if not holders:
-            del self._holders[block_id]
-            self._num_held[self._scale_of[block_id]] -= 1
+    def _write_one(self, holdings: _Holdings, block_id: int, scale_index: int) -> None:
+        if self._num_holders[block_id]:
+            self._num_held[int(self._scale[block_id])] -= 1
+        self._scale[block_id] = scale_index
+        self._num_holders[block_id] = 1
+        self._written_at[block_id] = self._now
+        if self._writer[block_id] != holdings.number:
+            self._writer[block_id] = holdings.number
+            holdings.written.append(block_id)
+        self._num_held[scale_index] += 1
+
+    def _held(self, holdings: _Holdings) -> Iterator[BlockIds]:
+        """The blocks that are still a request's, each once."""
+        written = np.frombuffer(holdings.written, dtype=np.int32)
+        yield np.unique(written[self._writer[written] == holdings.number])
+        for blocks, since in holdings.read:
+            yield self._still(blocks, since)
+
+    def _still(self, blocks: BlockIds, since: int) -> BlockIds:
+        """Those of the blocks that nobody was given to write since they were found in the prefix cache."""
+        return blocks[self._written_at[blocks] <= since]
+
+    def _let_go(self, blocks: BlockIds) -> None:
+        self._num_holders[blocks] -= 1
+        self._count(blocks[self._num_holders[blocks] == 0], -1)
+
+    def _count(self, blocks: BlockIds, change: int) -> None:
+        for scale_index, number in enumerate(np.bincount(self._scale[blocks]).tolist()):
+            if number:
+                self._num_held[scale_index] += change * number
+
+    def _forget_read(self, holdings: _Holdings, gone: BlockIds) -> None:
+        kept = []
+        for blocks, since in holdings.read:
+            self._unshare(blocks)
+            if len(rest := blocks[~np.isin(blocks, gone)]):
+                kept.append((self._share(rest), since))
+        holdings.read = kept
+
+    def _share(self, blocks: BlockIds) -> BlockIds:
+        key = blocks.tobytes()
+        shared, num_readers = self._prefixes.get(key, (np.frombuffer(key, dtype=np.int32), 0))
+        self._prefixes[key] = shared, num_readers + 1
+        return shared
+
+    def _unshare(self, blocks: BlockIds) -> None:
+        key = blocks.tobytes()
+        shared, num_readers = self._prefixes.pop(key)
+        if num_readers > 1:
+            self._prefixes[key] = shared, num_readers - 1
+
+    def _holders(self, block_id: int) -> Iterator[str]:
+        for request_id, holdings in self._holdings.items():
+            if any(block_id in blocks for blocks in self._held(holdings)):
+                yield request_id
+
+    def _carried(self, block_id: int) -> int | None:
+        return None if self._scale[block_id] == _NEVER_WRITTEN else int(self._scale[block_id])
+
+
+def _real(block_ids: Sequence[int]) -> BlockIds:
+    """Without the null block, which many requests have in many places."""
+    blocks: BlockIds = np.asarray(block_ids, dtype=np.int32)
+    real: BlockIds = blocks[blocks != NULL_BLOCK]
+    return real

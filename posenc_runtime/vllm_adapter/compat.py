@@ -50,6 +50,7 @@ _ENGINE_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.distributed.kv_transfer.kv_connector.v1.base", "KVConnectorBase_V1.get_kv_connector_stats", ("self",)),
     ("vllm.distributed.kv_transfer.kv_connector.v1.metrics", "KVConnectorStats.aggregate", ("other",)),
     ("vllm.distributed.kv_transfer.kv_connector.v1.metrics", "KVConnectorPromMetrics.observe", ("engine_idx",)),
+    ("vllm.distributed.kv_transfer.kv_connector.v1.base", "KVConnectorBase_V1.bind_kv_cache_manager", ("self",)),
     ("vllm.v1.request", "Request.update_block_hashes", ("self",)),
     ("vllm.v1.core.sched.scheduler", "Scheduler.schedule", ("throttle_prefills",)),
     (
@@ -67,6 +68,7 @@ _ENGINE_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("reset_running_requests", "reset_connector"),
     ),
     ("vllm.v1.core.sched.scheduler", "Scheduler._update_after_schedule", ("scheduler_output",)),
+    ("vllm.v1.core.sched.scheduler", "Scheduler._update_request_with_output", ("request", "new_token_ids", "is_stale")),
     ("vllm.v1.core.sched.async_scheduler", "AsyncScheduler._update_after_schedule", ("scheduler_output",)),
     (
         "vllm.v1.core.sched.async_scheduler",
@@ -181,6 +183,12 @@ _SERVER_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
 )
 
+# What only the process with the scheduler touches.
+_CORE_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("vllm.v1.engine.core", "EngineCore.preprocess_add_request", ("request",)),
+    ("vllm.utils", "length_from_prompt_token_ids_or_embeds", ("prompt_token_ids", "prompt_embeds")),
+)
+
 # What only a worker on the CPU touches, which has imported it.
 _CPU_RUNNER_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.sample_tokens", ("grammar_output",)),
@@ -189,7 +197,14 @@ _CPU_RUNNER_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 
 # Attributes that objects of vLLM get when they are made: looked for in the text of ``__init__``.
 _ENGINE_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("vllm.v1.request", "Request", ("cache_salt", "block_hashes", "resumable", "max_tokens", "num_prompt_tokens")),
+    (
+        "vllm.v1.request",
+        "Request",
+        (
+            *("cache_salt", "block_hashes", "_block_hasher", "resumable", "max_tokens", "num_prompt_tokens"),
+            *("sampling_params", "num_output_placeholders"),
+        ),
+    ),
     (
         "vllm.model_executor.layers.rotary_embedding.base",
         "RotaryEmbeddingBase",
@@ -208,6 +223,9 @@ _ENGINE_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.core.kv_cache_coordinator", "KVCacheCoordinator", ("single_type_managers",)),
     ("vllm.v1.core.single_type_kv_cache_manager", "SingleTypeKVCacheManager", ("req_to_blocks", "block_size")),
     ("vllm.v1.core.block_pool", "BlockPool", ("blocks",)),
+)
+_CORE_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("vllm.v1.engine.core", "EngineCore", ("scheduler", "request_block_hasher")),
 )
 _CPU_RUNNER_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner", ("discard_request_mask", "input_batch")),
@@ -249,6 +267,15 @@ def verify_server() -> None:
         IncompatibleVllm: naming all that is missing.
     """
     _require(_SERVER_NAMES, _SERVER_ATTRIBUTES)
+
+
+def verify_core() -> None:
+    """Check what the process with the scheduler touches.
+
+    Raises:
+        IncompatibleVllm: naming all that is missing.
+    """
+    _require(_CORE_NAMES, _CORE_ATTRIBUTES)
 
 
 def verify_cpu_runner() -> None:

@@ -19,6 +19,7 @@ from vllm.platforms import current_platform
 
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.active import KEY, deployment_of
+from posenc_runtime.vllm_adapter.arrivals import salt_on_arrival
 from posenc_runtime.vllm_adapter.cache_layers import refuse_cache_groups
 from posenc_runtime.vllm_adapter.cpu_seeds import keep_seeds
 from posenc_runtime.vllm_adapter.prometheus import PosencPromMetrics
@@ -30,7 +31,7 @@ from posenc_runtime.vllm_adapter.worker_half import WorkerHalf
 if TYPE_CHECKING:
     from torch import Tensor
     from vllm.config import VllmConfig
-    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.request import Request
@@ -53,7 +54,8 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker: WorkerHalf | None = None
         if role == KVConnectorRole.SCHEDULER:
             block_sizes = [group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups]
-            self._scheduler = SchedulerHalf(deployment, block_sizes)
+            self._scheduler = SchedulerHalf(deployment, block_sizes, num_blocks=kv_cache_config.num_blocks)
+            salt_on_arrival()
         else:
             self._worker = WorkerHalf(deployment, vllm_config, kv_cache_config)
             if current_platform.is_cpu():
@@ -68,6 +70,10 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
     def scheduler_half(self) -> SchedulerHalf:
         assert self._scheduler is not None, "workers have no scheduler half"
         return self._scheduler
+
+    def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
+        super().bind_kv_cache_manager(kv_cache_manager)
+        self.scheduler_half.hash_block_size = kv_cache_manager.block_pool.hash_block_size
 
     def on_new_request(self, request: Request) -> None:
         assert self._scheduler is not None

@@ -7,13 +7,13 @@ beside the queue while the copies are made, a budget a step, and runs when they 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from vllm.utils.math_utils import cdiv
 from vllm.v1.request import RequestStatus
 
-from posenc_runtime.kv.crossing import BlockMove
+from posenc_runtime.kv.moves import BlockMove, Moves
 
 if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheManager
@@ -49,7 +49,7 @@ class PrefixReuse:
         self._found: dict[str, _Found] = {}
         self._refused: set[str] = set()
         # Of requests that wait for room: hashed once, and not in every step.
-        self._hashes: dict[str, tuple[Request, dict[int, list[Any]]]] = {}
+        self._hashes: dict[str, tuple[Request, dict[int, Sequence[bytes]]]] = {}
 
     def find(self, request: Request, num_local_tokens: int, max_tokens: int) -> None:
         """Look for a longer prefix than the request's own scale has; if there is one, tell the connector.
@@ -135,7 +135,7 @@ class PrefixReuse:
         room: bool = pool.get_num_free_blocks() - num_unheld >= num_needed + self._manager.watermark_blocks
         return room
 
-    def _moves(self, found: _Found) -> list[BlockMove]:
+    def _moves(self, found: _Found) -> Moves:
         moves = []
         for group, (blocks, manager) in enumerate(
             zip(found.blocks, self._manager.coordinator.single_type_managers, strict=True)
@@ -155,4 +155,4 @@ class PrefixReuse:
                         num_tokens=manager.block_size,
                     )
                 )
-        return moves
+        return Moves.of(moves)

@@ -7,12 +7,15 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
-from posenc_runtime.kv.crossing import BlockMove, Rotation
+from posenc_runtime.kv.crossing import Rotation
+from posenc_runtime.kv.moves import BlockMove, Moves
 from posenc_runtime.vllm_adapter.cache_layers import layer_specs
 from posenc_runtime.vllm_adapter.worker_state import Rotary
 
@@ -70,7 +73,7 @@ class Rerotation:
 
     def warm_up(self) -> None:
         """Turn vLLM's null block, which nobody reads, as any rotation would: no request waits for a compiler then."""
-        moves = tuple(
+        moves = Moves.of(
             BlockMove(group=number, source=0, target=0, first_position=0, num_tokens=1)
             for number in {caches.group for caches in self._caches}
         )
@@ -81,18 +84,13 @@ class Rerotation:
         """Carry out a rotation, on the runner's current stream."""
         change = self._change(rotation.from_index, rotation.to_index)
         for caches in self._caches:
-            size, split = caches.layout.block_size, caches.split
-            moves = [
-                [move.source * split + part, move.target * split + part, move.first_position + part * size]
-                for move in rotation.moves
-                if move.group == caches.group
-                for part in range(split)
-            ]
-            if not moves:
+            table = torch.from_numpy(_parts(rotation.moves, caches))
+            if not table.numel():
                 continue
             device = caches.kv_caches[0].device
-            table = torch.tensor(moves, dtype=torch.int64, pin_memory=device.type == "cuda")
-            sources, targets, first_positions = table.to(device, non_blocking=True).T.contiguous().unbind()
+            if device.type == "cuda":
+                table = table.pin_memory()
+            sources, targets, first_positions = table.to(device, non_blocking=True).unbind()
             ops.rerotate(caches.kv_caches, BlockMoves(sources, targets, first_positions), change, caches.layout)
 
     def _change(self, from_index: int, to_index: int) -> ScaleChange:
@@ -145,3 +143,18 @@ class Rerotation:
             is_neox_style=self._rotary.is_neox_style,
             order=order,
         )
+
+
+def _parts(moves: Moves, caches: _Caches) -> NDArray[np.int64]:
+    """Source, target and first position of every block of these caches that is to be moved, ``[3, num_blocks]``."""
+    is_ours = moves.group == caches.group
+    part = np.arange(caches.split)
+    sources, targets, first_positions = (
+        (column[is_ours, None] * times + part * step).ravel()
+        for column, times, step in (
+            (moves.source, caches.split, 1),
+            (moves.target, caches.split, 1),
+            (moves.first_position, 1, caches.layout.block_size),
+        )
+    )
+    return np.stack((sources, targets, first_positions))

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 from vllm.utils.math_utils import cdiv
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import RequestStatus
 
-from posenc_runtime.kv.crossing import BlockMove, HeldBlock, blocks_to_copy
+from posenc_runtime.kv.crossing import blocks_to_copy
+from posenc_runtime.kv.moves import HeldBlocks, Mask, Moves
 from posenc_runtime.vllm_adapter.block_tables import replace_as_new, replace_as_resumed
 from posenc_runtime.vllm_adapter.prefix_reuse import PrefixReuse
 
 if TYPE_CHECKING:
+    from vllm.config import VllmConfig
     from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.core.kv_cache_utils import KVCacheBlock
@@ -39,10 +43,14 @@ class PosencScheduler(AsyncScheduler):
     block table can only be exchanged with all of its tokens there. Nobody else waits.
     """
 
+    def __new__(cls, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> Self:
+        """Of vLLM's two schedulers, ours is the one that it would take itself."""
+        is_ahead = vllm_config.scheduler_config.async_scheduling
+        scheduler: Self = super().__new__(cls if is_ahead else _InStep)
+        return scheduler
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Of vLLM's two schedulers, the one that it would take itself.
-        self._stock = AsyncScheduler if self.scheduler_config.async_scheduling else Scheduler
         self._half: SchedulerHalf = self.connector.scheduler_half
         self._reblocked: set[str] = set()  # requests whose block table the workers must replace, not append to
         self._read_by_now: list[int] = []  # sources of copies that the step being planned makes
@@ -64,34 +72,32 @@ class PosencScheduler(AsyncScheduler):
             self._reuse.begin()
         return output
 
-    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
-        self._stock._update_after_schedule(self, scheduler_output)
-
-    def _update_request_with_output(
-        self, request: Request, new_token_ids: list[int], is_stale: bool = False
-    ) -> tuple[list[int], bool]:
-        updated: tuple[list[int], bool] = self._stock._update_request_with_output(
-            self, request, new_token_ids, is_stale
-        )
-        return updated
-
     def _cross(self) -> None:
         self._held_back.clear()
-        for request in list(self.running):
-            if request not in self.running or request.request_id in self._held_back:
-                continue  # makes room for another crossing
-            if request.num_tokens <= request.num_computed_tokens:
-                continue  # its last token is still in flight
-            to_index = self._half.due(request)
-            if to_index is None:
+        for request in self._looked_at():
+            if request.status != RequestStatus.RUNNING:
+                continue  # made room for another crossing; it is looked at again when it runs
+            if not self._half.is_due(request):
+                self._half.expect(request)
                 continue
+            if request.request_id in self._held_back or request.num_tokens <= request.num_computed_tokens:
+                self._half.look_again(request)  # makes room for another crossing, or its last token is in flight
+                continue
+            to_index = self._half.due(request)
             if self._half.on_crossing(request) == "recompute":
                 self._recompute(request, to_index)
-            else:
-                self._rerotate(request, to_index)
+            elif not self._rerotate(request, to_index) and request.status == RequestStatus.RUNNING:
+                self._half.look_again(request)
         sources, loaded = self._half.advance()
         self._read_by_now += sources
         self.finished_recving_kv_req_ids |= loaded
+
+    def _looked_at(self) -> list[Request]:
+        """Who may have to cross now, the most important first."""
+        names = set(self._half.may_be_due())
+        if len(names) > 1:
+            return [request for request in self.running if request.request_id in names]
+        return [self.requests[name] for name in names]
 
     def _recompute(self, request: Request, to_index: int) -> None:
         self._half.recompute(request, to_index)
@@ -108,43 +114,40 @@ class PosencScheduler(AsyncScheduler):
             self.waiting.remove_requests(under_way)
             for request in under_way:
                 self.kv_holding_waiting.add_request(request)
-        else:
+        elif self.kv_holding_waiting:
             queued = [request for request in self.kv_holding_waiting if not self._holds_kv_blocks(request)]
             self.kv_holding_waiting.remove_requests(queued)
             self.waiting.prepend_requests(reversed(queued))
 
-    def _rerotate(self, request: Request, to_index: int) -> None:
-        """Begin a request's crossing, unless it has to wait for room, or made room by going itself."""
+    def _rerotate(self, request: Request, to_index: int) -> bool:
+        """Begin a request's crossing. False: it has to wait for room, or made room by going itself."""
         chosen = self._make_room(request)
         if chosen is None:
-            return
-        held = list(self._held(request))
-        copied = {(block.group, block.block_id) for block in chosen}
+            return False
+        held, is_copied = chosen
         pool = self.kv_cache_manager.block_pool
-        pool.evict_blocks({block.block_id for block in held if (block.group, block.block_id) not in copied})
-        fresh = iter(pool.get_new_blocks(len(chosen)))
-        moves = []
-        for block in held:
-            target = block.block_id
-            if (block.group, block.block_id) in copied:
-                target = self._exchange(request, block, next(fresh))
-            moves.append(
-                BlockMove(
-                    group=block.group,
-                    source=block.block_id,
-                    target=target,
-                    first_position=block.first_position,
-                    num_tokens=block.num_tokens,
-                )
-            )
-        if copied:
+        pool.evict_blocks(set(held.block_id[held.cached & ~is_copied].tolist()))
+        target = held.block_id.copy()
+        if is_copied.any():
+            target[is_copied] = self._exchange(request, held, is_copied)
             self._reblocked.add(request.request_id)
+        moves = Moves(
+            group=held.group,
+            source=held.block_id,
+            target=target,
+            first_position=held.first_position,
+            num_tokens=held.num_tokens,
+        )
         self._half.rerotate(request, to_index, moves)
+        return True
 
-    def _make_room(self, request: Request) -> list[HeldBlock] | None:
+    def _make_room(self, request: Request) -> tuple[HeldBlocks, Mask] | None:
         """Preempt others until a request's blocks can be copied that must be. None: not in this step.
 
         Whoever is in a step under way keeps its blocks until that is heard of: it is held back, and the request waits.
+
+        Returns:
+            The blocks that the request has, and which of them are to be copied.
         """
         num_coming = 0  # blocks that come free when those who are held back are in no step
         while (chosen := self._blocks_to_copy(request, num_coming)) is None:
@@ -161,62 +164,80 @@ class PosencScheduler(AsyncScheduler):
                 return None
         return None if num_coming else chosen
 
-    def _held(self, request: Request) -> Iterator[HeldBlock]:
+    def _held(self, request: Request) -> HeldBlocks:
         """The blocks with cached keys of a request."""
+        columns = []
         for group, (blocks, block_size) in enumerate(self._block_tables(request)):
-            for index, block in enumerate(blocks):
-                first_position = index * block_size
-                num_tokens = min(request.num_computed_tokens - first_position, block_size)
-                if num_tokens > 0 and not block.is_null:
-                    yield HeldBlock(
-                        group=group,
-                        block_id=block.block_id,
-                        first_position=first_position,
-                        num_tokens=num_tokens,
-                        shared=block.ref_cnt > 1,
-                        cached=block.block_hash is not None and self._half.in_first_regime(request),
-                    )
+            blocks = blocks[: cdiv(request.num_computed_tokens, block_size)]
+            first_position = np.arange(len(blocks)) * block_size
+            column = (
+                np.full(len(blocks), group),
+                np.array([block.block_id for block in blocks], dtype=np.int64),
+                first_position,
+                np.minimum(request.num_computed_tokens - first_position, block_size),
+                np.array([block.ref_cnt > 1 for block in blocks], dtype=np.bool_),
+                np.array([block.block_hash is not None for block in blocks], dtype=np.bool_),
+            )
+            is_real = ~np.array([block.is_null for block in blocks], dtype=np.bool_)
+            columns.append([values[is_real] for values in column])
+        group_of, block_id, position, num_tokens, shared, cached = map(np.concatenate, zip(*columns, strict=True))
+        return HeldBlocks(
+            group=group_of,
+            block_id=block_id,
+            first_position=position,
+            num_tokens=num_tokens,
+            shared=shared,
+            cached=cached if self._half.in_first_regime(request) else np.zeros_like(cached),
+        )
 
     def _block_tables(self, request: Request) -> Iterator[tuple[list[KVCacheBlock], int]]:
         for manager in self.kv_cache_manager.coordinator.single_type_managers:
             yield manager.req_to_blocks[request.request_id], manager.block_size
 
-    def _blocks_to_copy(self, request: Request, num_coming: int) -> list[HeldBlock] | None:
+    def _blocks_to_copy(self, request: Request, num_coming: int) -> tuple[HeldBlocks, Mask] | None:
+        held = self._held(request)
         num_tokens = min(request.num_tokens, request.num_computed_tokens + self.max_num_scheduled_tokens)
         tables = list(self._block_tables(request))
-        return blocks_to_copy(
-            list(self._held(request)),
+        is_copied = blocks_to_copy(
+            held,
             num_free=self.kv_cache_manager.block_pool.get_num_free_blocks() + num_coming,
             num_needed=sum(max(cdiv(num_tokens, block_size) - len(blocks), 0) for blocks, block_size in tables),
             # Every other running request may need one more block in this very step.
             num_reserved=(len(self.running) - 1) * len(tables),
         )
+        return None if is_copied is None else (held, is_copied)
 
-    def _exchange(self, request: Request, block: HeldBlock, fresh: KVCacheBlock) -> int:
-        """Put a fresh block in the place of one that is to be copied. The old one stays ours until it was read."""
-        manager = self.kv_cache_manager.coordinator.single_type_managers[block.group]
-        table = manager.req_to_blocks[request.request_id]
-        index = block.first_position // manager.block_size
-        table[index] = fresh
-        block_id: int = fresh.block_id
-        return block_id
+    def _exchange(self, request: Request, held: HeldBlocks, is_copied: Mask) -> list[int]:
+        """Put fresh blocks in the place of those that are to be copied. The old ones stay ours until they were read.
+
+        Returns:
+            The fresh ones.
+        """
+        tables = list(self._block_tables(request))
+        fresh = self.kv_cache_manager.block_pool.get_new_blocks(int(is_copied.sum()))
+        groups, positions = held.group[is_copied].tolist(), held.first_position[is_copied].tolist()
+        for group, first_position, block in zip(groups, positions, fresh, strict=True):
+            table, block_size = tables[group]
+            table[first_position // block_size] = block
+        return [block.block_id for block in fresh]
 
     def _least_important(self) -> Request:
         """Whom vLLM itself would preempt, of those who are not held back."""
-        running = [request for request in self.running if request.request_id not in self._held_back]
         if self.policy == SchedulingPolicy.PRIORITY:
+            running = [request for request in self.running if request.request_id not in self._held_back]
             return max(running, key=lambda request: (request.priority, request.arrival_time))
-        return running[-1]
+        return next(request for request in reversed(self.running) if request.request_id not in self._held_back)
 
     def _reserve_prefill_lookahead(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
         """Never schedule a token past the length of its request's scale, nor a request that is crossing.
 
         vLLM asks this of every request that it is about to schedule, running or waiting, before it takes its blocks.
         """
-        if request.request_id in self._held_back:
+        request_id = request.request_id
+        if request_id in self._held_back:
             return 0
         num_new_tokens = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
-        return self._half.allowance(request, num_computed_tokens, num_new_tokens)
+        return self._half.allowance(request_id, num_computed_tokens, num_new_tokens)
 
     def _get_local_prefix_cache_hit(self, request: Request) -> tuple[KVCacheBlocks, int, int, bool]:
         """A request that replays its crossings may find all that it computed at its first scale, but one token.
@@ -304,11 +325,11 @@ class PosencScheduler(AsyncScheduler):
         Stop strings are found outside the engine, which is then only told to forget the request.
         """
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
-        for of_client in outputs.values():
-            for output in of_client.outputs:
-                request = self.requests.get(output.request_id)
-                if request and request.sampling_params and request.sampling_params.stop and not output.finished:
-                    output.kv_transfer_params = self._half.said_so_far(request)
+        if self._half.any_ended_by_text:
+            for of_client in outputs.values():
+                for output in of_client.outputs:
+                    if self._half.ended_by_text(output.request_id):
+                        output.kv_transfer_params = self._half.said_so_far(self.requests[output.request_id])
         return outputs
 
     def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
@@ -327,8 +348,11 @@ class PosencScheduler(AsyncScheduler):
         self, connector: KVConnectorBase_V1, scheduler_output: SchedulerOutput
     ) -> KVConnectorMetadata:
         # Workers carry out steps in order: whoever gets a source now writes to it after it was read.
-        sources, self._read_by_now = self._read_by_now, []
-        self._give_back(reversed(sources))
+        if self._read_by_now:
+            sources, self._read_by_now = self._read_by_now, []
+            self._give_back(reversed(sources))
+        if not self._reblocked:
+            return super()._build_kv_connector_meta(connector, scheduler_output)
         reblocked = self._reblocked.intersection(scheduler_output.num_scheduled_tokens)
         self._reblocked -= reblocked
         requests = [self.requests[request_id] for request_id in reblocked]
@@ -339,3 +363,10 @@ class PosencScheduler(AsyncScheduler):
             return metadata
         replace_as_resumed(scheduler_output, requests, get_block_ids)
         return super()._build_kv_connector_meta(connector, scheduler_output)
+
+
+class _InStep(PosencScheduler):
+    """Steps are heard of before the next one is scheduled."""
+
+    _update_after_schedule = Scheduler._update_after_schedule
+    _update_request_with_output = Scheduler._update_request_with_output

@@ -5,20 +5,23 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
+from vllm.utils import length_from_prompt_token_ids_or_embeds
 
-from posenc_runtime.kv.admission import choose_on_crossing
+from posenc_runtime.kv.admission import admit, choose_on_crossing
 from posenc_runtime.kv.coordinator import ScaleCoordinator, StepPlan
-from posenc_runtime.kv.crossing import BlockMove
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
+from posenc_runtime.kv.moves import Moves
 from posenc_runtime.kv.regime import regime, salted
+from posenc_runtime.vllm_adapter.block_hashes import PrivateHashes, SaltedHashes
 from posenc_runtime.vllm_adapter.channel import ON_CROSSING
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.engine import EngineCoreRequest
     from vllm.v1.request import Request
 
 logger = logging.getLogger("vllm.posenc")
@@ -36,35 +39,91 @@ class SchedulerHalf:
 
     Args:
         block_sizes: tokens per block of each KV cache group, in vLLM's order.
+        num_blocks: blocks of the pool, vLLM's null block among them.
+
+    Attributes:
+        hash_block_size: tokens that each of vLLM's block hashes covers; the connector says it when vLLM does.
     """
 
-    def __init__(self, deployment: Deployment, block_sizes: Sequence[int]) -> None:
+    def __init__(self, deployment: Deployment, block_sizes: Sequence[int], *, num_blocks: int) -> None:
         self.deployment = deployment
-        self._coordinator = ScaleCoordinator(deployment)
+        self.hash_block_size = min(block_sizes)
+        self._coordinator = ScaleCoordinator(deployment, num_blocks=num_blocks)
         self._block_sizes = block_sizes
+        self._arrived: dict[str, str | None] = {}  # salts of clients whose requests the scheduler does not know yet
         self._client_salts: dict[str, str | None] = {}
+        self._shared_hashes: dict[str, tuple[str | None, Any]] = {}  # of whoever has names of its own: salt and hashes
+        self._ended_by_text: set[str] = set()  # requests that a stop string may end
         self._waiting_since: dict[str, float] = {}  # requests that have to cross, until they run again
         self._wait_seconds: list[float] = []
         self.reusable: dict[str, int] = {}  # tokens of cached prefixes at other scales that requests may have copied
+        # Asked once for every request of a step.
+        self.allowance = self._coordinator.allowance
+
+    def arriving(self, request: EngineCoreRequest) -> None:
+        """Put the regime into the salt before vLLM hashes the prompt. Runs beside the engine's loop."""
+        max_tokens = request.sampling_params.max_tokens if request.sampling_params else None
+        try:
+            num_prompt_tokens = length_from_prompt_token_ids_or_embeds(request.prompt_token_ids, request.prompt_embeds)
+            admission = admit(self.deployment, num_prompt_tokens=num_prompt_tokens, **self._wishes(request, max_tokens))
+        except ValueError:
+            return  # the scheduler's thread says why
+        self._arrived[request.request_id] = request.cache_salt
+        request.cache_salt = salted(request.cache_salt, regime(self.deployment, admission.scale_index))
+
+    def turned_away(self, request_id: str) -> None:
+        """A request that arrived does not get to the scheduler."""
+        self._arrived.pop(request_id, None)
 
     def on_new_request(self, request: Request) -> None:
-        """Choose the scale and put its regime into the salt, before anybody looks the prefix up."""
-        # The prompt of a streaming-input session goes on growing after this: it may reach any length.
-        max_tokens = self.deployment.max_model_len if request.resumable else request.max_tokens
-        self._client_salts[request.request_id] = request.cache_salt
-        regime_name = self._coordinator.admit(
-            request.request_id,
-            num_prompt_tokens=request.num_prompt_tokens,
-            max_tokens=max_tokens,
-            on_crossing="pin" if request.resumable else self._asked_on_crossing(request),
-        )
-        self._enter(request, regime_name)
+        """Choose the scale. Where the request did not pass ``arriving``, its prompt is hashed again under its regime.
 
-    def due(self, request: Request) -> int | None:
-        """Index of the scale that a request must cross to before its next token, None when it may go on."""
+        Nobody has looked its prefix up yet.
+        """
+        request_id = request.request_id
+        self._client_salts[request_id] = self._arrived.pop(request_id, request.cache_salt)
+        regime_name = self._coordinator.admit(
+            request_id,
+            num_prompt_tokens=request.num_prompt_tokens,
+            **self._wishes(request, request.max_tokens, warns=True),
+        )
+        if request.sampling_params and request.sampling_params.stop:
+            self._ended_by_text.add(request_id)
+        salt = self._salt(request, regime_name)
+        if salt != request.cache_salt:
+            request.cache_salt = salt
+            request.block_hashes.clear()
+            request.update_block_hashes()
+
+    def may_be_due(self) -> Sequence[str]:
+        """A step begins: requests that may have to cross before their next token."""
+        return self._coordinator.may_be_due()
+
+    def expect(self, request: Request) -> None:
+        """Look at a request again when its time may have come."""
+        self._coordinator.expect(request.request_id, request.num_tokens + request.num_output_placeholders)
+
+    def look_again(self, request: Request) -> None:
+        """Look at a request again when the next step begins."""
+        self._coordinator.look_again(request.request_id)
+
+    def ended_by_text(self, request_id: str) -> bool:
+        """Whether a stop string may end a request, which vLLM looks for outside the engine."""
+        return request_id in self._ended_by_text
+
+    @property
+    def any_ended_by_text(self) -> bool:
+        return bool(self._ended_by_text)
+
+    def is_due(self, request: Request) -> bool:
+        """Whether a request must cross before its next token."""
+        return self._coordinator.due(request.request_id, request.num_computed_tokens) is not None
+
+    def due(self, request: Request) -> int:
+        """Index of the scale that a request must cross to. From now on it is waited for."""
         to_index = self._coordinator.due(request.request_id, request.num_computed_tokens)
-        if to_index is not None:
-            self._waiting_since.setdefault(request.request_id, time.perf_counter())
+        assert to_index is not None
+        self._waiting_since.setdefault(request.request_id, time.perf_counter())
         return to_index
 
     def has_to_cross(self, request: Request) -> bool:
@@ -80,39 +139,36 @@ class SchedulerHalf:
     def first_length(self, request: Request) -> int:
         return self._coordinator.first_length(request.request_id)
 
-    def allowance(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
-        return self._coordinator.allowance(request.request_id, num_computed_tokens, num_new_tokens)
-
-    def rerotate(self, request: Request, to_index: int, moves: Sequence[BlockMove]) -> None:
+    def rerotate(self, request: Request, to_index: int, moves: Moves) -> None:
         """Begin to turn a request's cached keys, and take what it computes from now on out of others' reach."""
         regime_name = self._coordinator.rerotate(
             request.request_id, to_index, moves, num_tokens=request.num_computed_tokens
         )
-        self._enter(request, regime_name)
+        self._leave_others(request, regime_name)
 
-    def hashes_at_other_scales(self, request: Request) -> dict[int, list[Any]]:
+    def hashes_at_other_scales(self, request: Request) -> dict[int, Sequence[bytes]]:
         """By scale, under which hashes the prefix cache would know a request's blocks."""
-        own_salt, own_hashes = request.cache_salt, request.block_hashes
-        found = {}
-        for index in range(len(self.deployment.scales)):
-            salt = salted(self._client_salts[request.request_id], regime(self.deployment, index))
-            if salt != own_salt:
-                request.cache_salt, request.block_hashes = salt, []
-                request.update_block_hashes()
-                found[index] = request.block_hashes
-        request.cache_salt, request.block_hashes = own_salt, own_hashes
-        return found
+        salts = {
+            index: self._salt(request, regime(self.deployment, index)) for index in range(len(self.deployment.scales))
+        }
+        return {
+            index: SaltedHashes(request, self.hash_block_size, salt)
+            for index, salt in salts.items()
+            if salt != request.cache_salt
+        }
 
-    def reuse(self, request: Request, from_index: int, moves: Sequence[BlockMove], *, num_tokens: int) -> None:
+    def reuse(self, request: Request, from_index: int, moves: Moves, *, num_tokens: int) -> None:
         """Begin to copy a prefix of another scale, and take what the request computes out of others' reach."""
         regime_name = self._coordinator.reuse(request.request_id, from_index, moves, num_tokens=num_tokens)
-        self._enter(request, regime_name)
+        self._leave_others(request, regime_name)
 
     def recompute(self, request: Request, to_index: int) -> None:
         """Let a request begin again at another scale; its blocks are the caller's to give back."""
         self._coordinator.generated(request.request_id, request.num_output_tokens)
         regime_name = self._coordinator.recompute(request.request_id, to_index, num_tokens=request.num_computed_tokens)
-        self._enter(request, regime_name)
+        self._shared_hashes.pop(request.request_id, None)
+        request.cache_salt = self._salt(request, regime_name)
+        request.block_hashes = SaltedHashes(request, self.hash_block_size, request.cache_salt)
 
     def advance(self) -> tuple[list[int], set[str]]:
         """Plan the next step's share of the moves.
@@ -129,8 +185,10 @@ class SchedulerHalf:
         Returns:
             Blocks to give back that it was still to copy.
         """
-        regime_name, sources = self._coordinator.preempted(request.request_id)
-        self._enter(request, regime_name)
+        _, sources = self._coordinator.preempted(request.request_id)
+        if shared := self._shared_hashes.pop(request.request_id, None):
+            request.cache_salt, request.block_hashes = shared
+            request.update_block_hashes()
         return sources
 
     def abandoned(self, request: Request) -> list[int]:
@@ -139,37 +197,46 @@ class SchedulerHalf:
         return self._coordinator.abandoned(request.request_id)
 
     def build_metadata(self, scheduler_output: SchedulerOutput) -> PosencMetadata:
-        """The step's plan. Blocks given back come first: the same step may have handed them to somebody else."""
+        """The step's plan. Blocks given back come first: the same step may have handed them to somebody else.
+
+        Of those who run on, only those who get blocks or may have to cross are looked at.
+        """
+        coordinator = self._coordinator
         for request_id in scheduler_output.preempted_req_ids or ():
             # One that was preempted by a reset of the prefix cache may have been cancelled since.
             if request_id in self._client_salts:
-                self._coordinator.preempted(request_id)
+                coordinator.preempted(request_id)
         num_scheduled = scheduler_output.num_scheduled_tokens
-        now = time.perf_counter()
-        for request_id in self._waiting_since.keys() & num_scheduled.keys():
-            self._wait_seconds.append(now - self._waiting_since.pop(request_id))
+        self._end_waits(num_scheduled)
         tables = []
         for new in scheduler_output.scheduled_new_reqs:
-            self._coordinator.scheduled(new.req_id, new.num_computed_tokens, num_scheduled[new.req_id])
-            self._coordinator.prefilling(new.req_id, num_hit_tokens=new.num_computed_tokens)
+            coordinator.scheduled(new.req_id, new.num_computed_tokens, num_scheduled[new.req_id])
+            coordinator.prefilling(new.req_id, num_hit_tokens=new.num_computed_tokens)
+            coordinator.look_again(new.req_id)
             tables.append((new.req_id, new.block_ids, new.num_computed_tokens))
         cached = scheduler_output.scheduled_cached_reqs
-        for request_id, block_ids, num_computed_tokens, num_output_tokens in zip(
-            cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, cached.num_output_tokens, strict=True
-        ):
-            self._coordinator.scheduled(request_id, num_computed_tokens, num_scheduled[request_id])
-            self._coordinator.generated(request_id, num_output_tokens)
-            if block_ids is not None:
-                resumed = request_id in cached.resumed_req_ids
-                tables.append((request_id, block_ids, num_computed_tokens if resumed else 0))
+        checked = num_scheduled.keys() & coordinator.to_be_checked()
+        for index, block_ids in enumerate(cached.new_block_ids):
+            if block_ids is None and not (checked and cached.req_ids[index] in checked):
+                continue
+            request_id, num_computed_tokens = cached.req_ids[index], cached.num_computed_tokens[index]
+            coordinator.scheduled(request_id, num_computed_tokens, num_scheduled[request_id])
+            if block_ids is None:
+                continue
+            coordinator.generated(request_id, cached.num_output_tokens[index])
+            resumed = request_id in cached.resumed_req_ids
+            if resumed:
+                coordinator.look_again(request_id)
+            tables.append((request_id, block_ids, num_computed_tokens if resumed else 0))
         # A request may hit a block that another one is given in this very step, to fill before the first one reads.
         for request_id, block_ids, num_hit_tokens in tables:
             for ids, block_size in zip(block_ids, self._block_sizes, strict=True):
-                self._coordinator.allocated(request_id, ids[num_hit_tokens // block_size :])
+                coordinator.allocated(request_id, ids[num_hit_tokens // block_size :] if num_hit_tokens else ids)
         for request_id, block_ids, num_hit_tokens in tables:
-            for ids, block_size in zip(block_ids, self._block_sizes, strict=True):
-                self._coordinator.hit(request_id, ids[: num_hit_tokens // block_size])
-        return PosencMetadata(self._coordinator.take_plan())
+            if num_hit_tokens:
+                for ids, block_size in zip(block_ids, self._block_sizes, strict=True):
+                    coordinator.hit(request_id, ids[: num_hit_tokens // block_size])
+        return PosencMetadata(coordinator.take_plan())
 
     def said_so_far(self, request: Request) -> dict[str, Any]:
         """What the response would say if a request ended now."""
@@ -178,6 +245,8 @@ class SchedulerHalf:
     def request_finished(self, request: Request) -> dict[str, Any]:
         """What the response says about a request that ended."""
         del self._client_salts[request.request_id]
+        self._shared_hashes.pop(request.request_id, None)
+        self._ended_by_text.discard(request.request_id)
         return {"posenc": self._coordinator.finished(request.request_id, num_output_tokens=request.num_output_tokens)}
 
     def take_report(self) -> dict[str, Any]:
@@ -186,21 +255,36 @@ class SchedulerHalf:
             report["crossing_wait_seconds"], self._wait_seconds = self._wait_seconds, []
         return report
 
-    def _asked_on_crossing(self, request: Request) -> str | None:
-        """What a request asked for. Our server has refused what is not to be had; plain vLLM cannot, so we say it."""
+    def _wishes(
+        self, request: Request | EngineCoreRequest, max_tokens: int | None, warns: bool = False
+    ) -> dict[str, Any]:
+        """What a request asks of ``admit``."""
+        if request.resumable:
+            # The prompt of a streaming-input session goes on growing after this: it may reach any length.
+            return {"max_tokens": self.deployment.max_model_len, "on_crossing": "pin"}
         extra = getattr(request.sampling_params, "extra_args", None) or {}
         asked = extra.get(ON_CROSSING)
         try:
             choose_on_crossing(self.deployment, asked)
         except ValueError as error:
-            logger.warning("request %s: %s; it gets the deployment's own", request.request_id, error)
-            return None
-        return asked
+            # Our server has refused what is not to be had; plain vLLM cannot, so we say it.
+            if warns:
+                logger.warning("request %s: %s; it gets the deployment's own", request.request_id, error)
+            asked = None
+        return {"max_tokens": max_tokens, "on_crossing": asked}
 
-    def _enter(self, request: Request, regime_name: str | None) -> None:
-        """Put a regime into a request's salt, and so into the hashes of its blocks."""
-        salt = salted(self._client_salts[request.request_id], regime_name)
-        if salt != request.cache_salt:
-            request.cache_salt = salt
-            request.block_hashes.clear()
-            request.update_block_hashes()
+    def _end_waits(self, num_scheduled: Mapping[str, int]) -> None:
+        if not self._waiting_since:
+            return
+        now = time.perf_counter()
+        for request_id in self._waiting_since.keys() & num_scheduled.keys():
+            self._wait_seconds.append(now - self._waiting_since.pop(request_id))
+
+    def _salt(self, request: Request, regime_name: str | None) -> str | None:
+        return salted(self._client_salts[request.request_id], regime_name)
+
+    def _leave_others(self, request: Request, regime_name: str) -> None:
+        """From now on nobody finds the blocks that a request fills. Its names for others are kept for a replay."""
+        self._shared_hashes.setdefault(request.request_id, (request.cache_salt, request.block_hashes))
+        request.cache_salt = self._salt(request, regime_name)
+        request.block_hashes = PrivateHashes(request, self.hash_block_size)

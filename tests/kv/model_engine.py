@@ -10,9 +10,12 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from posenc_runtime.kv.coordinator import ScaleCoordinator, StepPlan
-from posenc_runtime.kv.crossing import BlockMove, HeldBlock, blocks_to_copy
+from posenc_runtime.kv.crossing import blocks_to_copy
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.kv.moves import BlockMove, HeldBlocks, Mask, Moves
 from posenc_runtime.kv.regime import regime
 from tests.kv.model_blocks import Pool, Workers
 from tests.kv.model_request import Broken, Request, Turning, smallest_scale
@@ -48,7 +51,7 @@ class ModelEngine:
         replaces_as_new: bool,
     ) -> None:
         self.deployment = deployment
-        self.coordinator = ScaleCoordinator(deployment)
+        self.coordinator = ScaleCoordinator(deployment, num_blocks=num_blocks + 1)
         self.block_size = block_size
         self.pool = Pool(num_blocks)
         self.workers = Workers(num_blocks, block_size)
@@ -125,13 +128,20 @@ class ModelEngine:
 
     def _cross(self) -> list[str]:
         """As ``PosencScheduler._cross``. Returns who is said to be whole again."""
+        looked_at = set(self.coordinator.may_be_due())
         for request in list(self.running):
-            if request not in self.running or len(request.tokens) <= request.num_computed:
+            if request not in self.running:
                 continue
-            to_index = self.coordinator.due(request.request_id, request.num_computed)
-            if to_index is None:
-                continue
-            if self.coordinator.on_crossing(request.request_id) == "recompute":
+            request_id, is_known = request.request_id, len(request.tokens) > request.num_computed
+            to_index = self.coordinator.due(request_id, request.num_computed)
+            if request_id not in looked_at:
+                if to_index is not None and is_known:
+                    raise Broken(f"{request_id} is to cross at {request.num_computed} tokens, but nobody looks at it")
+            elif not is_known:
+                self.coordinator.look_again(request_id)
+            elif to_index is None:
+                self.coordinator.expect(request_id, len(request.tokens))
+            elif self.coordinator.on_crossing(request_id) == "recompute":
                 self._recompute(request, to_index)
             else:
                 self._rerotate(request, to_index)
@@ -148,21 +158,19 @@ class ModelEngine:
         self.preempt(request)
 
     def _rerotate(self, request: Request, to_index: int) -> None:
-        held = list(self._held(request))
-        while (chosen := self._blocks_to_copy(request, held)) is None:
+        while (is_copied := self._blocks_to_copy(request, held := self._held(request))) is None:
             victim = self.running[-1]
             self.preempt(victim)
             if victim is request:
                 return
-            held = list(self._held(request))
-        copied = {block.block_id for block in chosen}
-        self._evict({block.block_id for block in held} - copied)
+        copied = set(held.block_id[is_copied].tolist())
+        self._evict(set(held.block_id.tolist()) - copied)
         fresh = iter(self.pool.take(len(copied)))
         moves = []
-        for index, block in enumerate(held):
-            request.table[index] = next(fresh) if block.block_id in copied else block.block_id
-            lies = {"first_position": block.first_position, "num_tokens": block.num_tokens}
-            moves.append(BlockMove(group=0, source=block.block_id, target=request.table[index], **lies))
+        rows = zip(held.block_id.tolist(), held.first_position.tolist(), held.num_tokens.tolist(), strict=True)
+        for index, (block_id, first_position, num_tokens) in enumerate(rows):
+            request.table[index] = next(fresh) if block_id in copied else block_id
+            moves.append(BlockMove(0, block_id, request.table[index], first_position, num_tokens))
         if copied:
             self._exchanged.add(request)
         request.turning = Turning(
@@ -173,22 +181,26 @@ class ModelEngine:
             left={move.target: move for move in moves},
         )
         self.workers.expect(request.turning)
-        request.salt = self.coordinator.rerotate(request.request_id, to_index, moves, num_tokens=request.num_computed)
+        request.salt = self.coordinator.rerotate(
+            request.request_id, to_index, Moves.of(moves), num_tokens=request.num_computed
+        )
 
-    def _held(self, request: Request) -> Iterator[HeldBlock]:
+    def _held(self, request: Request) -> HeldBlocks:
+        positions = range(0, request.num_computed, self.block_size)
+        block_ids = request.table[: len(positions)]
         in_first_regime = self.coordinator.in_first_regime(request.request_id)
-        for first_position in range(0, request.num_computed, self.block_size):
-            block_id = request.table[first_position // self.block_size]
-            yield HeldBlock(
-                group=0,
-                block_id=block_id,
-                first_position=first_position,
-                num_tokens=min(request.num_computed - first_position, self.block_size),
-                shared=self.pool.num_users[block_id] > 1,
-                cached=block_id in self.pool.names and in_first_regime,
-            )
+        return HeldBlocks(
+            group=np.zeros(len(positions), dtype=np.int64),
+            block_id=np.array(block_ids, dtype=np.int64),
+            first_position=np.array(positions, dtype=np.int64),
+            num_tokens=np.array([min(request.num_computed - position, self.block_size) for position in positions]),
+            shared=np.array([self.pool.num_users[block_id] > 1 for block_id in block_ids], dtype=np.bool_),
+            cached=np.array(
+                [block_id in self.pool.names and in_first_regime for block_id in block_ids], dtype=np.bool_
+            ),
+        )
 
-    def _blocks_to_copy(self, request: Request, held: list[HeldBlock]) -> list[HeldBlock] | None:
+    def _blocks_to_copy(self, request: Request, held: HeldBlocks) -> Mask | None:
         return blocks_to_copy(
             held,
             num_free=len(self.pool.free),
@@ -269,13 +281,7 @@ class ModelEngine:
         targets = self.pool.take(len(sources))
         request.table, request.num_named, request.num_computed = hits + targets, len(hits), len(found) * self.block_size
         moves = {
-            target: BlockMove(
-                group=0,
-                source=source,
-                target=target,
-                first_position=index * self.block_size,
-                num_tokens=self.block_size,
-            )
+            target: BlockMove(0, source, target, index * self.block_size, self.block_size)
             for index, (source, target) in enumerate(zip(sources, targets, strict=True), start=len(hits))
         }
         request.turning = Turning(
@@ -297,7 +303,10 @@ class ModelEngine:
             assert turning is not None
             self.workers.expect(turning)
             request.salt = self.coordinator.reuse(
-                request.request_id, turning.from_index, list(turning.left.values()), num_tokens=len(request.copied)
+                request.request_id,
+                turning.from_index,
+                Moves.of(turning.left.values()),
+                num_tokens=len(request.copied),
             )
         self._taking.clear()
 
@@ -350,6 +359,8 @@ class ModelEngine:
                 for from_index in request.copied.values():
                     label = f"{self._label(from_index)} {self._label(request.first)}"
                     self._count("prefix_reused_tokens", label)
+            if work.new or work.resumed:
+                self.coordinator.look_again(request_id)
             told_anew = work.new or work.resumed or (request in self._exchanged and not self._replaces_as_new)
             tables.append((request_id, request.table, num_read) if told_anew else (request_id, work.fresh, 0))
             self._exchanged.discard(request)

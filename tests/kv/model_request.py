@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from posenc_runtime.kv.crossing import BlockMove
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.kv.moves import BlockMove
 
 
 class Broken(AssertionError):

@@ -7,14 +7,14 @@ import dataclasses
 import pytest
 
 from posenc_runtime.kv.coordinator import ScaleCoordinator
-from posenc_runtime.kv.crossing import BlockMove
 from posenc_runtime.kv.ledger import MixedRotations
+from posenc_runtime.kv.moves import BlockMove, Moves
 from tests.kv.test_deployment import YARN
 
 
 @pytest.fixture
 def coordinator() -> ScaleCoordinator:
-    return ScaleCoordinator(YARN)
+    return ScaleCoordinator(YARN, num_blocks=16)
 
 
 def test_a_steps_plan_gives_fresh_blocks_the_scale_of_their_request(coordinator: ScaleCoordinator) -> None:
@@ -106,6 +106,10 @@ def move(source: int, target: int, first_position: int = 0) -> BlockMove:
     return BlockMove(group=0, source=source, target=target, first_position=first_position, num_tokens=256)
 
 
+def moves(*each: BlockMove) -> Moves:
+    return Moves.of(each)
+
+
 def at_the_end_of_its_scale(coordinator: ScaleCoordinator, request_id: str, block_ids: list[int]) -> None:
     coordinator.admit(request_id, num_prompt_tokens=500, max_tokens=2000)
     coordinator.allocated(request_id, block_ids)
@@ -114,7 +118,7 @@ def at_the_end_of_its_scale(coordinator: ScaleCoordinator, request_id: str, bloc
 
 @pytest.fixture
 def growing() -> ScaleCoordinator:
-    return ScaleCoordinator(dataclasses.replace(YARN, headroom_tokens=12))
+    return ScaleCoordinator(dataclasses.replace(YARN, headroom_tokens=12), num_blocks=16)
 
 
 def test_a_request_is_due_when_its_next_token_would_pass_the_length_of_its_scale(growing: ScaleCoordinator) -> None:
@@ -128,7 +132,7 @@ def test_a_request_is_due_when_its_next_token_would_pass_the_length_of_its_scale
 
 def test_a_crossing_rotates_what_is_its_own_and_copies_what_is_not(growing: ScaleCoordinator) -> None:
     at_the_end_of_its_scale(growing, "chat", [1, 2])
-    regime = growing.rerotate("chat", 1, [move(1, 7), move(2, 2, 256)], num_tokens=512)
+    regime = growing.rerotate("chat", 1, moves(move(1, 7), move(2, 2, 256)), num_tokens=512)
     assert regime.startswith("yarn:2:") and "private" in regime
     assert growing.advance() == ([1], ["chat"])
     plan = growing.take_plan()
@@ -148,7 +152,7 @@ def test_a_prefix_of_another_scale_is_copied_and_reported_and_its_source_must_ca
     at_the_end_of_its_scale(growing, "short", [1, 2])
     growing.take_plan()
     growing.admit("long", num_prompt_tokens=900, max_tokens=10)
-    regime = growing.reuse("long", 0, [move(1, 7), move(2, 8, 256)], num_tokens=512)
+    regime = growing.reuse("long", 0, moves(move(1, 7), move(2, 8, 256)), num_tokens=512)
     assert regime.startswith("yarn:2:") and "private" in regime
     assert growing.allowance("long", 512, 388) == 0
     assert growing.advance() == ([1, 2], ["long"])
@@ -159,7 +163,7 @@ def test_a_prefix_of_another_scale_is_copied_and_reported_and_its_source_must_ca
     assert report["prefix_reused_tokens"] == {"1 2": 512} and "prefix_hit_tokens" not in report
     assert not growing.in_first_regime("long")
     growing.admit("other", num_prompt_tokens=900, max_tokens=10)
-    growing.reuse("other", 2, [move(1, 9)], num_tokens=256)
+    growing.reuse("other", 2, moves(move(1, 9)), num_tokens=256)
     with pytest.raises(MixedRotations, match="copies block 1 as one of scale number 2, but it carries number 0"):
         growing.advance()
     assert growing.finished("long", num_output_tokens=10)["prefixes_reused"] == [
@@ -173,14 +177,14 @@ def test_a_prefix_that_was_copied_and_given_up_before_its_request_ran_is_not_in_
     at_the_end_of_its_scale(growing, "short", [1, 2])
     for name in ("without", "long"):
         growing.admit(name, num_prompt_tokens=900, max_tokens=10)
-        growing.reuse(name, 0, [move(1, 7)], num_tokens=256)
+        growing.reuse(name, 0, moves(move(1, 7)), num_tokens=256)
         growing.advance()
         growing.preempted(name)
         assert "prefixes_reused" not in growing.said_so_far(name)
     growing.prefilling("without", num_hit_tokens=0)
     assert "prefixes_reused" not in growing.said_so_far("without")
     assert "prefix_reused_tokens" not in growing.take_report()
-    growing.reuse("long", 0, [move(2, 7, 256)], num_tokens=256)
+    growing.reuse("long", 0, moves(move(2, 7, 256)), num_tokens=256)
     growing.advance()
     growing.prefilling("long", num_hit_tokens=256)
     growing.preempted("long")
@@ -188,9 +192,9 @@ def test_a_prefix_that_was_copied_and_given_up_before_its_request_ran_is_not_in_
 
 
 def test_a_request_does_not_run_until_all_of_its_keys_are_turned(growing: ScaleCoordinator) -> None:
-    slow = ScaleCoordinator(dataclasses.replace(growing.deployment, rerotate_budget_tokens=256))
+    slow = ScaleCoordinator(dataclasses.replace(growing.deployment, rerotate_budget_tokens=256), num_blocks=16)
     at_the_end_of_its_scale(slow, "chat", [1, 2])
-    slow.rerotate("chat", 1, [move(1, 1), move(2, 2, 256)], num_tokens=512)
+    slow.rerotate("chat", 1, moves(move(1, 1), move(2, 2, 256)), num_tokens=512)
     assert slow.advance() == ([], [])
     assert slow.allowance("chat", 512, 1) == 0 and slow.due("chat", 512) is None
     with pytest.raises(MixedRotations, match="chat was scheduled for tokens 512 to 513, but is crossing"):
@@ -203,7 +207,7 @@ def test_a_block_that_somebody_else_reads_is_never_turned_in_place(growing: Scal
     at_the_end_of_its_scale(growing, "chat", [1, 2])
     growing.admit("reader", num_prompt_tokens=500, max_tokens=1)
     growing.hit("reader", [1])
-    growing.rerotate("chat", 1, [move(1, 1), move(2, 2, 256)], num_tokens=512)
+    growing.rerotate("chat", 1, moves(move(1, 1), move(2, 2, 256)), num_tokens=512)
     with pytest.raises(MixedRotations, match="re-rotates into block 1, but reader holds it"):
         growing.advance()
 
@@ -211,12 +215,12 @@ def test_a_block_that_somebody_else_reads_is_never_turned_in_place(growing: Scal
 def test_a_preempted_request_begins_at_its_first_scale_and_says_its_crossing_once(growing: ScaleCoordinator) -> None:
     first = growing.admit("chat", num_prompt_tokens=500, max_tokens=2000)
     growing.allocated("chat", [1, 2])
-    growing.rerotate("chat", 1, [move(1, 7), move(2, 2, 256)], num_tokens=512)
+    growing.rerotate("chat", 1, moves(move(1, 7), move(2, 2, 256)), num_tokens=512)
     growing.advance()
     assert growing.preempted("chat") == (first, [])
     assert growing.due("chat", 0) is None and growing.in_first_regime("chat")
     growing.allocated("chat", [3, 4])
-    growing.rerotate("chat", 1, [move(3, 3), move(4, 4, 256)], num_tokens=512)
+    growing.rerotate("chat", 1, moves(move(3, 3), move(4, 4, 256)), num_tokens=512)
     growing.advance()
     report = growing.take_report()
     assert report["crossings"] == {"1 2 rerotate": 1} and report["rerotated_tokens"] == {"all": 1024}
@@ -224,9 +228,9 @@ def test_a_preempted_request_begins_at_its_first_scale_and_says_its_crossing_onc
 
 
 def test_whoever_ends_in_the_middle_of_a_crossing_leaves_no_source_behind(growing: ScaleCoordinator) -> None:
-    slow = ScaleCoordinator(dataclasses.replace(growing.deployment, rerotate_budget_tokens=256))
+    slow = ScaleCoordinator(dataclasses.replace(growing.deployment, rerotate_budget_tokens=256), num_blocks=16)
     at_the_end_of_its_scale(slow, "chat", [1, 2])
-    slow.rerotate("chat", 1, [move(1, 7), move(2, 8, 256)], num_tokens=512)
+    slow.rerotate("chat", 1, moves(move(1, 7), move(2, 8, 256)), num_tokens=512)
     assert slow.advance() == ([1], [])
     assert slow.abandoned("chat") == [2]
     assert slow.finished("chat", num_output_tokens=12)["crossings"] == []

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections import deque
-
+import numpy as np
 import pytest
 
-from posenc_runtime.kv.crossing import BlockMove, Crossing, CrossingQueue, HeldBlock, blocks_to_copy
+from posenc_runtime.kv.crossing import Crossing, CrossingQueue, blocks_to_copy
+from posenc_runtime.kv.moves import BlockMove, HeldBlocks, Moves
 
-
-def held(block_id: int, *, shared: bool = False, cached: bool = False) -> HeldBlock:
-    return HeldBlock(group=0, block_id=block_id, first_position=0, num_tokens=16, shared=shared, cached=cached)
-
-
-OWN, SHARED, CACHED = held(1), held(2, shared=True, cached=True), held(3, cached=True)
+OWN, SHARED, CACHED = 1, 2, 3
+HELD = HeldBlocks(
+    group=np.zeros(3, dtype=np.int64),
+    block_id=np.array([OWN, SHARED, CACHED]),
+    first_position=np.array([0, 16, 32]),
+    num_tokens=np.array([16, 16, 16]),
+    shared=np.array([False, True, False]),
+    cached=np.array([False, True, True]),
+)
 
 
 @pytest.mark.parametrize(
@@ -38,10 +41,10 @@ OWN, SHARED, CACHED = held(1), held(2, shared=True, cached=True), held(3, cached
     ],
 )
 def test_shared_blocks_are_always_copied_and_cached_ones_where_there_is_room(
-    num_free: int, num_needed: int, num_reserved: int, copied: list[HeldBlock] | None
+    num_free: int, num_needed: int, num_reserved: int, copied: list[int] | None
 ) -> None:
-    chosen = blocks_to_copy([OWN, SHARED, CACHED], num_free=num_free, num_needed=num_needed, num_reserved=num_reserved)
-    assert chosen == copied
+    chosen = blocks_to_copy(HELD, num_free=num_free, num_needed=num_needed, num_reserved=num_reserved)
+    assert (None if chosen is None else HELD.block_id[chosen].tolist()) == copied
 
 
 def move(block_id: int, target: int | None = None) -> BlockMove:
@@ -49,7 +52,7 @@ def move(block_id: int, target: int | None = None) -> BlockMove:
 
 
 def crossing(request_id: str, *moves: BlockMove) -> Crossing:
-    return Crossing(request_id=request_id, from_index=0, to_index=1, num_tokens=10 * len(moves), waiting=deque(moves))
+    return Crossing(request_id=request_id, from_index=0, to_index=1, num_tokens=10 * len(moves), moves=Moves.of(moves))
 
 
 def steps(queue: CrossingQueue, budget_tokens: int) -> list[tuple[list[tuple[str, list[int]]], list[str]]]:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -14,8 +15,9 @@ from posenc_runtime.kv import admission
 from posenc_runtime.kv import coordinator as coordinator_module
 from posenc_runtime.kv.coordinator import ScaleCoordinator
 from posenc_runtime.kv.counts import TOTAL
-from posenc_runtime.kv.crossing import BlockMove, Crossing, CrossingQueue
+from posenc_runtime.kv.crossing import Crossing, CrossingQueue
 from posenc_runtime.kv.ledger import BlockLedger, MixedRotations
+from posenc_runtime.kv.moves import Moves
 from posenc_runtime.kv.regime import regime
 from tests.kv import model_engine, twins
 from tests.kv.model_engine import ModelEngine
@@ -33,7 +35,7 @@ def fault(plant: Plant) -> Plant:
 
 @fault
 def shared_blocks_are_turned_in_place(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(model_engine, "blocks_to_copy", lambda held, **_: [])
+    patch.setattr(model_engine, "blocks_to_copy", lambda held, **_: np.zeros(len(held), dtype=np.bool_))
 
 
 @fault
@@ -88,6 +90,30 @@ def a_request_runs_while_it_crosses(patch: pytest.MonkeyPatch) -> None:
         return max(min(num_new_tokens, length - num_computed_tokens), 0)
 
     patch.setattr(ScaleCoordinator, "allowance", allowance)
+
+
+@fault
+def a_request_is_looked_at_one_step_late(patch: pytest.MonkeyPatch) -> None:
+    stock = coordinator_module.steps_until_due
+    patch.setattr(coordinator_module, "steps_until_due", lambda *lengths: stock(*lengths) + 1)
+
+
+@fault
+def a_request_that_goes_on_after_its_crossing_is_never_looked_at_again(patch: pytest.MonkeyPatch) -> None:
+    stock = ScaleCoordinator.advance
+
+    def advance(self: ScaleCoordinator) -> Any:
+        sources, completed = stock(self)
+        for request_id in completed:
+            self._calendar.forget(request_id)
+        return sources, completed
+
+    patch.setattr(ScaleCoordinator, "advance", advance)
+
+
+@fault
+def a_block_that_was_read_is_not_let_go(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BlockLedger, "_still", lambda self, blocks, since: blocks[:0])
 
 
 @fault
@@ -171,7 +197,7 @@ def keys_are_turned_as_if_their_block_were_the_first(patch: pytest.MonkeyPatch) 
     stock = CrossingQueue.begin
 
     def begin(self: CrossingQueue, crossing: Crossing) -> None:
-        crossing.waiting = type(crossing.waiting)(dataclasses.replace(m, first_position=0) for m in crossing.waiting)
+        crossing.moves = Moves.of(move._replace(first_position=0) for move in crossing.moves)
         stock(self, crossing)
 
     patch.setattr(CrossingQueue, "begin", begin)
@@ -183,7 +209,7 @@ def a_block_larger_than_the_budget_is_never_turned(patch: pytest.MonkeyPatch) ->
 
     def advance(self: CrossingQueue, budget_tokens: int) -> Any:
         first = next(iter(self._crossings.values()), None)
-        if first and first.waiting[0].num_tokens > budget_tokens:
+        if first and first.moves.num_tokens[first.num_begun] > budget_tokens:
             return [], []
         return stock(self, budget_tokens)
 
@@ -227,10 +253,8 @@ def a_resumed_prompt_is_counted_again(patch: pytest.MonkeyPatch) -> None:
 def copies_are_counted_that_were_never_made(patch: pytest.MonkeyPatch) -> None:
     stock = ScaleCoordinator.rerotate
 
-    def rerotate(
-        self: ScaleCoordinator, request_id: str, to_index: int, moves: Sequence[BlockMove], **rest: Any
-    ) -> str:
-        self._counts.copied_blocks[TOTAL] += sum(move.source != move.target for move in moves)
+    def rerotate(self: ScaleCoordinator, request_id: str, to_index: int, moves: Moves, **rest: Any) -> str:
+        self._counts.copied_blocks[TOTAL] += int(moves.copies.sum())
         return stock(self, request_id, to_index, moves, **rest)
 
     patch.setattr(ScaleCoordinator, "rerotate", rerotate)

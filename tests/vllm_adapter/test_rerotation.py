@@ -11,8 +11,9 @@ import torch
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, UniformTypeKVCacheSpecs
 
 from posenc_runtime.encodings.spec import RotarySpec
-from posenc_runtime.kv.crossing import BlockMove, Rotation
+from posenc_runtime.kv.crossing import Rotation
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.kv.moves import BlockMove, Moves
 from posenc_runtime.vllm_adapter import cpu_key_order
 from posenc_runtime.vllm_adapter.rerotation import Rerotation
 from posenc_runtime.vllm_adapter.worker_state import Rotary
@@ -58,7 +59,7 @@ def test_keys_of_every_layer_are_turned_once(split: int, monkeypatch: pytest.Mon
     )
     kv_cache_config: Any = types.SimpleNamespace(kv_cache_groups=[group])
     scheduled = BLOCK_SIZE * split
-    moves = tuple(
+    moves = Moves.of(
         BlockMove(group=0, source=block, target=block, first_position=40 + block * scheduled, num_tokens=scheduled)
         for block in range(NUM_BLOCKS // split)
     )

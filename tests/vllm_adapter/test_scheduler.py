@@ -23,7 +23,7 @@ def request(adapter: int | None) -> types.SimpleNamespace:
 def test_a_request_that_is_crossing_keeps_its_adapters_place(
     running: list[int | None], waiting: int | None, ready: bool
 ) -> None:
-    scheduler = PosencScheduler.__new__(PosencScheduler)
+    scheduler = object.__new__(PosencScheduler)
     scheduler.lora_config = types.SimpleNamespace(max_loras=1)
     scheduler.running = [request(adapter) for adapter in running]
     assert scheduler._handle_blocked_waiting_request(request(waiting)) is ready

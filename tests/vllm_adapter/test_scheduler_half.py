@@ -18,7 +18,7 @@ PROMPT = list(range(40))
 
 @pytest.fixture
 def half() -> SchedulerHalf:
-    return SchedulerHalf(YARN, [16])
+    return SchedulerHalf(YARN, [16], num_blocks=64)
 
 
 def arrived(half: SchedulerHalf, name: str, max_tokens: int, cache_salt: str | None = None) -> Request:

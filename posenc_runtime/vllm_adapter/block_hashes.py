@@ -1,0 +1,110 @@
+"""Names of a request's blocks in vLLM's prefix cache that take no time before somebody asks for them.
+
+vLLM keeps a list of hashes in every request and lengthens it with the request. These stand in its place: they always
+have as many as the request has full blocks.
+"""
+
+from __future__ import annotations
+
+import abc
+import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+if TYPE_CHECKING:
+    from vllm.v1.request import Request
+
+
+class LazyHashes(Sequence[bytes], abc.ABC):
+    """As many hashes as a request has full blocks, each found when it is asked for.
+
+    Args:
+        block_size: tokens, vLLM's ``hash_block_size``.
+    """
+
+    def __init__(self, request: Request, block_size: int) -> None:
+        self._request = request
+        self._block_size = block_size
+
+    def __len__(self) -> int:
+        num_tokens: int = self._request.num_tokens
+        return num_tokens // self._block_size
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[bytes]: ...
+
+    def __getitem__(self, index: int | slice) -> bytes | Sequence[bytes]:
+        numbers = range(len(self))[index]  # raises IndexError as a list does
+        return self._hash(numbers) if isinstance(numbers, int) else _Part(self, numbers)
+
+    def extend(self, new: Iterable[bytes]) -> None:
+        """vLLM's way to lengthen the list: there is never anything new."""
+        if any(True for _ in new):
+            raise ValueError("a request's hashes are as many as its full blocks, got more")
+
+    @abc.abstractmethod
+    def _hash(self, number: int) -> bytes:
+        """The hash of a full block, and so of all tokens before its end."""
+
+
+class PrivateHashes(LazyHashes):
+    """Names that nobody else has, whatever its tokens: blocks named so are never found."""
+
+    def __init__(self, request: Request, block_size: int) -> None:
+        super().__init__(request, block_size)
+        self._own = os.urandom(24)
+
+    def _hash(self, number: int) -> bytes:
+        return self._own + number.to_bytes(8, "big")
+
+
+class SaltedHashes(LazyHashes):
+    """What vLLM's hasher would say of a request under another salt, as far as somebody has asked."""
+
+    def __init__(self, request: Request, block_size: int, cache_salt: str | None) -> None:
+        super().__init__(request, block_size)
+        self._excerpt = _Excerpt(request, cache_salt)
+
+    def _hash(self, number: int) -> bytes:
+        found = self._excerpt.block_hashes
+        if number >= len(found) and self._request._block_hasher is not None:
+            self._excerpt.num_tokens = (number + 1) * self._block_size
+            found += self._request._block_hasher(self._excerpt)
+        return found[number]
+
+
+class _Excerpt:
+    """The beginning of a request, as vLLM's hasher reads it."""
+
+    def __init__(self, request: Request, cache_salt: str | None) -> None:
+        self._request = request
+        self.cache_salt = cache_salt
+        self.block_hashes: list[bytes] = []
+        self.num_tokens = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
+
+
+class _Part(Sequence[bytes]):
+    """Some of the hashes, as lazy as all."""
+
+    def __init__(self, hashes: LazyHashes, numbers: range) -> None:
+        self._hashes = hashes
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[bytes]: ...
+
+    def __getitem__(self, index: int | slice) -> bytes | Sequence[bytes]:
+        numbers = self._numbers[index]
+        return self._hashes[numbers] if isinstance(numbers, int) else _Part(self._hashes, numbers)
