@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import os
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
@@ -23,7 +24,9 @@ class LazyHashes(Sequence[bytes], abc.ABC):
     """
 
     def __init__(self, request: Request, block_size: int) -> None:
-        self._request = request
+        self._request = weakref.proxy(
+            request
+        )  # which has these hashes: its memory would wait for the garbage collector
         self._block_size = block_size
 
     def __len__(self) -> int:
@@ -80,7 +83,7 @@ class _Excerpt:
     """The beginning of a request, as vLLM's hasher reads it."""
 
     def __init__(self, request: Request, cache_salt: str | None) -> None:
-        self._request = request
+        self._request = weakref.proxy(request)
         self.cache_salt = cache_salt
         self.block_hashes: list[bytes] = []
         self.num_tokens = 0

@@ -126,7 +126,7 @@ class PosencScheduler(AsyncScheduler):
             return False
         held, is_copied = chosen
         pool = self.kv_cache_manager.block_pool
-        pool.evict_blocks(set(held.block_id[held.cached & ~is_copied].tolist()))
+        pool.evict_blocks(set(held.block_id[~is_copied].tolist()))
         target = held.block_id.copy()
         if is_copied.any():
             target[is_copied] = self._exchange(request, held, is_copied)

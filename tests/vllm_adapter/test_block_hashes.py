@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +51,8 @@ def test_salted_hashes_are_computed_as_far_as_somebody_asks() -> None:
         hashed.append(len(new))
         return new
 
-    hashes = SaltedHashes(arrived(hasher=hasher), BLOCK_SIZE, "salt")
+    request = arrived(hasher=hasher)
+    hashes = SaltedHashes(request, BLOCK_SIZE, "salt")
     hashed.clear()
     rest = hashes[1:]  # what vLLM does before it names new blocks
     assert hashed == []
@@ -78,6 +80,16 @@ def test_nothing_is_hashed_while_a_request_with_private_hashes_grows() -> None:
     hashed.clear()
     request.append_output_token_ids(list(range(40)))
     assert hashed == [] and len(request.block_hashes) == 8
+
+
+@pytest.mark.parametrize("hashes", [PrivateHashes, lambda *request: SaltedHashes(*request, "salt")])
+def test_a_request_is_gone_when_nobody_has_it_any_more(hashes: Callable[..., Any]) -> None:
+    request = arrived()
+    request.block_hashes = hashes(request, BLOCK_SIZE)
+    assert request.block_hashes[5]
+    gone = weakref.ref(request)
+    del request
+    assert gone() is None
 
 
 def test_more_hashes_than_full_blocks_are_an_error() -> None:

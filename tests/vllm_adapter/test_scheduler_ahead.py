@@ -342,3 +342,26 @@ def test_a_request_that_waits_for_room_is_hashed_at_other_scales_once(
     while not core.said["waits"]:
         core.step()
     assert hashed == ["waits"] and not reuse._hashes  # it runs
+
+
+@pytest.mark.parametrize(("depth", "ahead"), PIPELINES.values(), ids=PIPELINES)
+def test_what_lay_before_a_copied_prefix_is_not_found_any_more_when_its_reader_has_crossed(
+    depth: int, ahead: bool, vllm_config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vllm_config.scheduler_config.max_num_seqs, vllm_config.scheduler_config.max_num_batched_tokens = 4, 200
+    deployment = dataclasses.replace(CROWD, scales=(1.0, 2.0, 4.0), max_model_len=160, prefix_reuse="rerotate")
+    core = EngineCore(vllm_config, deployment, block_size=4, num_blocks=90, model_runner=2, depth=depth, ahead=ahead)
+    # The others compute all of their prompts, as where there is no room for copies.
+    monkeypatch.setattr(core.scheduler._reuse, "_has_room", lambda found: found.request.request_id == "r2")
+    text, draw = [index * index % 6 for index in range(40)], random.Random(5)
+
+    def rest(count: int) -> list[int]:
+        return [draw.randint(0, 5) for _ in range(count)]
+
+    at_scale_2, at_scale_1 = Asked(0, text[:8] + rest(40), 2, "pin"), Asked(10, text[:30], 2, "pin")
+    # Eight tokens of its prompt are cached at its scale, twenty behind them are copied from another; then it crosses.
+    crossing, again = Asked(20, text[:32] + rest(20), 60), Asked(100, text[:8] + rest(42), 4, "pin")
+    core.serve([at_scale_2, at_scale_1, crossing, again])
+    assert core.responses["r2"]["prefixes_reused"] == [{"tokens": 20, "from": 1.0, "to": 2.0}]
+    assert [each["to"] for each in core.responses["r2"]["crossings"]] == [4.0]
+    assert core.said["r3"] == said_alone(deployment, again)
