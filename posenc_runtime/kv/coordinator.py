@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from posenc_runtime.kv.admission import Admission, admit
+from posenc_runtime.kv.admission import admit
 from posenc_runtime.kv.calendar import Calendar, steps_until_due
 from posenc_runtime.kv.counts import TOTAL, Counts
 from posenc_runtime.kv.crossing import Crossing, CrossingQueue, Rotation
@@ -14,6 +14,7 @@ from posenc_runtime.kv.deployment import Deployment, OnCrossing
 from posenc_runtime.kv.ledger import NULL_BLOCK, BlockLedger, MixedRotations
 from posenc_runtime.kv.moves import Moves
 from posenc_runtime.kv.regime import private, regime
+from posenc_runtime.kv.running import ReusedPrefix, Running
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -27,32 +28,6 @@ class StepPlan:
 
     rotations: list[Rotation] = dataclasses.field(default_factory=list)
     block_scales: dict[int, list[int]] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(kw_only=True, slots=True)
-class _Running:
-    """A request.
-
-    Attributes:
-        admission: what was decided when it came, and is not changed by anything since.
-        first_index: scale of its first token. A preempted request begins again there; a recomputed one at another.
-        scale_index: scale that its blocks carry now.
-        num_output_tokens: of its answer, those that are counted.
-        num_reused_tokens: tokens of its prompt whose keys are copies from another scale. Behind those, if any, that the
-            prefix cache had at its own.
-        crossings: what its response says, each crossing once, however often it is replayed.
-        reused: the copies of a prefix of another scale that it begins with, once all of them are made.
-    """
-
-    admission: Admission
-    num_prompt_tokens: int
-    first_index: int
-    scale_index: int
-    num_output_tokens: int = 0
-    num_reused_tokens: int = 0
-    prefill_counted: bool = False
-    crossings: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    reused: Crossing | None = None
 
 
 class ScaleCoordinator:
@@ -74,7 +49,7 @@ class ScaleCoordinator:
         self._scale_set = deployment.scale_set
         self._lengths = self._scale_set.lengths
         self._labels = [self._scale_set.label(index) for index in range(len(self._lengths))]
-        self._requests: dict[str, _Running] = {}
+        self._requests: dict[str, Running] = {}
         self._limits: dict[str, int] = {}  # how many tokens a request may compute before it crosses, or while it does
         self._calendar = Calendar()
         self._looked_at: list[str] = []
@@ -97,7 +72,7 @@ class ScaleCoordinator:
         admission = admit(
             self.deployment, num_prompt_tokens=num_prompt_tokens, max_tokens=max_tokens, on_crossing=on_crossing
         )
-        self._requests[request_id] = _Running(
+        self._requests[request_id] = Running(
             admission=admission,
             num_prompt_tokens=num_prompt_tokens,
             first_index=admission.scale_index,
@@ -282,7 +257,7 @@ class ScaleCoordinator:
             self._ledger.check(crossing.request_id, crossing.to_index)
             self._limits[crossing.request_id] = self._lengths[crossing.to_index]
             if crossing.reuses_prefix:
-                running.reused = crossing
+                running.reused = ReusedPrefix(crossing.num_tokens, crossing.from_index, crossing.to_index)
             else:
                 self._record(running, crossing.from_index, crossing.to_index, crossing.num_tokens, "rerotate")
                 self.look_again(crossing.request_id)
@@ -339,21 +314,7 @@ class ScaleCoordinator:
 
     def said_so_far(self, request_id: str) -> dict[str, Any]:
         """What the response of a request says, or would say if it ended now."""
-        running = self._requests[request_id]
-        # A request that was preempted and never resumed had come further than its blocks say.
-        scale = running.crossings[-1]["to"] if running.crossings else self.deployment.scales[running.first_index]
-        response = {
-            "rope_type": self.deployment.rope_type,
-            "scale": scale,
-            "admission_tokens": running.admission.admission_tokens,
-            "crossings": list(running.crossings),  # as of now: it may be sent after the next one
-        }
-        if (reused := running.reused) and running.prefill_counted:  # else nothing of its answer has read them
-            scales = self.deployment.scales
-            response["prefixes_reused"] = [
-                {"tokens": reused.num_tokens, "from": scales[reused.from_index], "to": scales[reused.to_index]}
-            ]
-        return response
+        return self._requests[request_id].said_so_far(self.deployment)
 
     def take_plan(self) -> StepPlan:
         """The plan of the step that is being scheduled."""
@@ -381,7 +342,7 @@ class ScaleCoordinator:
         self._crossing.begin(crossing)
         self._limits[crossing.request_id] = 0
 
-    def _record(self, running: _Running, from_index: int, to_index: int, num_tokens: int, how: OnCrossing) -> None:
+    def _record(self, running: Running, from_index: int, to_index: int, num_tokens: int, how: OnCrossing) -> None:
         """Note a crossing, unless it is replayed: then it is in the list already."""
         if running.crossings and running.crossings[-1]["at"] >= num_tokens:
             return

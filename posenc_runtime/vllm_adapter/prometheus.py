@@ -32,7 +32,7 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "generation_tokens": (
         "posenc_generation_tokens_total",
         ("scale",),
-        "Tokens generated, by the scale that each was computed at.",
+        "Tokens generated, by the scale that each was computed at; counted once a KV block, and at a request's end.",
     ),
     "prefix_hit_tokens": (
         "posenc_prefix_hit_tokens_total",

@@ -19,6 +19,7 @@ from tests.benchmarks.tables import Table
 from tests.benchmarks.throughput import TARGET, Invalid, Measured, caution, idleness, measure, results_table, verdict
 from tests.benchmarks.two_engines import (
     MODEL,
+    TINY,
     cases,
     save_model,
     setup,
@@ -48,6 +49,9 @@ def main(
     decode_tokens: Annotated[int, typer.Option(min=2, max=4000, help="Tokens that a decode case generates.")] = 128,
     prefill_tokens: Annotated[int, typer.Option(min=16, max=4000, help="Prompt tokens of a prefill case.")] = 1024,
     compiled: Annotated[bool, typer.Option("--compiled/--eager", help="Compile the model on both sides.")] = False,
+    tiny: Annotated[
+        bool, typer.Option("--tiny", help="A model so small that engines do little but their own bookkeeping.")
+    ] = False,
     core: Annotated[
         list[int] | None,
         typer.Option(help="Core that computes; may be repeated. The last one when left out."),
@@ -65,7 +69,8 @@ def main(
     pairs. Missing the target is reported, and is not an error.
     """
     all_cases = cases(batch or [1, 8, 32], decode_tokens=decode_tokens, prefill_tokens=prefill_tokens)
-    shared = shared_arguments(all_cases, compiled=compiled)
+    shape = TINY if tiny else MODEL
+    shared = shared_arguments(all_cases, compiled=compiled, model=shape)
     cores = core or [last_core()]
     first, second = sides(against.value, shared)
     results: list[Measured] = []
@@ -73,7 +78,7 @@ def main(
         folder = pathlib.Path(name)
         bar = stack.enter_context(progress_bar(_console))
         starting = bar.add_task("making the model", total=3)
-        model = save_model(folder / "model")
+        model = save_model(folder / "model", shape)
         bar.update(starting, advance=1, description="starting two engines")
         try:
             ours, peer = (
@@ -109,8 +114,8 @@ def main(
             bar.stop()
             _console.print(f"[bold red]failed[/] {error}", highlight=False)
             raise typer.Exit(1) from None
-    settings = {"against": against.value, "model": MODEL, "both_engines": shared, "cores": cores}
-    remarks = [setup(all_cases, shared, cores), *caution(results), idleness(results)]
+    settings = {"against": against.value, "model": shape, "both_engines": shared, "cores": cores}
+    remarks = [setup(all_cases, shared, cores, shape), *caution(results), idleness(results)]
     if against == Peer.itself:
         remarks.insert(0, "A control: how far from 1 these ratios are is what the measurement cannot tell apart.")
     else:

@@ -25,6 +25,9 @@ MODEL: dict[str, Any] = {
     "max_position_embeddings": TRAINED,
     "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_THETA},
 }
+# With so little to compute nearly all that is measured is what an engine does around its model.
+TINY = MODEL | {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2}
+TINY |= {"num_key_value_heads": 1, "head_dim": 32}
 _BYTES_PER_VALUE = 4  # float32
 
 
@@ -64,22 +67,22 @@ def cases(batches: list[int], *, decode_tokens: int, prefill_tokens: int) -> lis
     ]
 
 
-def setup(all_cases: list[Case], shared: dict[str, Any], worker_cores: list[int]) -> str:
+def setup(all_cases: list[Case], shared: dict[str, Any], worker_cores: list[int], model: dict[str, Any] = MODEL) -> str:
     """What is measured, in words."""
     decode, prefill = (next(case for case in all_cases if case.kind == kind) for kind in ("decode", "prefill"))
     cores = "one core computes" if len(worker_cores) == 1 else f"{len(worker_cores)} cores compute"
     return (
         f"Decode: prompts of {decode.prompt_tokens} tokens, {decode.new_tokens} generated. Prefill: prompts of "
-        f"{prefill.prompt_tokens} tokens, none of them cached. A Llama of {MODEL['num_hidden_layers']} layers, hidden "
-        f"size {MODEL['hidden_size']}, random weights in {shared['dtype']}, trained length {TRAINED}; both sides "
+        f"{prefill.prompt_tokens} tokens, none of them cached. A Llama of {model['num_hidden_layers']} layers, hidden "
+        f"size {model['hidden_size']}, random weights in {shared['dtype']}, trained length {TRAINED}; both sides "
         f"{'eager' if shared['enforce_eager'] else 'compiled'}; {cores}, for both the same."
     )
 
 
-def save_model(folder: pathlib.Path) -> pathlib.Path:
-    """Save a Llama of 29 million random weights: on one core a step takes 10 ms or more, as steps of real models do.
+def save_model(folder: pathlib.Path, model: dict[str, Any] = MODEL) -> pathlib.Path:
+    """Save a Llama of random weights.
 
-    With a model of two small layers the engine's own bookkeeping would be all that is measured.
+    ``MODEL`` has 29 million of them: on one core a step takes 10 ms or more, as steps of real models do.
     """
     # Only now: transformers takes seconds to import.
     from transformers.utils import logging
@@ -88,13 +91,13 @@ def save_model(folder: pathlib.Path) -> pathlib.Path:
 
     # its bar would break ours
     logging.disable_progress_bar()
-    return save_tiny(folder, "llama", **MODEL)
+    return save_tiny(folder, "llama", **model)
 
 
-def shared_arguments(all_cases: list[Case], *, compiled: bool) -> dict[str, Any]:
+def shared_arguments(all_cases: list[Case], *, compiled: bool, model: dict[str, Any] = MODEL) -> dict[str, Any]:
     """Engine arguments that both sides get, with room for the largest case."""
     bytes_per_block = (
-        2 * MODEL["num_hidden_layers"] * MODEL["num_key_value_heads"] * MODEL["head_dim"] * _BYTES_PER_VALUE
+        2 * model["num_hidden_layers"] * model["num_key_value_heads"] * model["head_dim"] * _BYTES_PER_VALUE
     ) * BLOCK_SIZE
     # At least one longest request: vLLM does not start with less.
     blocks = max(MAX_MODEL_LEN // BLOCK_SIZE, *(case.kv_blocks for case in all_cases))
