@@ -82,6 +82,7 @@ class Crossing:
         num_tokens: tokens whose keys change their scale: all that a request has cached, or those of the prefix.
         reuses_prefix: the keys are those of a prefix that others have left.
         waiting: moves that have not been handed to the workers yet.
+        num_left: tokens of these, of all KV cache groups.
     """
 
     request_id: str
@@ -90,13 +91,27 @@ class Crossing:
     num_tokens: int
     waiting: deque[BlockMove]
     reuses_prefix: bool = False
+    num_left: int = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self.num_left = sum(move.num_tokens for move in self.waiting)
+
+    def take(self) -> BlockMove:
+        """The next move, which is not waiting any more."""
+        move = self.waiting.popleft()
+        self.num_left -= move.num_tokens
+        return move
 
 
 class CrossingQueue:
-    """Crossings in progress, first come, first served, so many tokens before each step."""
+    """Crossings in progress, so many tokens before each step.
+
+    Half of them are spent on those that have the least left, so that short ones do not wait behind long ones; the rest
+    on those that came first, of which the first is never without a move: so each ends, whoever comes after it.
+    """
 
     def __init__(self) -> None:
-        self._crossings: dict[str, Crossing] = {}
+        self._crossings: dict[str, Crossing] = {}  # in the order in which they came
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._crossings
@@ -105,30 +120,52 @@ class CrossingQueue:
         """Queue a request's moves. Until they are all done it must not run: its keys carry two scales."""
         self._crossings[crossing.request_id] = crossing
 
-    def advance(self, budget_tokens: int) -> tuple[list[tuple[Crossing, Rotation]], list[Crossing]]:
+    def advance(self, budget_tokens: int | None) -> tuple[list[tuple[Crossing, Rotation]], list[Crossing]]:
         """Take the moves of one step from the queue.
 
-        At least one block is moved whatever the budget, so that every crossing ends.
+        Args:
+            budget_tokens: None where nobody has said it, and then nothing may be waiting. At least one block is moved
+                whatever the budget, which may be exceeded by less than a block.
 
         Returns:
-            The rotations with their crossings, in the order in which they are to be carried out, and the crossings
-            that they complete.
+            The rotations with their crossings, and the crossings that they complete, both in the order in which they
+            came. A crossing has one rotation, and its moves are in their order.
+
+        Raises:
+            RuntimeError: when something is waiting for a budget that nobody has said.
         """
-        rotations: list[tuple[Crossing, Rotation]] = []
-        completed: list[Crossing] = []
+        if not self._crossings:
+            return [], []
+        if budget_tokens is None:
+            raise RuntimeError(
+                f"the budget of a step must be known before keys are turned, and {len(self._crossings)} requests wait: "
+                "no worker has said how long it takes to turn them; set scaling.rerotate_budget_tokens"
+            )
+        moves: dict[str, list[BlockMove]] = {request_id: [] for request_id in self._crossings}
+        first = next(iter(self._crossings.values()))
         spent = 0
-        for crossing in list(self._crossings.values()):
-            moves = []
-            while crossing.waiting and (not spent or spent + crossing.waiting[0].num_tokens <= budget_tokens):
-                move = crossing.waiting.popleft()
-                spent += move.num_tokens
-                moves.append(move)
-            if moves:
-                rotation = Rotation(from_index=crossing.from_index, to_index=crossing.to_index, moves=tuple(moves))
-                rotations.append((crossing, rotation))
+        for crossing in sorted(self._crossings.values(), key=lambda crossing: crossing.num_left):
+            while crossing.waiting and spent + crossing.waiting[0].num_tokens <= budget_tokens // 2:
+                spent += crossing.waiting[0].num_tokens
+                moves[crossing.request_id].append(crossing.take())
             if crossing.waiting:
                 break
-            completed.append(self._crossings.pop(crossing.request_id))
+        for crossing in self._crossings.values():
+            owed = crossing is first and not moves[crossing.request_id]
+            while crossing.waiting and (owed or spent + crossing.waiting[0].num_tokens <= budget_tokens):
+                spent += crossing.waiting[0].num_tokens
+                moves[crossing.request_id].append(crossing.take())
+                owed = False
+            if crossing.waiting:
+                break
+        rotations = [
+            (crossing, Rotation(from_index=crossing.from_index, to_index=crossing.to_index, moves=tuple(made)))
+            for crossing, made in zip(self._crossings.values(), moves.values(), strict=True)
+            if made
+        ]
+        completed = [crossing for crossing in self._crossings.values() if not crossing.waiting]
+        for crossing in completed:
+            del self._crossings[crossing.request_id]
         return rotations, completed
 
     def drop(self, request_id: str) -> list[int]:
