@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,6 +34,20 @@ class _Caches:
     kv_caches: list[Tensor]
     layout: KeyLayout
     split: int
+
+
+def of_like_changes(rotations: Iterable[Rotation]) -> list[Rotation]:
+    """A step's rotations, those from one scale to another as one, so that requests that cross together are one launch.
+
+    Moves of different requests touch different blocks, and a request has one rotation in a step: their order is free.
+    """
+    moves: dict[tuple[int, int], list[BlockMove]] = {}
+    for rotation in rotations:
+        moves.setdefault((rotation.from_index, rotation.to_index), []).extend(rotation.moves)
+    return [
+        Rotation(from_index=from_index, to_index=to_index, moves=tuple(joined))
+        for (from_index, to_index), joined in moves.items()
+    ]
 
 
 class Rerotation:

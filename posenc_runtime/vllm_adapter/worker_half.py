@@ -13,7 +13,7 @@ from posenc_runtime.kv.coordinator import StepPlan
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.attention.record import RECORD
 from posenc_runtime.vllm_adapter.attention.rotate import rotate_in_attention
-from posenc_runtime.vllm_adapter.rerotation import Rerotation
+from posenc_runtime.vllm_adapter.rerotation import Rerotation, of_like_changes
 from posenc_runtime.vllm_adapter.worker_state import STATE
 
 if TYPE_CHECKING:
@@ -80,16 +80,21 @@ class WorkerHalf:
         if plan.rotations:
             assert self._rerotation is not None, "only a deployment that re-rotates plans rotations"
             began = time.perf_counter()
-            for rotation in plan.rotations:
+            for rotation in of_like_changes(plan.rotations):
                 self._rerotation.apply(rotation)
             self._rerotate_seconds.append(time.perf_counter() - began)
         if not plan.block_scales:
             return
         began = time.perf_counter()
-        table = self._table
-        for scale_index, block_ids in plan.block_scales.items():
-            index = torch.tensor(block_ids, dtype=torch.int64, pin_memory=table.is_cuda)
-            table.index_fill_(0, index.to(table.device, non_blocking=True), self._entries[scale_index])
+        # Whatever the number of scales, one copy to the device and one launch.
+        pairs = [
+            (block_id, self._entries[scale_index])
+            for scale_index, block_ids in plan.block_scales.items()
+            for block_id in block_ids
+        ]
+        blocks_and_entries = torch.tensor(pairs, dtype=torch.int64, pin_memory=self._table.is_cuda)
+        blocks, entries = blocks_and_entries.to(self._table.device, non_blocking=True).unbind(1)
+        self._table.index_copy_(0, blocks, entries)
         self._apply_seconds.append(time.perf_counter() - began)
 
     def take_report(self) -> dict[str, Any]:

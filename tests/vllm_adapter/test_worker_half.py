@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, UniformTypeKVCacheSpecs
 
 from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.rerotation import BlockMoves, ScaleChange
 from posenc_runtime.kv.coordinator import StepPlan
+from posenc_runtime.kv.crossing import BlockMove, Rotation
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
 from posenc_runtime.vllm_adapter import cpu_key_order
 from posenc_runtime.vllm_adapter.attention.record import RECORD
@@ -133,6 +135,53 @@ def test_a_block_keeps_its_scale_until_a_plan_gives_it_another() -> None:
     half.apply(StepPlan())
     half.apply(StepPlan(block_scales={0: [2]}))
     assert offsets() == [0, 0, 0, 10, 0, 0]
+
+
+class _Writes(TorchDispatchMode):
+    """Counts the operations that write into one tensor."""
+
+    def __init__(self, written: torch.Tensor) -> None:
+        super().__init__()
+        self.count, self._written = 0, written
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += operation._schema.is_mutable and args[0] is self._written
+        return operation(*args, **(kwargs or {}))
+
+
+def test_blocks_of_all_scales_are_written_at_once() -> None:
+    half = worker()
+    assert STATE.block_row_offset is not None
+    with _Writes(STATE.block_row_offset) as writes:
+        half.apply(StepPlan(block_scales={2: [4, 1], 1: [3], 0: [5]}))
+    assert writes.count == 1
+    assert offsets() == [0, 30, 0, 10, 30, 0]
+
+
+def test_requests_that_cross_together_are_turned_in_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    crossing = dataclasses.replace(LINEAR, on_crossing="rerotate", rerotate_budget_tokens=4)
+    turned: list[list[tuple[int, ...]]] = []
+
+    def rerotate(kv_caches: Any, moves: BlockMoves, change: ScaleChange, layout: Any) -> None:
+        columns = moves.sources, moves.targets, moves.first_positions
+        turned.append(list(zip(*(column.tolist() for column in columns), strict=True)))
+
+    monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, deployment=crossing)])
+    monkeypatch.setattr(cpu_key_order, "cpu_key_order", lambda *_: None)
+    monkeypatch.setattr(ops, "rerotate", rerotate)
+    half = worker(deployment=crossing, layer=types.SimpleNamespace(isa=""))
+    turned.clear()
+
+    def rotation(from_index: int, *moves: tuple[int, int, int]) -> Rotation:
+        made = (
+            BlockMove(group=0, source=source, target=target, first_position=first, num_tokens=4)
+            for source, target, first in moves
+        )
+        return Rotation(from_index=from_index, to_index=from_index + 1, moves=tuple(made))
+
+    plan = StepPlan(rotations=[rotation(0, (1, 1, 0), (2, 3, 4)), rotation(1, (4, 4, 8)), rotation(0, (5, 5, 0))])
+    half.apply(plan)
+    assert turned == [[(1, 1, 0), (2, 3, 4), (5, 5, 0)], [(4, 4, 8)]]
 
 
 def test_the_table_stays_where_it_is_for_graphs_that_hold_its_address() -> None:
