@@ -47,6 +47,22 @@ _ENGINE_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("connector_metadata",),
     ),
     ("vllm.distributed.kv_transfer.kv_connector.v1.base", "KVConnectorBase_V1.requires_kv_delivery", ()),
+    ("vllm.distributed.kv_transfer.kv_connector.v1.base", "KVConnectorBase_V1.get_handshake_metadata", ("self",)),
+    (
+        "vllm.distributed.kv_transfer.kv_connector.v1.base",
+        "KVConnectorBase_V1.set_xfer_handshake_metadata_pp_aware",
+        ("metadata",),
+    ),
+    (
+        "vllm.distributed.kv_transfer.kv_connector.utils",
+        "KVOutputAggregator.from_connector",
+        ("connector", "world_size"),
+    ),
+    (
+        "vllm.v1.executor.multiproc_executor",
+        "MultiprocExecutor.collective_rpc",
+        ("unique_reply_rank", "kv_output_aggregator"),
+    ),
     ("vllm.distributed.kv_transfer.kv_connector.v1.base", "KVConnectorBase_V1.get_kv_connector_stats", ("self",)),
     ("vllm.distributed.kv_transfer.kv_connector.v1.metrics", "KVConnectorStats.aggregate", ("other",)),
     ("vllm.distributed.kv_transfer.kv_connector.v1.metrics", "KVConnectorPromMetrics.observe", ("engine_idx",)),

@@ -19,6 +19,7 @@ from vllm.platforms import current_platform
 
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.active import KEY, deployment_of
+from posenc_runtime.vllm_adapter.answers import let_one_answer
 from posenc_runtime.vllm_adapter.cache_layers import refuse_cache_groups
 from posenc_runtime.vllm_adapter.cpu_seeds import keep_seeds
 from posenc_runtime.vllm_adapter.prometheus import PosencPromMetrics
@@ -52,6 +53,7 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler: SchedulerHalf | None = None
         self._worker: WorkerHalf | None = None
         if role == KVConnectorRole.SCHEDULER:
+            let_one_answer(PosencConnector)
             block_sizes = [group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups]
             self._scheduler = SchedulerHalf(deployment, block_sizes)
         else:
