@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import array
 import dataclasses
+import functools
+import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, overload
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,8 +31,7 @@ class HeldBlock:
     cached: bool
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BlockMove:
+class BlockMove(NamedTuple):
     """The keys of ``source``, re-rotated, are to be in ``target``. Equal: in place. Otherwise values are copied."""
 
     group: int
@@ -38,13 +41,53 @@ class BlockMove:
     num_tokens: int
 
 
+class PackedMoves(Sequence[BlockMove]):
+    """Moves as one array of numbers: a crossing has thousands, and an object each costs more than to turn its keys.
+
+    Attributes:
+        numbers: those of one move behind those of another, in the order of ``BlockMove``.
+    """
+
+    def __init__(self, moves: Iterable[BlockMove]) -> None:
+        self.numbers = array.array("q", itertools.chain.from_iterable(moves))
+
+    @classmethod
+    def of(cls, moves: Sequence[BlockMove]) -> PackedMoves:
+        """The same, if they are packed already."""
+        return moves if isinstance(moves, PackedMoves) else cls(moves)
+
+    def extend(self, moves: Sequence[BlockMove]) -> None:
+        self.numbers += PackedMoves.of(moves).numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers) // len(BlockMove._fields)
+
+    @overload
+    def __getitem__(self, index: int) -> BlockMove: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[BlockMove]: ...
+
+    def __getitem__(self, index: int | slice) -> BlockMove | Sequence[BlockMove]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"there are {len(self)} moves, got index {index}")
+        first = index % len(self) * len(BlockMove._fields)
+        return BlockMove(*self.numbers[first : first + len(BlockMove._fields)])
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rotation:
-    """Moves of one request from one scale to another, by index."""
+    """Moves from one scale to another, by index. Whoever gets it from another process gets them packed."""
 
     from_index: int
     to_index: int
-    moves: tuple[BlockMove, ...]
+    moves: Sequence[BlockMove]
+
+    def __reduce__(self) -> tuple[Callable[[], Rotation], tuple[()]]:
+        moves = PackedMoves.of(self.moves)
+        return functools.partial(Rotation, from_index=self.from_index, to_index=self.to_index, moves=moves), ()
 
 
 def blocks_to_copy(

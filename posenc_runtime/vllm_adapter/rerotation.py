@@ -12,7 +12,7 @@ from torch import Tensor
 
 from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
-from posenc_runtime.kv.crossing import BlockMove, Rotation
+from posenc_runtime.kv.crossing import BlockMove, PackedMoves, Rotation
 from posenc_runtime.vllm_adapter.cache_layers import layer_specs
 from posenc_runtime.vllm_adapter.worker_state import Rotary
 
@@ -41,11 +41,11 @@ def of_like_changes(rotations: Iterable[Rotation]) -> list[Rotation]:
 
     Moves of different requests touch different blocks, and a request has one rotation in a step: their order is free.
     """
-    moves: dict[tuple[int, int], list[BlockMove]] = {}
+    moves: dict[tuple[int, int], PackedMoves] = {}
     for rotation in rotations:
-        moves.setdefault((rotation.from_index, rotation.to_index), []).extend(rotation.moves)
+        moves.setdefault((rotation.from_index, rotation.to_index), PackedMoves([])).extend(rotation.moves)
     return [
-        Rotation(from_index=from_index, to_index=to_index, moves=tuple(joined))
+        Rotation(from_index=from_index, to_index=to_index, moves=joined)
         for (from_index, to_index), joined in moves.items()
     ]
 
@@ -94,20 +94,21 @@ class Rerotation:
     def apply(self, rotation: Rotation) -> None:
         """Carry out a rotation, on the runner's current stream."""
         change = self._change(rotation.from_index, rotation.to_index)
+        numbers = torch.frombuffer(PackedMoves.of(rotation.moves).numbers, dtype=torch.int64)
+        group, *of_blocks, _ = numbers.view(-1, len(BlockMove._fields)).T
         for caches in self._caches:
-            size, split = caches.layout.block_size, caches.split
-            moves = [
-                [move.source * split + part, move.target * split + part, move.first_position + part * size]
-                for move in rotation.moves
-                if move.group == caches.group
-                for part in range(split)
-            ]
-            if not moves:
+            sources, targets, first_positions = (column[group == caches.group] for column in of_blocks)
+            if not len(sources):
                 continue
-            device = caches.kv_caches[0].device
-            table = torch.tensor(moves, dtype=torch.int64, pin_memory=device.type == "cuda")
-            sources, targets, first_positions = table.to(device, non_blocking=True).T.contiguous().unbind()
-            ops.rerotate(caches.kv_caches, BlockMoves(sources, targets, first_positions), change, caches.layout)
+            parts = torch.arange(caches.split)
+            table = torch.empty(
+                (3, len(sources), caches.split), dtype=torch.int64, pin_memory=self._device.type == "cuda"
+            )
+            torch.add(sources[:, None] * caches.split, parts, out=table[0])
+            torch.add(targets[:, None] * caches.split, parts, out=table[1])
+            torch.add(first_positions[:, None], parts * caches.layout.block_size, out=table[2])
+            moves = BlockMoves(*table.to(self._device, non_blocking=True).flatten(1).unbind())
+            ops.rerotate(caches.kv_caches, moves, change, caches.layout)
 
     def _change(self, from_index: int, to_index: int) -> ScaleChange:
         key = (from_index, to_index)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import deque
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posenc_runtime.kv.crossing import BlockMove, Crossing, CrossingQueue, HeldBlock, blocks_to_copy
+from posenc_runtime.kv.crossing import (
+    BlockMove,
+    Crossing,
+    CrossingQueue,
+    HeldBlock,
+    PackedMoves,
+    Rotation,
+    blocks_to_copy,
+)
 
 
 def held(block_id: int, *, shared: bool = False, cached: bool = False) -> HeldBlock:
@@ -135,6 +144,17 @@ def test_every_crossing_ends_whatever_comes_after_it(budget_tokens: int, arrival
             assert moved + LARGEST > budget_tokens
         assert all(step + 1 < ends_by[name] for name in left), "a crossing waits for those that came after it"
     assert not left
+
+
+def test_moves_arrive_in_another_process_as_they_were_and_packed() -> None:
+    moves = (move(1, target=11), move(2, num_tokens=3), move(2**40))
+    sent = pickle.loads(pickle.dumps(Rotation(from_index=1, to_index=2, moves=moves)))
+    assert (sent.from_index, sent.to_index) == (1, 2)
+    assert isinstance(sent.moves, PackedMoves)
+    assert (tuple(sent.moves), sent.moves[-1], sent.moves[1:]) == (moves, moves[-1], list(moves[1:]))
+    assert len(sent.moves) == 3
+    with pytest.raises(IndexError, match="there are 3 moves, got index 3"):
+        sent.moves[3]
 
 
 def test_nothing_is_turned_by_a_budget_that_nobody_has_said() -> None:

@@ -171,7 +171,7 @@ def keys_are_turned_as_if_their_block_were_the_first(patch: pytest.MonkeyPatch) 
     stock = CrossingQueue.begin
 
     def begin(self: CrossingQueue, crossing: Crossing) -> None:
-        crossing.waiting = type(crossing.waiting)(dataclasses.replace(m, first_position=0) for m in crossing.waiting)
+        crossing.waiting = type(crossing.waiting)(m._replace(first_position=0) for m in crossing.waiting)
         stock(self, crossing)
 
     patch.setattr(CrossingQueue, "begin", begin)

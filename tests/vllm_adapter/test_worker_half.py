@@ -55,11 +55,14 @@ def worker(
     **layers: Any,
 ) -> WorkerHalf:
     kv_cache_config: Any = types.SimpleNamespace(num_blocks=num_blocks, kv_cache_groups=[group])
-    compilation = types.SimpleNamespace(static_forward_context=layers)
-    vllm_config: Any = types.SimpleNamespace(compilation_config=compilation, additional_config={}, instance_id=engine)
-    half = WorkerHalf(deployment, vllm_config, kv_cache_config)
+    half = WorkerHalf(deployment, configured(engine, **layers), kv_cache_config)
     half.register_kv_caches({"layer": torch.zeros(num_blocks, 1, 4, 8)})
     return half
+
+
+def configured(engine: str = ROTARY.engine, **layers: Any) -> Any:
+    compilation = types.SimpleNamespace(static_forward_context=layers)
+    return types.SimpleNamespace(compilation_config=compilation, additional_config={}, instance_id=engine)
 
 
 def offsets() -> list[int]:
@@ -182,6 +185,33 @@ def test_requests_that_cross_together_are_turned_in_one_launch(monkeypatch: pyte
     plan = StepPlan(rotations=[rotation(0, (1, 1, 0), (2, 3, 4)), rotation(1, (4, 4, 8)), rotation(0, (5, 5, 0))])
     half.apply(plan)
     assert turned == [[(1, 1, 0), (2, 3, 4), (5, 5, 0)], [(4, 4, 8)]]
+
+
+def test_blocks_of_a_group_are_turned_in_the_caches_of_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    crossing = dataclasses.replace(LINEAR, on_crossing="rerotate", rerotate_budget_tokens=4)
+    monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, deployment=crossing)])
+    monkeypatch.setattr(cpu_key_order, "cpu_key_order", lambda *_: None)
+    caches = {name: torch.zeros(6, 1, 4, 8) for name in ("first", "second")}
+    turned: list[tuple[str, list[int]]] = []
+
+    def rerotate(kv_caches: Any, moves: BlockMoves, change: ScaleChange, layout: Any) -> None:
+        turned.extend((name, moves.targets.tolist()) for name, cache in caches.items() if kv_caches[0] is cache)
+
+    monkeypatch.setattr(ops, "rerotate", rerotate)
+    layers = {name: types.SimpleNamespace(isa="") for name in caches}
+    half = WorkerHalf(
+        crossing,
+        configured(**layers),
+        types.SimpleNamespace(num_blocks=6, kv_cache_groups=[KVCacheGroupSpec([name], keys(1)) for name in caches]),  # type: ignore[arg-type]
+    )
+    half.register_kv_caches(caches)
+    turned.clear()
+    moves = [
+        BlockMove(group=group, source=block, target=block, first_position=0, num_tokens=4)
+        for group, block in [(0, 1), (1, 2), (0, 3)]
+    ]
+    half.apply(StepPlan(rotations=[Rotation(from_index=0, to_index=1, moves=moves)]))
+    assert turned == [("first", [1, 3]), ("second", [2])]
 
 
 def test_the_table_stays_where_it_is_for_graphs_that_hold_its_address() -> None:
