@@ -63,6 +63,7 @@ class ScaleCoordinator:
 
     def __init__(self, deployment: Deployment) -> None:
         self.deployment = deployment
+        self.budget_tokens = deployment.rerotate_budget_tokens  # None until the workers have said what it is
         self._scale_set = deployment.scale_set
         self._requests: dict[str, _Running] = {}
         self._ledger = BlockLedger()
@@ -221,7 +222,7 @@ class ScaleCoordinator:
             Blocks whose copies are in the plan, to be given back once the step is planned, and requests that are
             whole again and may run in this step.
         """
-        rotations, completed = self._crossing.advance(self.deployment.rerotate_budget_tokens)
+        rotations, completed = self._crossing.advance(self.budget_tokens)
         sources = []
         for crossing, rotation in rotations:
             self._rotations.append(rotation)

@@ -53,6 +53,7 @@ _ENGINE_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "KVConnectorBase_V1.set_xfer_handshake_metadata_pp_aware",
         ("metadata",),
     ),
+    ("vllm.distributed.kv_transfer", "get_kv_transfer_group", ()),
     (
         "vllm.distributed.kv_transfer.kv_connector.utils",
         "KVOutputAggregator.from_connector",
@@ -210,6 +211,17 @@ _ENGINE_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "vllm.model_executor.layers.rotary_embedding.base",
         "RotaryEmbeddingBase",
         ("head_size", "rotary_dim", "base", "is_neox_style"),
+    ),
+    ("vllm.model_executor.layers.linear", "LinearBase", ("input_size", "output_size")),
+    (
+        "vllm.model_executor.layers.linear",
+        "ColumnParallelLinear",
+        ("input_size_per_partition", "output_size_per_partition"),
+    ),
+    (
+        "vllm.model_executor.layers.linear",
+        "RowParallelLinear",
+        ("input_size_per_partition", "output_size_per_partition"),
     ),
     (
         "vllm.v1.core.sched.scheduler",

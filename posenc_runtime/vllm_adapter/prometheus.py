@@ -125,6 +125,12 @@ class PosencPromMetrics(KVConnectorPromMetrics):
             labelnames=[*labelnames, "scale"],
             multiprocess_mode=_ACROSS_SERVERS,
         )
+        self._budget = self._gauge_cls(
+            name="posenc_rerotate_budget_tokens",
+            documentation="Cached tokens whose keys are re-rotated before one step, at most; 0 until there was one.",
+            labelnames=labelnames,
+            multiprocess_mode=_ACROSS_SERVERS,
+        )
         self._saturation = self._gauge_cls(
             name="posenc_cope_saturation_ratio",
             documentation="The part of the keys walked since the last report that stood past the last contextual "
@@ -154,6 +160,7 @@ class PosencPromMetrics(KVConnectorPromMetrics):
             ).set(1)
             for histogram in self._histograms.values():
                 histogram.labels(*values)
+            self._budget.labels(*values).set(0)
             for scale in scales:
                 self._kv_blocks.labels(*values, scale).set(0)
             for name in _COUNTERS:
@@ -167,6 +174,8 @@ class PosencPromMetrics(KVConnectorPromMetrics):
         values = self.per_engine_labelvalues[engine_idx]
         for scale, level in transfer_stats_data.get("kv_blocks", {}).items():
             self._kv_blocks.labels(*values, scale).set(level)
+        for tokens in transfer_stats_data.get("rerotate_budget_tokens", {}).values():
+            self._budget.labels(*values).set(tokens)
         if walked := transfer_stats_data.get("cope_walked"):
             self._saturation.labels(*values).set(walked.get("saturated", 0) / sum(walked.values()))
         for name, histogram in self._histograms.items():

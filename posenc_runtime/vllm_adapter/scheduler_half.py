@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
 
 from posenc_runtime.kv.admission import choose_on_crossing
+from posenc_runtime.kv.budget import Budget, given
 from posenc_runtime.kv.coordinator import ScaleCoordinator, StepPlan
+from posenc_runtime.kv.counts import TOTAL
 from posenc_runtime.kv.crossing import BlockMove
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
 from posenc_runtime.kv.regime import regime, salted
@@ -45,7 +47,16 @@ class SchedulerHalf:
         self._client_salts: dict[str, str | None] = {}
         self._waiting_since: dict[str, float] = {}  # requests that have to cross, until they run again
         self._wait_seconds: list[float] = []
+        self._budget_report: dict[str, Any] = {}
+        if deployment.rerotates and deployment.rerotate_budget_tokens is not None:
+            self.set_budget(given(deployment.rerotate_budget_tokens))
         self.reusable: dict[str, int] = {}  # tokens of cached prefixes at other scales that requests may have copied
+
+    def set_budget(self, budget: Budget) -> None:
+        """Say, once, how many cached tokens are re-rotated before a step."""
+        logger.info("%d cached tokens are re-rotated before a step: %s", budget.tokens, budget.reason)
+        self._coordinator.budget_tokens = budget.tokens
+        self._budget_report = {"rerotate_budget_tokens": {TOTAL: budget.tokens}}
 
     def on_new_request(self, request: Request) -> None:
         """Choose the scale and put its regime into the salt, before anybody looks the prefix up."""
@@ -181,7 +192,7 @@ class SchedulerHalf:
         return {"posenc": self._coordinator.finished(request.request_id, num_output_tokens=request.num_output_tokens)}
 
     def take_report(self) -> dict[str, Any]:
-        report = self._coordinator.take_report()
+        report, self._budget_report = self._coordinator.take_report() | self._budget_report, {}
         if self._wait_seconds:
             report["crossing_wait_seconds"], self._wait_seconds = self._wait_seconds, []
         return report

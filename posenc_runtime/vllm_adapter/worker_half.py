@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from posenc_runtime.kv.budget import Speed
 from posenc_runtime.kv.coordinator import StepPlan
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.attention.record import RECORD
 from posenc_runtime.vllm_adapter.attention.rotate import rotate_in_attention
 from posenc_runtime.vllm_adapter.rerotation import Rerotation, of_like_changes
+from posenc_runtime.vllm_adapter.speed import measure
+from posenc_runtime.vllm_adapter.whole_model import num_weight_bytes
 from posenc_runtime.vllm_adapter.worker_state import STATE
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ class WorkerHalf:
         self._kv_cache_config = kv_cache_config
         self._rerotation: Rerotation | None = None
         self._has_begun = False
+        self.speed: Speed | None = None  # once it is measured, where it has to be
         self._apply_seconds: list[float] = []
         self._rerotate_seconds: list[float] = []
 
@@ -71,6 +75,24 @@ class WorkerHalf:
         if self._deployment.rerotates:
             self._rerotation = Rerotation(self._vllm_config, self._kv_cache_config, kv_caches, rotaries)
             self._rerotation.warm_up()
+        if self._deployment.measures_budget:
+            self.speed = self._measure()
+
+    def _measure(self) -> Speed:
+        """How fast this worker turns keys, and reads its weights.
+
+        Raises:
+            ValueError: when the model was not built with our rotary embedding in it.
+        """
+        assert self._rerotation is not None, "only a deployment that re-rotates has to know"
+        if STATE.model is None:
+            raise ValueError(
+                "how long a step takes is told by the whole model, but this worker did not see it built: set "
+                "scaling.rerotate_budget_tokens"
+            )
+        model = STATE.model.found(self._vllm_config.compilation_config.static_forward_context.values())
+        STATE.forget_model()
+        return measure(self._rerotation, num_weight_bytes(model), self._kv_cache_config.num_blocks)
 
     def apply(self, plan: StepPlan) -> None:
         """Carry out a step's plan. Runs on the runner's current stream, so the forward sees it."""

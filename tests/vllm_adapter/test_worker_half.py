@@ -36,7 +36,7 @@ ROTARY = Rotary(deployment=LINEAR, head_dim=4, own=SPEC, is_neox_style=True)
 
 @pytest.fixture(autouse=True)
 def a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("block_row_offset", None), ("block_size", {}), ("rotaries", [ROTARY])):
+    for name, value in (("block_row_offset", None), ("block_size", {}), ("rotaries", [ROTARY]), ("model", None)):
         monkeypatch.setattr(STATE, name, value)
 
 
@@ -87,7 +87,7 @@ def test_where_attention_rotates_a_plan_gives_each_block_the_number_of_its_scale
 def test_keys_are_turned_in_the_style_that_the_model_left_its_rotary_embedding_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    crossing = dataclasses.replace(LINEAR, on_crossing="rerotate")
+    crossing = dataclasses.replace(LINEAR, on_crossing="rerotate", rerotate_budget_tokens=4)
     made = types.SimpleNamespace(is_neox_style=True)
     monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, deployment=crossing, module=made)])
     monkeypatch.setattr(cpu_key_order, "cpu_key_order", lambda *_: None)
@@ -99,7 +99,7 @@ def test_keys_are_turned_in_the_style_that_the_model_left_its_rotary_embedding_i
 
 
 def test_no_request_waits_for_what_turns_keys_to_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    crossing = dataclasses.replace(LINEAR, on_crossing="rerotate")
+    crossing = dataclasses.replace(LINEAR, on_crossing="rerotate", rerotate_budget_tokens=4)
     turned: list[tuple[list[int], list[float]]] = []
 
     def rerotate(kv_caches: Any, moves: BlockMoves, change: ScaleChange, layout: Any) -> None:
@@ -260,7 +260,7 @@ def test_another_engine_of_the_process_may_have_another_base_and_other_heads(
 ) -> None:
     monkeypatch.setattr(cpu_key_order, "cpu_key_order", lambda *_: None)
     monkeypatch.setattr(ops, "rerotate", lambda *_: None)
-    deployment = dataclasses.replace(LINEAR, on_crossing=on_crossing)
+    deployment = dataclasses.replace(LINEAR, on_crossing=on_crossing, rerotate_budget_tokens=4)
     layer = types.SimpleNamespace(isa="")
     monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, deployment=deployment)])
     worker(deployment=deployment, layer=layer)
