@@ -23,7 +23,7 @@ MAKE_ENVIRONMENT := POSENC_DEVICE='$(POSENC_DEVICE)' POSENC_VENV='$(POSENC_VENV)
 # Test runs follow each other even under -j: engines and the fast tests together would starve each other. Tests run in
 # the order of their files: by size, the default, the longest would come last.
 .NOTPARALLEL:
-.PHONY: help setup environment serve test test-fast test-compiled test-engine test-gpu check format bench bench-gpu accuracy growth counting picture train-demo train-counting clean clean-env
+.PHONY: help setup environment serve test test-fast test-compiled test-engine test-gpu check format bench bench-budget bench-gpu accuracy growth counting picture train-demo train-counting clean clean-env
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ bench: environment ## measure speed, what crossings cost, attention: ARGS=... CR
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 	@$(BIN)/python -m tests.benchmarks.crossings $(CROSSING_ARGS)
 	@$(BIN)/python -m tests.benchmarks.attention $(ATTENTION_ARGS)
+
+bench-budget: environment ## simulate how much is re-rotated before a step, without a model: ARGS=...
+	@$(BIN)/python -m tests.benchmarks.budget $(ARGS)
 
 bench-gpu: environment ## measure kernels and the engine on an NVIDIA H200: ARGS=... ENGINE_ARGS=... (--rehearse on the CPU)
 	@$(BIN)/python -m tests.benchmarks.gpu $(ARGS)
