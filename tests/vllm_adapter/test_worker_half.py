@@ -115,6 +115,42 @@ def test_no_request_waits_for_what_turns_keys_to_be_compiled(monkeypatch: pytest
     assert len({tuple(change) for change in changes}) == 6
 
 
+@pytest.fixture
+def measuring(monkeypatch: pytest.MonkeyPatch) -> Deployment:
+    """A deployment that does not say how much is turned before a step."""
+    monkeypatch.setattr(STATE, "rotaries", [])
+    monkeypatch.setattr(cpu_key_order, "cpu_key_order", lambda *_: None)
+    return dataclasses.replace(LINEAR, on_crossing="rerotate")
+
+
+def test_a_worker_measures_how_fast_it_is_by_the_model_that_was_built_around_its_rotary_embedding(
+    measuring: Deployment,
+) -> None:
+    rotary = torch.nn.Module()
+    for _ in range(2):  # layers that share it
+        STATE.note(dataclasses.replace(ROTARY, deployment=measuring, module=rotary))
+    layer = torch.nn.Sequential(rotary, torch.nn.Linear(4, 4, bias=False))
+    layer.isa = ""
+    torch.nn.Sequential(layer, torch.nn.Linear(4, 6, bias=False))
+    half = worker(deployment=measuring, layer=layer)
+    assert half.speed is not None
+    assert (half.speed.weight_bytes, half.speed.block_tokens) == (4 * (16 + 24), 4)
+    assert STATE.model is None
+
+
+def test_a_worker_that_did_not_see_its_model_built_asks_for_the_setting(measuring: Deployment) -> None:
+    STATE.rotaries.append(dataclasses.replace(ROTARY, deployment=measuring))
+    with pytest.raises(ValueError, match=r"this worker did not see it built: set scaling\.rerotate_budget_tokens"):
+        worker(deployment=measuring, layer=types.SimpleNamespace(isa=""))
+
+
+def test_a_worker_that_is_told_how_much_to_turn_measures_nothing(measuring: Deployment) -> None:
+    told = dataclasses.replace(measuring, rerotate_budget_tokens=8)
+    STATE.note(dataclasses.replace(ROTARY, deployment=told, module=torch.nn.Module()))
+    assert STATE.model is None
+    assert worker(deployment=told, layer=types.SimpleNamespace(isa="")).speed is None
+
+
 def test_blocks_of_layers_that_are_cached_unalike_have_scales() -> None:
     unalike = UniformTypeKVCacheSpecs.from_specs({"wide": keys(2), "narrow": keys(1)})
     assert unalike is not None
