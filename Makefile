@@ -23,7 +23,7 @@ MAKE_ENVIRONMENT := POSENC_DEVICE='$(POSENC_DEVICE)' POSENC_VENV='$(POSENC_VENV)
 # Test runs follow each other even under -j: engines and the fast tests together would starve each other. Tests run in
 # the order of their files: by size, the default, the longest would come last.
 .NOTPARALLEL:
-.PHONY: help setup environment serve test test-fast test-compiled test-engine test-gpu check format bench bench-scheduler bench-gpu accuracy growth counting picture train-demo train-counting clean clean-env
+.PHONY: help setup environment serve test test-fast test-compiled test-engine test-gpu check format bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture train-demo train-counting clean clean-env
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ bench: environment ## measure speed, what crossings cost, attention: ARGS=... CR
 
 bench-scheduler: environment ## measure what we add to a step of the scheduler, without a model: ARGS=...
 	@OMP_NUM_THREADS=1 VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -m tests.benchmarks.scheduler $(ARGS)
+
+bench-budget: environment ## simulate how much is re-rotated before a step, without a model: ARGS=...
+	@OMP_NUM_THREADS=1 VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -m tests.benchmarks.budget $(ARGS)
 
 bench-gpu: environment ## measure kernels and the engine on an NVIDIA H200: ARGS=... ENGINE_ARGS=... (--rehearse on the CPU)
 	@$(BIN)/python -m tests.benchmarks.gpu $(ARGS)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import serving
 from posenc_runtime.vllm_adapter.prometheus import show_attention
+from server.report import budget_line
 from server.routes import scales_router
 
 
@@ -27,10 +28,13 @@ async def run(args: argparse.Namespace, deployment: Deployment, say: Callable[[s
     try:
         async with serving.running_engine(args) as engine:
             app = await serving.build_openai_app(args, engine, deployment)
-            app.include_router(scales_router(deployment))
+            budget = await serving.rerotate_budget(engine, deployment)
+            app.include_router(scales_router(deployment, budget=budget))
             groups = await serving.attention_layers(engine)
             show_attention(groups, engine.model_config.served_model_name, serving.engine_numbers(engine))
             say("attention: " + "; ".join(f"layers {g.layers}: {g.backend} ({g.encoding})" for g in groups))
+            if budget is not None:
+                say(budget_line(budget))
             sock.listen()  # from here on connections wait for what serves them, and are not refused
             say(f"ready after {time.monotonic() - began:.0f} s: {address}")
             stopped = await serving.serve(app, engine, sock, args)

@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from posenc_runtime.kv.admission import admit
+from posenc_runtime.kv.budget import Budget
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.checkpoint import Checkpoint
@@ -39,6 +40,11 @@ def attention_line(choice: AttentionChoice) -> str:
     if not choice.window_tolerance:
         return "attention: bias; everything is read"
     return f"attention: bias; what weighs less than {choice.window_tolerance:g} in all is not read where biases decay"
+
+
+def budget_line(budget: Budget) -> str:
+    """How many cached tokens are re-rotated before a step."""
+    return f"crossings: {budget.tokens:,} cached tokens are re-rotated before a step, at most: {budget.reason}"
 
 
 def scales_table(deployment: Deployment, checkpoint: Checkpoint | None) -> Table:

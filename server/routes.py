@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from prometheus_client import REGISTRY, CollectorRegistry
 from pydantic import BaseModel
 
+from posenc_runtime.kv.budget import Budget
 from posenc_runtime.kv.deployment import Deployment
 
 _LIVE = {
@@ -42,7 +43,10 @@ class Scale(BaseModel):
 
 
 class Scales(BaseModel):
-    """The answer of ``GET /posenc/scales``."""
+    """The answer of ``GET /posenc/scales``.
+
+    The budget, cached tokens re-rotated before a step at most, and its reason are null where no keys are turned.
+    """
 
     rope_type: str
     parameters: dict[str, Any]
@@ -51,11 +55,19 @@ class Scales(BaseModel):
     headroom_tokens: int
     on_crossing: str
     prefix_reuse: str
+    rerotate_budget_tokens: int | None
+    rerotate_budget_reason: str | None
     scales: list[Scale]
 
 
-def scales_router(deployment: Deployment, registry: CollectorRegistry = REGISTRY) -> APIRouter:
-    """``GET /posenc/scales``; the live state is read from the same counters as ``/metrics``."""
+def scales_router(
+    deployment: Deployment, registry: CollectorRegistry = REGISTRY, *, budget: Budget | None = None
+) -> APIRouter:
+    """``GET /posenc/scales``; the live state is read from the same counters as ``/metrics``.
+
+    Args:
+        budget: what is re-rotated before a step; None where nothing is.
+    """
     router = APIRouter(tags=["posenc"])
 
     @router.get("/posenc/scales")
@@ -68,6 +80,8 @@ def scales_router(deployment: Deployment, registry: CollectorRegistry = REGISTRY
             headroom_tokens=deployment.headroom_tokens,
             on_crossing=deployment.on_crossing,
             prefix_reuse=deployment.prefix_reuse,
+            rerotate_budget_tokens=budget.tokens if budget else None,
+            rerotate_budget_reason=budget.reason if budget else None,
             scales=list(_scales(deployment, registry)),
         )
 

@@ -23,7 +23,8 @@ class ScalingSettings(BaseModel):
         headroom_tokens: new tokens that a request is admitted for at most, unless it is pinned.
         on_crossing: what happens to a request that outgrows its scale: ``rerotate`` turns its cached keys,
             ``recompute`` prefills it again, ``pin`` admits it at the largest length that it may reach.
-        rerotate_budget_tokens: cached tokens re-rotated before one step at most.
+        rerotate_budget_tokens: cached tokens re-rotated before one step at most; measured when left out, so that a
+            step takes twice as long as usual at most.
         prefix_reuse: which cached prefixes a new request may read: ``exact``, those of its own scale; ``rerotate``,
             others, too, as re-rotated copies, which is an approximation.
         rope_theta: base of the scaled frequencies; the checkpoint's own when left out.
@@ -37,7 +38,7 @@ class ScalingSettings(BaseModel):
     scales: list[float] = [1.0]
     headroom_tokens: int = Field(default=Deployment.headroom_tokens, ge=1)
     on_crossing: OnCrossing = Deployment.on_crossing
-    rerotate_budget_tokens: int = Field(default=Deployment.rerotate_budget_tokens, ge=1)
+    rerotate_budget_tokens: int | None = Field(default=Deployment.rerotate_budget_tokens, ge=1)
     prefix_reuse: PrefixReuse = Deployment.prefix_reuse
     rope_theta: float | None = Field(default=None, gt=1)
     allow_beyond_trained: bool = False

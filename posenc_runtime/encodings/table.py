@@ -7,16 +7,38 @@ from torch import Tensor
 
 from posenc_runtime.encodings.spec import Frequencies
 
+_ANGLES = 2**20  # of a piece: 8 MiB in float64, of which there are three at most
+
 
 def cos_sin_cache(frequencies: Frequencies, num_positions: int) -> Tensor:
     """Cosines in the first half of each row, sines in the second (vLLM's layout).
 
+    Returns:
+        float32, ``[num_positions, rotary_dim]``, where ``inv_freq`` is.
+    """
+    inv_freq = frequencies.inv_freq
+    table = torch.empty(num_positions, 2 * inv_freq.numel(), dtype=torch.float32, device=inv_freq.device)
+    fill_cos_sin(table, frequencies)
+    return table
+
+
+def fill_cos_sin(table: Tensor, frequencies: Frequencies) -> None:
+    """Write cosines and sines into rows that are there, piece by piece, so that they need no room beside them.
+
     ``inv_freq`` is rounded to float32 first, as every engine and every checkpoint's training did; the product
     with the position is then taken in float64, because float32 rounds one between 65,536 and 131,072 by up to 2^-8 rad.
+    A value is rounded to float32, and then to the table's data type.
 
-    Returns:
-        float32, ``[num_positions, rotary_dim]``.
+    Args:
+        table: ``[num_positions, rotary_dim]``, of any floating data type, written in place; where ``inv_freq`` is.
     """
     inv_freq = frequencies.inv_freq.float().double()
-    angle = torch.outer(torch.arange(num_positions, dtype=torch.float64), inv_freq)  # rad
-    return (torch.cat((angle.cos(), angle.sin()), dim=-1) * frequencies.attention_factor).float()
+    num_pairs = inv_freq.numel()
+    first = 0
+    for rows in torch.split(table, max(_ANGLES // num_pairs, 1)):
+        positions = torch.arange(first, first + len(rows), dtype=torch.float64, device=inv_freq.device)
+        angle = torch.outer(positions, inv_freq)  # rad
+        cos, sin = torch.chunk(rows, 2, dim=1)
+        cos.copy_(angle.cos().mul_(frequencies.attention_factor).float())
+        sin.copy_(angle.sin().mul_(frequencies.attention_factor).float())
+        first += len(rows)

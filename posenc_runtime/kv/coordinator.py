@@ -46,6 +46,7 @@ class ScaleCoordinator:
 
     def __init__(self, deployment: Deployment, *, num_blocks: int) -> None:
         self.deployment = deployment
+        self.budget_tokens = deployment.rerotate_budget_tokens  # None until the workers have said what it is
         self._scale_set = deployment.scale_set
         self._lengths = self._scale_set.lengths
         self._labels = [self._scale_set.label(index) for index in range(len(self._lengths))]
@@ -243,7 +244,7 @@ class ScaleCoordinator:
         """
         if not self._crossing:
             return [], []
-        rotations, completed = self._crossing.advance(self.deployment.rerotate_budget_tokens)
+        rotations, completed = self._crossing.advance(self.budget_tokens)
         sources: list[int] = []
         for crossing, rotation in rotations:
             self._rotations.append(rotation)
@@ -318,9 +319,11 @@ class ScaleCoordinator:
 
     def take_plan(self) -> StepPlan:
         """The plan of the step that is being scheduled."""
-        block_scales: dict[int, list[int]] = {}
-        for block_id, scale_index in self._assigned.items():
-            block_scales.setdefault(scale_index, []).append(block_id)
+        assigned = self._assigned
+        block_scales = {
+            index: [block_id for block_id, scale_index in assigned.items() if scale_index == index]
+            for index in sorted(set(assigned.values()))
+        }
         plan = StepPlan(rotations=self._rotations, block_scales=block_scales)
         self._rotations, self._assigned = [], {}
         return plan

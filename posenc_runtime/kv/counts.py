@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 TOTAL = "all"  # key of what is counted whatever the scale
+_LEVELS = ("kv_blocks", "rerotate_budget_tokens")  # what is, and does not add up
 
 
 class Counts:
@@ -35,11 +36,11 @@ class Counts:
 def merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """Two reports as one: counts add up, observations are joined, and of a level the later one holds.
 
-    Counts and levels are mappings by scale, ``kv_blocks`` being the only level; observations are lists.
+    Counts and levels are mappings by scale; observations are lists.
     """
     result = dict(first)
     for name, value in second.items():
-        if name not in result or name == "kv_blocks":
+        if name not in result or name in _LEVELS:
             result[name] = value
         elif isinstance(value, list):
             result[name] = [*result[name], *value]

@@ -71,16 +71,26 @@ class Crossing:
     def is_whole(self) -> bool:
         return self.num_begun == len(self.moves)
 
-    def begin(self, budget_tokens: int, *, at_least: int) -> tuple[Rotation | None, int]:
-        """Take the next moves, of so many tokens at most, but so many moves at least. Returns their tokens, too."""
-        before = self._tokens_up_to[self.num_begun - 1] if self.num_begun else 0
+    @property
+    def num_left(self) -> int:
+        """Tokens of the moves that have not begun, of all KV cache groups."""
+        return int(self._tokens_up_to[-1]) - self._tokens_begun if len(self.moves) else 0
+
+    def begin(self, budget_tokens: int, *, at_least: int = 0) -> int:
+        """Hand the next moves to the workers: of so many tokens at most, but so many moves at least.
+
+        Returns:
+            Their tokens.
+        """
+        before = self._tokens_begun
         end = int(np.searchsorted(self._tokens_up_to, before + budget_tokens, side="right"))
-        begin, end = self.num_begun, min(max(end, self.num_begun + at_least), len(self.moves))
-        if begin == end:
-            return None, 0
-        self.num_begun = end
-        rotation = Rotation(from_index=self.from_index, to_index=self.to_index, moves=self.moves.part(begin, end))
-        return rotation, int(self._tokens_up_to[end - 1] - before)
+        self.num_begun = min(max(end, self.num_begun + at_least), len(self.moves))
+        return self._tokens_begun - before
+
+    def rotation(self, since: int) -> Rotation:
+        """The moves that have begun since so many had."""
+        moves = self.moves.part(since, self.num_begun)
+        return Rotation(from_index=self.from_index, to_index=self.to_index, moves=moves)
 
     def unread(self) -> list[int]:
         """The sources of copies that have not begun."""
@@ -88,12 +98,20 @@ class Crossing:
         sources: list[int] = rest.source[rest.copies].tolist()
         return sources
 
+    @property
+    def _tokens_begun(self) -> int:
+        return int(self._tokens_up_to[self.num_begun - 1]) if self.num_begun else 0
+
 
 class CrossingQueue:
-    """Crossings in progress, first come, first served, so many tokens before each step."""
+    """Crossings in progress, so many tokens before each step.
+
+    Half of them are spent on those that have the least left, so that short ones do not wait behind long ones; the rest
+    on those that came first, of which the first is never without a move: so each ends, whoever comes after it.
+    """
 
     def __init__(self) -> None:
-        self._crossings: dict[str, Crossing] = {}
+        self._crossings: dict[str, Crossing] = {}  # in the order in which they came
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._crossings
@@ -110,26 +128,47 @@ class CrossingQueue:
         """Queue a request's moves. Until they are all done it must not run: its keys carry two scales."""
         self._crossings[crossing.request_id] = crossing
 
-    def advance(self, budget_tokens: int) -> tuple[list[tuple[Crossing, Rotation]], list[Crossing]]:
+    def advance(self, budget_tokens: int | None) -> tuple[list[tuple[Crossing, Rotation]], list[Crossing]]:
         """Take the moves of one step from the queue.
 
-        At least one block is moved whatever the budget, so that every crossing ends.
+        Args:
+            budget_tokens: None where nobody has said it, and then nothing may be waiting. At least one block is moved
+                whatever the budget, which may be exceeded by less than a block.
 
         Returns:
-            The rotations with their crossings, in the order in which they are to be carried out, and the crossings
-            that they complete.
+            The rotations with their crossings, and the crossings that they complete, both in the order in which they
+            came. A crossing has one rotation, and its moves are in their order.
+
+        Raises:
+            RuntimeError: when something is waiting for a budget that nobody has said.
         """
-        rotations: list[tuple[Crossing, Rotation]] = []
-        completed: list[Crossing] = []
-        left = budget_tokens
-        for crossing in list(self._crossings.values()):
-            rotation, num_tokens = crossing.begin(left, at_least=not rotations)
-            left = max(left - num_tokens, 0)
-            if rotation:
-                rotations.append((crossing, rotation))
+        if not self._crossings:
+            return [], []
+        if budget_tokens is None:
+            raise RuntimeError(
+                f"the budget of a step must be known before keys are turned, and {len(self._crossings)} requests wait: "
+                "no worker has said how long it takes to turn them; set scaling.rerotate_budget_tokens"
+            )
+        crossings = list(self._crossings.values())
+        begun = [crossing.num_begun for crossing in crossings]
+        spent = 0
+        for crossing in sorted(crossings, key=lambda crossing: crossing.num_left):
+            spent += crossing.begin(budget_tokens // 2 - spent)
             if not crossing.is_whole:
                 break
-            completed.append(self._crossings.pop(crossing.request_id))
+        for crossing, num_begun in zip(crossings, begun, strict=True):
+            is_owed = crossing is crossings[0] and crossing.num_begun == num_begun
+            spent += crossing.begin(max(budget_tokens - spent, 0), at_least=is_owed)
+            if not crossing.is_whole:
+                break
+        rotations = [
+            (crossing, crossing.rotation(num_begun))
+            for crossing, num_begun in zip(crossings, begun, strict=True)
+            if crossing.num_begun > num_begun
+        ]
+        completed = [crossing for crossing in crossings if crossing.is_whole]
+        for crossing in completed:
+            del self._crossings[crossing.request_id]
         return rotations, completed
 
     def drop(self, request_id: str) -> list[int]:

@@ -38,7 +38,8 @@ class Deployment:
         on_crossing: what happens to a request that outgrows its scale. ``rerotate`` turns its cached keys by the
             angle difference; ``recompute`` drops them and prefills again; ``pin`` admits it at the largest length it
             may reach, so that it never crosses.
-        rerotate_budget_tokens: cached tokens re-rotated before one step at most, so that others are not held up.
+        rerotate_budget_tokens: cached tokens re-rotated before one step at most, so that others are not held up; None
+            for as many as workers find to take a usual step's time (``kv.budget``).
         prefix_reuse: which cached prefixes a new request may read. ``exact``: those of its own scale. ``rerotate``:
             others, too, as re-rotated copies. That is an approximation, because values and deeper keys were computed
             at the other scale.
@@ -58,7 +59,7 @@ class Deployment:
     scales: tuple[float, ...] = (1.0,)
     headroom_tokens: int = 256
     on_crossing: OnCrossing = "rerotate"
-    rerotate_budget_tokens: int = 2048
+    rerotate_budget_tokens: int | None = None
     prefix_reuse: PrefixReuse = "exact"
     rope_theta: float | None = None
     allow_beyond_trained: bool = False
@@ -71,8 +72,11 @@ class Deployment:
             )
         if self.headroom_tokens < 1:
             raise ValueError(f"headroom_tokens must be at least 1, got {self.headroom_tokens}")
-        if self.rerotate_budget_tokens < 1:
-            raise ValueError(f"rerotate_budget_tokens must be at least 1, got {self.rerotate_budget_tokens}")
+        if self.rerotate_budget_tokens is not None and self.rerotate_budget_tokens < 1:
+            raise ValueError(
+                f"rerotate_budget_tokens must be at least 1, got {self.rerotate_budget_tokens}: leave it out to have "
+                "it measured"
+            )
         if self.rope_theta is not None and self.rope_theta <= 1:
             raise ValueError(f"rope_theta must be greater than 1, got {self.rope_theta}")
         if self.rope_theta is not None and len(self.scales) == 1:
@@ -152,6 +156,11 @@ class Deployment:
     def rerotates(self) -> bool:
         """Whether cached keys can be turned from one scale to another."""
         return "rerotate" in (self.on_crossing, self.prefix_reuse) and len(self.scales) > 1
+
+    @property
+    def measures_budget(self) -> bool:
+        """Whether workers have to find out how many tokens are turned before a step."""
+        return self.rerotates and self.rerotate_budget_tokens is None
 
     @property
     def reuses_prefixes(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -61,6 +61,11 @@ class Moves:
     def of(cls, moves: Iterable[BlockMove]) -> Self:
         rows = np.array(list(moves), dtype=np.int64).reshape(-1, len(BlockMove._fields))
         return cls(**dict(zip(BlockMove._fields, rows.T.copy(), strict=True)))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Moves]) -> Self:
+        """All moves of several, in their order."""
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in BlockMove._fields})
 
     def __len__(self) -> int:
         return len(self.source)

@@ -47,6 +47,23 @@ _ENGINE_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("connector_metadata",),
     ),
     ("vllm.distributed.kv_transfer.kv_connector.v1.base", "KVConnectorBase_V1.requires_kv_delivery", ()),
+    ("vllm.distributed.kv_transfer.kv_connector.v1.base", "KVConnectorBase_V1.get_handshake_metadata", ("self",)),
+    (
+        "vllm.distributed.kv_transfer.kv_connector.v1.base",
+        "KVConnectorBase_V1.set_xfer_handshake_metadata_pp_aware",
+        ("metadata",),
+    ),
+    ("vllm.distributed.kv_transfer", "get_kv_transfer_group", ()),
+    (
+        "vllm.distributed.kv_transfer.kv_connector.utils",
+        "KVOutputAggregator.from_connector",
+        ("connector", "world_size"),
+    ),
+    (
+        "vllm.v1.executor.multiproc_executor",
+        "MultiprocExecutor.collective_rpc",
+        ("unique_reply_rank", "kv_output_aggregator"),
+    ),
     ("vllm.distributed.kv_transfer.kv_connector.v1.base", "KVConnectorBase_V1.get_kv_connector_stats", ("self",)),
     ("vllm.distributed.kv_transfer.kv_connector.v1.metrics", "KVConnectorStats.aggregate", ("other",)),
     ("vllm.distributed.kv_transfer.kv_connector.v1.metrics", "KVConnectorPromMetrics.observe", ("engine_idx",)),
@@ -209,6 +226,17 @@ _ENGINE_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "vllm.model_executor.layers.rotary_embedding.base",
         "RotaryEmbeddingBase",
         ("head_size", "rotary_dim", "base", "is_neox_style"),
+    ),
+    ("vllm.model_executor.layers.linear", "LinearBase", ("input_size", "output_size")),
+    (
+        "vllm.model_executor.layers.linear",
+        "ColumnParallelLinear",
+        ("input_size_per_partition", "output_size_per_partition"),
+    ),
+    (
+        "vllm.model_executor.layers.linear",
+        "RowParallelLinear",
+        ("input_size_per_partition", "output_size_per_partition"),
     ),
     (
         "vllm.v1.core.sched.scheduler",

@@ -6,10 +6,13 @@ after the forward unless a request loads keys.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
+    KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
     SupportsHMA,
@@ -17,8 +20,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 from vllm.platforms import current_platform
 
+from posenc_runtime.kv.budget import Speed, measured
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.active import KEY, deployment_of
+from posenc_runtime.vllm_adapter.answers import let_one_answer
 from posenc_runtime.vllm_adapter.arrivals import salt_on_arrival
 from posenc_runtime.vllm_adapter.cache_layers import refuse_cache_groups
 from posenc_runtime.vllm_adapter.cpu_seeds import keep_seeds
@@ -37,6 +42,13 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
+@dataclasses.dataclass
+class PosencHandshake(KVConnectorHandshakeMetadata):
+    """What a worker measured, on its way to the scheduler."""
+
+    speed: Speed
+
+
 class PosencConnector(KVConnectorBase_V1, SupportsHMA):
     """Tells the workers which scale each block carries and which to move, and the outside what happened."""
 
@@ -53,9 +65,14 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler: SchedulerHalf | None = None
         self._worker: WorkerHalf | None = None
         if role == KVConnectorRole.SCHEDULER:
+            let_one_answer(PosencConnector)
             block_sizes = [group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups]
             self._scheduler = SchedulerHalf(deployment, block_sizes, num_blocks=kv_cache_config.num_blocks)
             salt_on_arrival()
+            parallel = vllm_config.parallel_config
+            self._ranks = set(
+                itertools.product(range(parallel.pipeline_parallel_size), range(parallel.tensor_parallel_size))
+            )
         else:
             self._worker = WorkerHalf(deployment, vllm_config, kv_cache_config)
             if current_platform.is_cpu():
@@ -101,6 +118,30 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
     def register_kv_caches(self, kv_caches: dict[str, Tensor]) -> None:
         assert self._worker is not None
         self._worker.register_kv_caches(kv_caches)
+
+    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
+        """What a worker tells the scheduler before the first step; asked for when its caches are registered."""
+        assert self._worker is not None
+        return PosencHandshake(self._worker.speed) if self._worker.speed else None
+
+    def set_xfer_handshake_metadata_pp_aware(
+        self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]
+    ) -> None:
+        """What the workers told, by pipeline and tensor rank.
+
+        Raises:
+            RuntimeError: when one that had to measure something did not tell.
+        """
+        assert self._scheduler is not None
+        if not self._scheduler.deployment.measures_budget:
+            return
+        told = {rank: each for rank, each in metadata.items() if isinstance(each, PosencHandshake)}
+        if missing := sorted(self._ranks - told.keys()):
+            raise RuntimeError(
+                "every worker must say how fast it turns keys, but nothing came from those of pipeline and tensor rank "
+                f"{', '.join(map(str, missing))}: set scaling.rerotate_budget_tokens"
+            )
+        self._scheduler.set_budget(measured([each.speed for _, each in sorted(told.items())]))
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)

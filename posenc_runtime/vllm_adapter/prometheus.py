@@ -57,7 +57,8 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "window_kv_blocks_read": (
         "posenc_window_kv_blocks_read_total",
         (),
-        "KV-cache blocks that attention with a distance bias read, one for each layer, KV head and tile of queries.",
+        "KV-cache blocks that attention with a distance bias read, one for each layer, KV head and tile of queries; "
+        "with several workers, those of the one that has the tokens.",
     ),
     "window_kv_blocks_skipped": (
         "posenc_window_kv_blocks_skipped_total",
@@ -74,12 +75,14 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...], str]] = {
     "apply_seconds": (
         "posenc_apply_seconds",
         (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0),
-        "Seconds a worker spends before a forward on giving blocks their scale; on CUDA the time to launch it.",
+        "Seconds a worker spends before a forward on giving blocks their scale; on CUDA the time to launch it. With "
+        "several workers, of the one that has the tokens.",
     ),
     "rerotate_seconds": (
         "posenc_rerotate_seconds",
         (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0),
-        "Seconds a worker spends before a forward on re-rotating cached keys; on CUDA the time to launch it.",
+        "Seconds a worker spends before a forward on re-rotating cached keys; on CUDA the time to launch it. With "
+        "several workers, of the one that has the tokens.",
     ),
     "crossing_wait_seconds": (
         "posenc_crossing_wait_seconds",
@@ -122,10 +125,16 @@ class PosencPromMetrics(KVConnectorPromMetrics):
             labelnames=[*labelnames, "scale"],
             multiprocess_mode=_ACROSS_SERVERS,
         )
+        self._budget = self._gauge_cls(
+            name="posenc_rerotate_budget_tokens",
+            documentation="Cached tokens whose keys are re-rotated before one step, at most; 0 until there was one.",
+            labelnames=labelnames,
+            multiprocess_mode=_ACROSS_SERVERS,
+        )
         self._saturation = self._gauge_cls(
             name="posenc_cope_saturation_ratio",
             documentation="The part of the keys walked since the last report that stood past the last contextual "
-            "position, where attention is plain.",
+            "position, where attention is plain; with several workers, by the heads of the one that has the tokens.",
             labelnames=labelnames,
             multiprocess_mode=_ACROSS_SERVERS,
         )
@@ -151,6 +160,7 @@ class PosencPromMetrics(KVConnectorPromMetrics):
             ).set(1)
             for histogram in self._histograms.values():
                 histogram.labels(*values)
+            self._budget.labels(*values).set(0)
             for scale in scales:
                 self._kv_blocks.labels(*values, scale).set(0)
             for name in _COUNTERS:
@@ -164,6 +174,8 @@ class PosencPromMetrics(KVConnectorPromMetrics):
         values = self.per_engine_labelvalues[engine_idx]
         for scale, level in transfer_stats_data.get("kv_blocks", {}).items():
             self._kv_blocks.labels(*values, scale).set(level)
+        for tokens in transfer_stats_data.get("rerotate_budget_tokens", {}).values():
+            self._budget.labels(*values).set(tokens)
         if walked := transfer_stats_data.get("cope_walked"):
             self._saturation.labels(*values).set(walked.get("saturated", 0) / sum(walked.values()))
         for name, histogram in self._histograms.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,6 +39,20 @@ class _Caches:
     split: int
 
 
+def of_like_changes(rotations: Iterable[Rotation]) -> list[Rotation]:
+    """A step's rotations, those from one scale to another as one, so that requests that cross together are one launch.
+
+    Moves of different requests touch different blocks, and a request has one rotation in a step: their order is free.
+    """
+    moves: dict[tuple[int, int], list[Moves]] = {}
+    for rotation in rotations:
+        moves.setdefault((rotation.from_index, rotation.to_index), []).append(rotation.moves)
+    return [
+        Rotation(from_index=from_index, to_index=to_index, moves=Moves.joined(parts))
+        for (from_index, to_index), parts in moves.items()
+    ]
+
+
 class Rerotation:
     """Knows the caches of every KV cache group, how their keys lie, and how to get from one scale to another.
 
@@ -68,17 +82,38 @@ class Rerotation:
         ]
         for caches in self._caches:
             caches.layout.check(caches.kv_caches)
-        self._device = next(iter(kv_caches.values())).device
+        self.device = next(iter(kv_caches.values())).device
         self._changes: dict[tuple[int, int], ScaleChange] = {}
 
     def warm_up(self) -> None:
         """Turn vLLM's null block, which nobody reads, as any rotation would: no request waits for a compiler then."""
         moves = Moves.of(
-            BlockMove(group=number, source=0, target=0, first_position=0, num_tokens=1)
-            for number in {caches.group for caches in self._caches}
+            BlockMove(group=number, source=0, target=0, first_position=0, num_tokens=1) for number in self.groups
         )
         for from_index, to_index in itertools.permutations(range(len(self._rotary.deployment.scales)), 2):
             self.apply(Rotation(from_index=from_index, to_index=to_index, moves=moves))
+
+    @property
+    def groups(self) -> list[int]:
+        """Numbers of the KV cache groups whose keys are turned."""
+        return sorted({caches.group for caches in self._caches})
+
+    def block_tokens(self, group: int) -> int:
+        """Tokens of a block of the scheduler's."""
+        return next(caches.layout.block_size * caches.split for caches in self._of(group))
+
+    def block_bytes(self, group: int) -> int:
+        """Bytes of a block of the scheduler's in all layers of a group, keys and values."""
+        return sum(cache[0].nbytes * caches.split for caches in self._of(group) for cache in caches.kv_caches)
+
+    def memory(self) -> Iterator[Tensor]:
+        """The memory of all caches, bytes, each part of it once."""
+        storages = {cache.untyped_storage().data_ptr(): cache for caches in self._caches for cache in caches.kv_caches}
+        for cache in storages.values():
+            yield torch.empty(0, dtype=torch.uint8, device=self.device).set_(cache.untyped_storage())
+
+    def _of(self, group: int) -> Iterator[_Caches]:
+        return (caches for caches in self._caches if caches.group == group)
 
     def apply(self, rotation: Rotation) -> None:
         """Carry out a rotation, on the runner's current stream."""
@@ -87,10 +122,9 @@ class Rerotation:
             table = torch.from_numpy(_parts(rotation.moves, caches))
             if not table.numel():
                 continue
-            device = caches.kv_caches[0].device
-            if device.type == "cuda":
+            if self.device.type == "cuda":
                 table = table.pin_memory()
-            sources, targets, first_positions = table.to(device, non_blocking=True).unbind()
+            sources, targets, first_positions = table.to(self.device, non_blocking=True).unbind()
             ops.rerotate(caches.kv_caches, BlockMoves(sources, targets, first_positions), change, caches.layout)
 
     def _change(self, from_index: int, to_index: int) -> ScaleChange:
@@ -102,7 +136,7 @@ class Rerotation:
                 factor_on_keys=self._rotary.factor_on_keys,
             )
             # Once, for a copy from pageable memory waits for all that the device has to do.
-            self._changes[key] = dataclasses.replace(change, phases=change.phases.to(self._device))
+            self._changes[key] = dataclasses.replace(change, phases=change.phases.to(self.device))
         return self._changes[key]
 
     def _by_layout(self, kv_caches: Mapping[str, Tensor], number: int, group: KVCacheGroupSpec) -> Iterator[_Caches]:

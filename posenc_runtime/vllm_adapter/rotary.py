@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from posenc_runtime.encodings.spec import RotarySpec
-from posenc_runtime.encodings.table import cos_sin_cache
+from posenc_runtime.encodings.table import fill_cos_sin
 from posenc_runtime.kernels import ops
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.active import deployment_of
@@ -62,9 +62,14 @@ def stacked_table(made: Rotary, unscaled: Tensor) -> Tensor:
     Returns:
         ``[deployment.scale_set.num_rows, rotary_dim]``, in the data type of ``unscaled``.
     """
-    lengths = made.deployment.scale_set.lengths
-    scaled = (cos_sin_cache(made.frequencies(index), length) for index, length in enumerate(lengths[1:], start=1))
-    return torch.cat([unscaled.narrow(0, 0, lengths[0]), *(table.to(unscaled.dtype) for table in scaled)])
+    scale_set = made.deployment.scale_set
+    table = unscaled.new_empty(scale_set.num_rows, unscaled.shape[1])
+    for index, part in enumerate(torch.split(table, list(scale_set.lengths))):
+        if index == 0:
+            part.copy_(unscaled.narrow(0, 0, scale_set.lengths[0]))
+        else:
+            fill_cos_sin(part, made.frequencies(index))
+    return table
 
 
 def _scaling(rotary_class: Any) -> Any:

@@ -19,6 +19,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
 from posenc_runtime.kv.crossing import blocks_to_copy
+from posenc_runtime.kv.ledger import NULL_BLOCK
 from posenc_runtime.kv.moves import HeldBlocks, Mask, Moves
 from posenc_runtime.vllm_adapter.block_tables import replace_as_new, replace_as_resumed
 from posenc_runtime.vllm_adapter.prefix_reuse import PrefixReuse
@@ -167,18 +168,20 @@ class PosencScheduler(AsyncScheduler):
     def _held(self, request: Request) -> HeldBlocks:
         """The blocks with cached keys of a request."""
         columns = []
+        can_be_found = self._half.in_first_regime(request)
         for group, (blocks, block_size) in enumerate(self._block_tables(request)):
             blocks = blocks[: cdiv(request.num_computed_tokens, block_size)]
+            block_id = np.array([block.block_id for block in blocks], dtype=np.int64)
             first_position = np.arange(len(blocks)) * block_size
             column = (
                 np.full(len(blocks), group),
-                np.array([block.block_id for block in blocks], dtype=np.int64),
+                block_id,
                 first_position,
                 np.minimum(request.num_computed_tokens - first_position, block_size),
                 np.array([block.ref_cnt > 1 for block in blocks], dtype=np.bool_),
-                np.array([block.block_hash is not None for block in blocks], dtype=np.bool_),
+                np.array([can_be_found and block.block_hash is not None for block in blocks], dtype=np.bool_),
             )
-            is_real = ~np.array([block.is_null for block in blocks], dtype=np.bool_)
+            is_real = block_id != NULL_BLOCK
             columns.append([values[is_real] for values in column])
         group_of, block_id, position, num_tokens, shared, cached = map(np.concatenate, zip(*columns, strict=True))
         return HeldBlocks(
@@ -187,7 +190,7 @@ class PosencScheduler(AsyncScheduler):
             first_position=position,
             num_tokens=num_tokens,
             shared=shared,
-            cached=cached if self._half.in_first_regime(request) else np.zeros_like(cached),
+            cached=cached,
         )
 
     def _block_tables(self, request: Request) -> Iterator[tuple[list[KVCacheBlock], int]]:

@@ -12,7 +12,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 from vllm.utils import length_from_prompt_token_ids_or_embeds
 
 from posenc_runtime.kv.admission import admit, choose_on_crossing
+from posenc_runtime.kv.budget import Budget, given
 from posenc_runtime.kv.coordinator import ScaleCoordinator, StepPlan
+from posenc_runtime.kv.counts import TOTAL
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
 from posenc_runtime.kv.moves import Moves
 from posenc_runtime.kv.regime import regime, salted
@@ -56,6 +58,9 @@ class SchedulerHalf:
         self._ended_by_text: set[str] = set()  # requests that a stop string may end
         self._waiting_since: dict[str, float] = {}  # requests that have to cross, until they run again
         self._wait_seconds: list[float] = []
+        self._budget_report: dict[str, Any] = {}
+        if deployment.rerotates and deployment.rerotate_budget_tokens is not None:
+            self.set_budget(given(deployment.rerotate_budget_tokens))
         self.reusable: dict[str, int] = {}  # tokens of cached prefixes at other scales that requests may have copied
         # Asked once for every request of a step.
         self.allowance = self._coordinator.allowance
@@ -74,6 +79,12 @@ class SchedulerHalf:
     def turned_away(self, request_id: str) -> None:
         """A request that arrived does not get to the scheduler."""
         self._arrived.pop(request_id, None)
+
+    def set_budget(self, budget: Budget) -> None:
+        """Say, once, how many cached tokens are re-rotated before a step."""
+        logger.info("%d cached tokens are re-rotated before a step: %s", budget.tokens, budget.reason)
+        self._coordinator.budget_tokens = budget.tokens
+        self._budget_report = {"rerotate_budget_tokens": {TOTAL: budget.tokens}}
 
     def on_new_request(self, request: Request) -> None:
         """Choose the scale. Where the request did not pass ``arriving``, its prompt is hashed again under its regime.
@@ -250,7 +261,7 @@ class SchedulerHalf:
         return {"posenc": self._coordinator.finished(request.request_id, num_output_tokens=request.num_output_tokens)}
 
     def take_report(self) -> dict[str, Any]:
-        report = self._coordinator.take_report()
+        report, self._budget_report = self._coordinator.take_report() | self._budget_report, {}
         if self._wait_seconds:
             report["crossing_wait_seconds"], self._wait_seconds = self._wait_seconds, []
         return report

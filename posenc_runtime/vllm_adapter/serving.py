@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
+from posenc_runtime.kv.budget import Budget, Speed, given, measured
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup, layer_groups
@@ -157,6 +158,18 @@ async def attention_layers(engine: Any) -> list[LayerGroup]:
     """What attends in each layer of a running engine, as its workers say."""
     workers = await engine.collective_rpc("posenc_attention")
     return layer_groups((name, backend, encoding) for layers in workers for name, backend, encoding in layers)
+
+
+async def rerotate_budget(engine: Any, deployment: Deployment) -> Budget | None:
+    """Cached tokens that a running engine re-rotates before a step, and why as many; None where it turns none.
+
+    Workers say what they told the scheduler. Of several engines that serve in parallel one is asked.
+    """
+    if not deployment.rerotates:
+        return None
+    if deployment.rerotate_budget_tokens is not None:
+        return given(deployment.rerotate_budget_tokens)
+    return measured([Speed(**told) for told in await engine.collective_rpc("posenc_speed")])
 
 
 def engine_numbers(engine: Any) -> list[int]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 NAME = f"{__name__}.PosencWorkerExtension"
 
 
 class PosencWorkerExtension:
-    """Lets the front end ask a worker, by ``collective_rpc``, what attends in its layers."""
+    """Lets the front end ask a worker, by ``collective_rpc``, what attends in its layers, and how fast it is."""
 
     def posenc_attention(self) -> list[list[str]]:
         """Of each attention layer of this worker, in order: its name, its backend and its position encoding."""
@@ -21,3 +22,10 @@ class PosencWorkerExtension:
             kind = getattr(layer.impl, "kind", None) or layer.attn_backend.get_name().lower()
             described.append([name, kind, asked.name if asked else "the model's own"])
         return described
+
+    def posenc_speed(self) -> dict[str, Any] | None:
+        """What this worker measured, field by field; None where it had nothing to."""
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        told = get_kv_transfer_group().get_handshake_metadata()
+        return dataclasses.asdict(told.speed) if told else None

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from posenc_runtime.kv.budget import Speed
 from posenc_runtime.kv.coordinator import StepPlan
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.attention.record import RECORD
 from posenc_runtime.vllm_adapter.attention.rotate import rotate_in_attention
-from posenc_runtime.vllm_adapter.rerotation import Rerotation
+from posenc_runtime.vllm_adapter.rerotation import Rerotation, of_like_changes
+from posenc_runtime.vllm_adapter.speed import measure
+from posenc_runtime.vllm_adapter.whole_model import num_weight_bytes
 from posenc_runtime.vllm_adapter.worker_state import STATE
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ class WorkerHalf:
         self._kv_cache_config = kv_cache_config
         self._rerotation: Rerotation | None = None
         self._has_begun = False
+        self.speed: Speed | None = None  # once it is measured, where it has to be
         self._apply_seconds: list[float] = []
         self._rerotate_seconds: list[float] = []
 
@@ -71,6 +75,24 @@ class WorkerHalf:
         if self._deployment.rerotates:
             self._rerotation = Rerotation(self._vllm_config, self._kv_cache_config, kv_caches, rotaries)
             self._rerotation.warm_up()
+        if self._deployment.measures_budget:
+            self.speed = self._measure()
+
+    def _measure(self) -> Speed:
+        """How fast this worker turns keys, and reads its weights.
+
+        Raises:
+            ValueError: when the model was not built with our rotary embedding in it.
+        """
+        assert self._rerotation is not None, "only a deployment that re-rotates has to know"
+        if STATE.model is None:
+            raise ValueError(
+                "how long a step takes is told by the whole model, but this worker did not see it built: set "
+                "scaling.rerotate_budget_tokens"
+            )
+        model = STATE.model.found(self._vllm_config.compilation_config.static_forward_context.values())
+        STATE.forget_model()
+        return measure(self._rerotation, num_weight_bytes(model), self._kv_cache_config.num_blocks)
 
     def apply(self, plan: StepPlan) -> None:
         """Carry out a step's plan. Runs on the runner's current stream, so the forward sees it."""
@@ -80,16 +102,21 @@ class WorkerHalf:
         if plan.rotations:
             assert self._rerotation is not None, "only a deployment that re-rotates plans rotations"
             began = time.perf_counter()
-            for rotation in plan.rotations:
+            for rotation in of_like_changes(plan.rotations):
                 self._rerotation.apply(rotation)
             self._rerotate_seconds.append(time.perf_counter() - began)
         if not plan.block_scales:
             return
         began = time.perf_counter()
-        table = self._table
-        for scale_index, block_ids in plan.block_scales.items():
-            index = torch.tensor(block_ids, dtype=torch.int64, pin_memory=table.is_cuda)
-            table.index_fill_(0, index.to(table.device, non_blocking=True), self._entries[scale_index])
+        # Whatever the number of scales, one copy to the device and one launch.
+        pairs = [
+            (block_id, self._entries[scale_index])
+            for scale_index, block_ids in plan.block_scales.items()
+            for block_id in block_ids
+        ]
+        blocks_and_entries = torch.tensor(pairs, dtype=torch.int64, pin_memory=self._table.is_cuda)
+        blocks, entries = blocks_and_entries.to(self._table.device, non_blocking=True).unbind(1)
+        self._table.index_copy_(0, blocks, entries)
         self._apply_seconds.append(time.perf_counter() - began)
 
     def take_report(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.whole_model import WholeModel
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,17 +66,27 @@ class WorkerState:
             rotates, which has a table of its own (``RotaryScales.block_scale``).
         block_size: attention layer to tokens per block of its KV cache group.
         rotaries: the rotary embeddings of the engine that was built last.
+        model: what the first of them is built into, where somebody has to know.
     """
 
     block_row_offset: Tensor | None = None
     block_size: dict[str, int] = dataclasses.field(default_factory=dict)
     rotaries: list[Rotary] = dataclasses.field(default_factory=list)
+    model: WholeModel | None = None
 
     def note(self, rotary: Rotary) -> None:
         """A rotary embedding was built; with the first one of another engine, all of the one before is gone."""
         if self.rotaries and self.rotaries[-1].engine != rotary.engine:
             self.block_row_offset, self.block_size, self.rotaries = None, {}, []
+            self.forget_model()
+        if rotary.deployment.measures_budget and self.model is None:
+            self.model = WholeModel(rotary.module)
         self.rotaries.append(rotary)
+
+    def forget_model(self) -> None:
+        if self.model is not None:
+            self.model.stop()
+        self.model = None
 
 
 STATE = WorkerState()

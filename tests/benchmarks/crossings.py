@@ -14,6 +14,7 @@ from typing import Annotated, Any, get_args
 import typer
 from rich.console import Console
 
+from posenc_runtime.kv.budget import Budget, Speed, measured
 from posenc_runtime.kv.deployment import Deployment, PrefixReuse
 from posenc_runtime.vllm_adapter.engine_args import engine_arguments
 from tests.benchmarks import record
@@ -27,7 +28,7 @@ from tests.benchmarks.two_engines import BLOCK_SIZE, MODEL, save_model
 BEFORE = 24  # tokens that the long request says before it crosses
 NEW_TOKENS = 2 * BEFORE
 OTHERS = 4
-BUDGETS = (1024, 2048, 8192, 65536)
+BUDGETS = (None, 2048, 65536)  # the default, a small one, and one that bounds nothing
 REUSED, ASKED = 4000, 192  # tokens of the prefix, and behind it
 _console = Console(soft_wrap=True)
 
@@ -40,17 +41,18 @@ class Case:
 
     Attributes:
         trained: tokens after which the long request crosses.
-        budget: ``rerotate_budget_tokens``.
+        budget: ``rerotate_budget_tokens``; None for the default, which the engine measures.
         keeps_prefix: blocks are copied, so that the prefix cache keeps what it has; otherwise turned in place.
     """
 
     trained: int
-    budget: int
+    budget: int | None
     keeps_prefix: bool
 
     @property
     def name(self) -> str:
-        return f"{self.trained:,} tokens, {self.budget:,} a step, {'copied' if self.keeps_prefix else 'in place'}"
+        budget = "default" if self.budget is None else f"{self.budget:,} a step"
+        return f"{self.trained:,} tokens, {budget}, {'copied' if self.keeps_prefix else 'in place'}"
 
 
 @dataclasses.dataclass
@@ -61,12 +63,26 @@ class Crossed:
         usual: seconds of steps in which nobody crossed, which are the others' inter-token latencies, too.
         crossing: of each repetition, seconds of the steps from the one before which the request was due until it ran.
         first_token: seconds until the long request's first token, in each repetition.
+        budget: what its engine re-rotates before a step.
     """
 
     case: Case
     usual: list[float] = dataclasses.field(default_factory=list)
     crossing: list[list[float]] = dataclasses.field(default_factory=list)
     first_token: list[float] = dataclasses.field(default_factory=list)
+    budget: Budget | None = None
+
+    @property
+    def name(self) -> str:
+        """The case's, with the budget that was measured for it."""
+        if self.case.budget is None and self.budget is not None:
+            return self.case.name.replace("default", f"default: {self.budget.tokens:,} a step")
+        return self.case.name
+
+    @property
+    def num_budget_tokens(self) -> int:
+        """Cached tokens re-rotated before a step: what was asked for, or measured. 0 before the first answer."""
+        return self.case.budget or (self.budget.tokens if self.budget else 0)
 
     def add(self, answer: dict[str, Any]) -> None:
         """Take in what the worker saw."""
@@ -75,6 +91,8 @@ class Crossed:
         window = [seconds for index, (seconds, _) in enumerate(steps) if _tokens_before(steps, index) == BEFORE + 1]
         self.crossing.append(window)
         self.first_token.append(answer["first_token_seconds"])
+        if answer["speeds"]:
+            self.budget = measured([Speed(**speed) for speed in answer["speeds"]])
         self.usual += [
             seconds for index, (seconds, _) in enumerate(steps) if _tokens_before(steps, index) != BEFORE + 1
         ]
@@ -106,7 +124,7 @@ def main(
     """
     lengths = trained or [4096, 16384]
     cases = [Case(length, tokens, True) for length in lengths for tokens in budget or BUDGETS]
-    cases += [Case(length, Deployment.rerotate_budget_tokens, False) for length in lengths]
+    cases += [Case(length, None, False) for length in lengths]
     crossed: list[Crossed] = []
     with tempfile.TemporaryDirectory(prefix="posenc-bench-") as name, progress_bar(_console) as bar:
         folder = pathlib.Path(name)
@@ -219,7 +237,7 @@ def crossings_table(crossed: Sequence[Crossed]) -> Table:
         headings=("case", "usual step", "longest / usual", "p50", "p99", "wait", "rerun"),
         rows=tuple(
             (
-                one.case.name,
+                one.name,
                 f"{1000 * statistics.median(one.usual):.1f}",
                 f"{median_and_quartiles(one.worst_steps):.2f}",
                 f"{1000 * one.percentile(0.5):.1f}",
@@ -250,6 +268,7 @@ def _report(crossed: Sequence[Crossed], pairs: Sequence[tuple[float, float]], ou
         "latencies meanwhile. Wait: from the moment that the request is due until its next token. Rerun: its first "
         "token when it comes again. Copied: the prefix cache keeps what the request had cached, and a rerun finds it; "
         "in place: with prefix caching off.",
+        *dict.fromkeys(f"Default, {one.name}: {one.budget.reason}." for one in crossed if one.budget),
         reuse_remark(pairs),
     ]
     _console.print(table.for_terminal())

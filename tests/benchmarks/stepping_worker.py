@@ -42,6 +42,7 @@ def _run(llm: Any, message: dict[str, Any]) -> dict[str, Any]:
         "cached_tokens": output.num_cached_tokens,
         "step_seconds": seconds,
         "tokens_after_step": tokens,
+        "speeds": [speed for speed in llm.collective_rpc("posenc_speed") if speed],
         "posenc": (output.kv_transfer_params or {}).get("posenc"),
     }
 

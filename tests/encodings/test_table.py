@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import weakref
+from typing import Any
 
+import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from posenc_runtime.encodings.spec import Frequencies
-from posenc_runtime.encodings.table import cos_sin_cache
+from posenc_runtime.encodings.table import cos_sin_cache, fill_cos_sin
 from tests.tolerance import ROUNDED_TO_FLOAT32
 
 ONE_ULP = 2**-24  # half the spacing of float32 just below 1
@@ -34,3 +38,53 @@ def test_angles_at_a_million_positions_are_exact_to_float32() -> None:
     angle = math.fmod(position * inv_freq.item(), 2 * math.pi)
     assert abs(table[position, 0].item() - math.cos(angle)) < ROUNDED_TO_FLOAT32
     assert abs(table[position, 1].item() - math.sin(angle)) < ROUNDED_TO_FLOAT32
+
+
+class _Memory(TorchDispatchMode):
+    """Counts the bytes of the tensors that operations have made and that somebody still holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = self.most = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = operation(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and not any(made is given for given in args) and made._base is None:
+            num_bytes = made.untyped_storage().nbytes()
+            if not any(
+                made.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()
+                for given in args
+                if isinstance(given, torch.Tensor)
+            ):
+                self.held += num_bytes
+                self.most = max(self.most, self.held)
+                weakref.finalize(made, self._let_go, num_bytes)
+        return made
+
+    def _let_go(self, num_bytes: int) -> None:
+        self.held -= num_bytes
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_table_of_a_million_positions_is_filled_with_64_mb_beside_it(dtype: torch.dtype) -> None:
+    inv_freq = torch.full((8,), 0.5, dtype=torch.float64)
+    table = torch.empty(2**20, 16, dtype=dtype)
+    with _Memory() as memory:
+        fill_cos_sin(table, Frequencies(inv_freq))
+    assert 0 < memory.most <= 64e6
+
+
+def test_a_table_that_is_filled_in_pieces_is_the_same_to_the_bit() -> None:
+    inv_freq = 10000.0 ** -(torch.arange(0, 128, 2, dtype=torch.float64) / 128)
+    num_positions = 40_001  # three pieces, the last one short
+    table = cos_sin_cache(Frequencies(inv_freq, 1.2079441541679836), num_positions)
+    angle = torch.outer(torch.arange(num_positions, dtype=torch.float64), inv_freq.float().double())
+    whole = (torch.cat((angle.cos(), angle.sin()), dim=-1) * 1.2079441541679836).float()
+    assert torch.equal(table, whole)
+
+
+def test_a_table_of_another_data_type_is_that_of_float32_rounded() -> None:
+    frequencies = Frequencies(torch.tensor([0.7, 0.013], dtype=torch.float64), 1.1)
+    table = torch.empty(1000, 4, dtype=torch.bfloat16)
+    fill_cos_sin(table, frequencies)
+    assert torch.equal(table, cos_sin_cache(frequencies, 1000).bfloat16())

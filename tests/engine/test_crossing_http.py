@@ -60,6 +60,10 @@ def test_a_response_lists_its_crossings_and_so_do_the_metrics(client: openai.Ope
     assert seen["posenc_rerotated_tokens_total", ()] >= 256 + 512
     assert seen["posenc_crossing_wait_seconds_count", ()] >= 2
     assert seen["posenc_rerotate_seconds_count", ()] >= 24  # a block a step
+    assert seen["posenc_rerotate_budget_tokens", ()] == 32
+    scales = httpx.get(f"{address}/posenc/scales", timeout=60).json()
+    assert scales["rerotate_budget_tokens"] == 32
+    assert scales["rerotate_budget_reason"] == "set as scaling.rerotate_budget_tokens"
     exposed = httpx.get(f"{address}/metrics", timeout=60).text
     assert missing_from_exposition(exposed) == ["posenc_cope_saturation_ratio", "posenc_prefix_reused_tokens_total"]
 

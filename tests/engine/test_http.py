@@ -173,6 +173,7 @@ def test_the_scales_route_shows_configuration_and_live_state(http: httpx.Client,
     before = http.get("/posenc/scales").json()
     assert before["rope_type"] == "yarn" and before["headroom_tokens"] == HEADROOM
     assert [scale["max_request_tokens"] for scale in before["scales"]] == [256, 512, 1024, 2048]
+    assert (before["rerotate_budget_tokens"], before["rerotate_budget_reason"]) == (None, None)  # nothing is turned
     client.completions.create(model="tiny", prompt="f" * 1100, max_tokens=5)
     after = http.get("/posenc/scales").json()
     grown = {

@@ -94,6 +94,14 @@ def contents(tokens: Sequence[int], scales: Iterable[int], copied: Mapping[int, 
         yield content
 
 
+def refuse_clashes(plan: StepPlan) -> None:
+    """Workers launch a step's moves together: none may read or write what another one writes."""
+    moves = [move for rotation in plan.rotations for move in rotation.moves]
+    touched = Counter(block_id for move in moves for block_id in {move.source, move.target})
+    if clashes := {move.target for move in moves if touched[move.target] > 1}:
+        raise Broken(f"what blocks {clashes} hold depends on the order in which a step's moves are made: {moves}")
+
+
 class Slots:
     """What lies in each slot, and the table of block scales by which the next keys are turned.
 
@@ -144,6 +152,7 @@ class Workers(Slots):
 
     def carry_out(self, plan: StepPlan, running: Sequence[Request]) -> list[tuple[Turning, BlockMove]]:
         """What workers do before a forward. Returns the moves that were made, and for whom."""
+        refuse_clashes(plan)
         made = []
         for rotation in plan.rotations:
             for move in rotation.moves:

@@ -9,7 +9,9 @@ import pytest
 from posenc_runtime.kv.coordinator import ScaleCoordinator
 from posenc_runtime.kv.ledger import MixedRotations
 from posenc_runtime.kv.moves import BlockMove, Moves
-from tests.kv.test_deployment import YARN
+from tests.kv.test_deployment import YARN as MEASURED
+
+YARN = dataclasses.replace(MEASURED, rerotate_budget_tokens=2048)
 
 
 @pytest.fixture

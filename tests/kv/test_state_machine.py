@@ -214,7 +214,7 @@ class Serving(RuleBasedStateMachine):
         num_moved = self.engine.num_moved
         if not num_moved and any(request.turning for request in turning):
             raise Broken("a request waits for its keys, but none was turned in a whole step")
-        if len(num_moved) > 1 and sum(num_moved) > self.engine.deployment.rerotate_budget_tokens:
+        if sum(num_moved) >= (self.engine.deployment.rerotate_budget_tokens or 0) + self.engine.block_size:
             raise Broken(f"the keys of {num_moved} tokens were turned in one step")
 
 

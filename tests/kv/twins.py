@@ -7,7 +7,7 @@ from tests.kv.test_state_machine import Arrival, Serving
 
 
 def three_where_two_can_run() -> None:
-    _serve(Arrival([0], 18, None, 3), num_spare_blocks=2, rerotate_budget_tokens=3)
+    _serve(Arrival([0, 1], 18, None, 3), num_spare_blocks=1, rerotate_budget_tokens=7)
 
 
 def two_where_no_block_is_spare() -> None:

@@ -6,6 +6,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from posenc_runtime.kv.budget import Budget
 from posenc_runtime.kv.deployment import Deployment
 from server.routes import scales_router
 
@@ -22,7 +23,9 @@ def test_where_nothing_is_counted_nothing_is_said_to_have_happened() -> None:
     app = FastAPI()
     app.include_router(scales_router(YARN, CollectorRegistry()))
     with TestClient(app) as client:
-        assert [scale["live"] for scale in client.get("/posenc/scales").json()["scales"]] == [None, None]
+        body = client.get("/posenc/scales").json()
+    assert [scale["live"] for scale in body["scales"]] == [None, None]
+    assert (body["rerotate_budget_tokens"], body["rerotate_budget_reason"]) == (None, None)
 
 
 def test_the_answer_joins_the_configuration_with_the_counters_of_every_engine() -> None:
@@ -33,7 +36,7 @@ def test_the_answer_joins_the_configuration_with_the_counters_of_every_engine() 
     requests.labels("1", "yarn", "2.5").inc(4)
     blocks.labels("0", "1").set(9)
     app = FastAPI()
-    app.include_router(scales_router(YARN, registry))
+    app.include_router(scales_router(YARN, registry, budget=Budget(tokens=640, reason="so long")))
     with TestClient(app) as client:
         body = client.get("/posenc/scales").json()
     nothing = {"requests": 0, "prompt_tokens": 0, "generation_tokens": 0, "prefix_hit_tokens": 0, "kv_blocks": 0}
@@ -45,6 +48,8 @@ def test_the_answer_joins_the_configuration_with_the_counters_of_every_engine() 
         "headroom_tokens": 256,
         "on_crossing": "rerotate",
         "prefix_reuse": "exact",
+        "rerotate_budget_tokens": 640,
+        "rerotate_budget_reason": "so long",
         "scales": [
             {"scale": 1.0, "max_request_tokens": 100, "live": nothing | {"kv_blocks": 9}},
             {"scale": 2.5, "max_request_tokens": 250, "live": nothing | {"requests": 7}},

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from vllm.v1.outputs import ModelRunnerOutput
 
 from posenc_runtime.vllm_adapter.scheduler_half import PosencMetadata
-from tests.kv.model_blocks import Slots
+from tests.kv.model_blocks import Slots, refuse_clashes
 from tests.kv.model_request import Broken
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ class ModelWorkers:
                 kept.tokens = list(told)
 
     def _carry_out(self, plan: StepPlan) -> None:
+        refuse_clashes(plan)
         for rotation in plan.rotations:
             for move in rotation.moves:
                 self._slots.turn(rotation, move)

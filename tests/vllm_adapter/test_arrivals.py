@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,13 +24,9 @@ SCALE = {8: 0, 60: 1, 200: 2}  # of requests of so many tokens past the prompt
 
 
 @pytest.fixture(autouse=True)
-def salting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(EngineCore, "preprocess_add_request", EngineCore.preprocess_add_request)  # put back after
-    salt_on_arrival.cache_clear()
+def salting() -> None:
     salt_on_arrival()
     init_none_hash(sha256)
-    yield
-    salt_on_arrival.cache_clear()
 
 
 class Engine:

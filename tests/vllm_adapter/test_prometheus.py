@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, values
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from posenc_runtime.kv.counts import merged
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.prometheus import PosencPromMetrics
 from posenc_runtime.vllm_adapter.stats import PosencStats
@@ -68,9 +69,11 @@ def test_counts_add_up_and_levels_follow() -> None:
     report.aggregate(PosencStats(data={"requests": {"4": 1}, "generation_tokens": {"4": 5}, "apply_seconds": [0.002]}))
     metrics.observe(report.data)
     metrics.observe({"kv_blocks": {"1": 0, "4": 3}})
+    metrics.observe(merged({"rerotate_budget_tokens": {"all": 64}}, {"rerotate_budget_tokens": {"all": 96}}))
     assert value("posenc_requests_total", rope_type="yarn", scale="4") == 2
     assert value("posenc_generation_tokens_total", scale="4") == 5
     assert value("posenc_kv_blocks", scale="4") == 3
+    assert value("posenc_rerotate_budget_tokens") == 96
     assert value("posenc_apply_seconds_count") == 2
     assert report.reduce() == {"requests": 2, "kv_blocks": 7, "generation_tokens": 5, "apply_seconds": 0.003}
     assert PosencStats(data={"crossing_wait_seconds": [0.5, 1.0]}).reduce() == {"crossing_wait_seconds": 1.5}

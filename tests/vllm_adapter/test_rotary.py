@@ -72,6 +72,8 @@ def test_a_model_may_be_built_with_a_gpu_as_the_default_device(is_fused: bool, m
     monkeypatch.setattr(STATE, "rotaries", [])
     monkeypatch.setattr(torch, "allclose", compared)
     monkeypatch.setattr(Deployment, "check_rotations", lambda *_: None)  # as well
+    # The method looks for the GPU before it asks whether there are numbers to copy.
+    monkeypatch.setattr(torch.Tensor, "copy_", lambda target, source: torch.ops.aten.copy_.default(target, source))
     with set_current_vllm_config(VllmConfig()), FakeTensorMode(), torch.device("cuda"):
         module = RotaryEmbedding(4, 4, 10, 100.0, True, torch.float32)
     assert module.posenc_scaled

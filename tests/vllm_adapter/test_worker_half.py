@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, UniformTypeKVCacheSpecs
 
 from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.rerotation import BlockMoves, ScaleChange
 from posenc_runtime.kv.coordinator import StepPlan
+from posenc_runtime.kv.crossing import Rotation
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
+from posenc_runtime.kv.moves import BlockMove, Moves
 from posenc_runtime.vllm_adapter import cpu_key_order
 from posenc_runtime.vllm_adapter.attention.record import RECORD
 from posenc_runtime.vllm_adapter.worker_half import WorkerHalf
@@ -34,7 +37,7 @@ ROTARY = Rotary(deployment=LINEAR, head_dim=4, own=SPEC, is_neox_style=True)
 
 @pytest.fixture(autouse=True)
 def a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("block_row_offset", None), ("block_size", {}), ("rotaries", [ROTARY])):
+    for name, value in (("block_row_offset", None), ("block_size", {}), ("rotaries", [ROTARY]), ("model", None)):
         monkeypatch.setattr(STATE, name, value)
 
 
@@ -53,11 +56,14 @@ def worker(
     **layers: Any,
 ) -> WorkerHalf:
     kv_cache_config: Any = types.SimpleNamespace(num_blocks=num_blocks, kv_cache_groups=[group])
-    compilation = types.SimpleNamespace(static_forward_context=layers)
-    vllm_config: Any = types.SimpleNamespace(compilation_config=compilation, additional_config={}, instance_id=engine)
-    half = WorkerHalf(deployment, vllm_config, kv_cache_config)
+    half = WorkerHalf(deployment, configured(engine, **layers), kv_cache_config)
     half.register_kv_caches({"layer": torch.zeros(num_blocks, 1, 4, 8)})
     return half
+
+
+def configured(engine: str = ROTARY.engine, **layers: Any) -> Any:
+    compilation = types.SimpleNamespace(static_forward_context=layers)
+    return types.SimpleNamespace(compilation_config=compilation, additional_config={}, instance_id=engine)
 
 
 def offsets() -> list[int]:
@@ -82,7 +88,7 @@ def test_where_attention_rotates_a_plan_gives_each_block_the_number_of_its_scale
 def test_keys_are_turned_in_the_style_that_the_model_left_its_rotary_embedding_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    crossing = dataclasses.replace(LINEAR, on_crossing="rerotate")
+    crossing = dataclasses.replace(LINEAR, on_crossing="rerotate", rerotate_budget_tokens=4)
     made = types.SimpleNamespace(is_neox_style=True)
     monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, deployment=crossing, module=made)])
     monkeypatch.setattr(cpu_key_order, "cpu_key_order", lambda *_: None)
@@ -94,7 +100,7 @@ def test_keys_are_turned_in_the_style_that_the_model_left_its_rotary_embedding_i
 
 
 def test_no_request_waits_for_what_turns_keys_to_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    crossing = dataclasses.replace(LINEAR, on_crossing="rerotate")
+    crossing = dataclasses.replace(LINEAR, on_crossing="rerotate", rerotate_budget_tokens=4)
     turned: list[tuple[list[int], list[float]]] = []
 
     def rerotate(kv_caches: Any, moves: BlockMoves, change: ScaleChange, layout: Any) -> None:
@@ -108,6 +114,42 @@ def test_no_request_waits_for_what_turns_keys_to_be_compiled(monkeypatch: pytest
     blocks, changes = zip(*turned, strict=True)
     assert blocks == ([0],) * 6
     assert len({tuple(change) for change in changes}) == 6
+
+
+@pytest.fixture
+def measuring(monkeypatch: pytest.MonkeyPatch) -> Deployment:
+    """A deployment that does not say how much is turned before a step."""
+    monkeypatch.setattr(STATE, "rotaries", [])
+    monkeypatch.setattr(cpu_key_order, "cpu_key_order", lambda *_: None)
+    return dataclasses.replace(LINEAR, on_crossing="rerotate")
+
+
+def test_a_worker_measures_how_fast_it_is_by_the_model_that_was_built_around_its_rotary_embedding(
+    measuring: Deployment,
+) -> None:
+    rotary = torch.nn.Module()
+    for _ in range(2):  # layers that share it
+        STATE.note(dataclasses.replace(ROTARY, deployment=measuring, module=rotary))
+    layer = torch.nn.Sequential(rotary, torch.nn.Linear(4, 4, bias=False))
+    layer.isa = ""
+    torch.nn.Sequential(layer, torch.nn.Linear(4, 6, bias=False))
+    half = worker(deployment=measuring, layer=layer)
+    assert half.speed is not None
+    assert (half.speed.weight_bytes, half.speed.block_tokens) == (4 * (16 + 24), 4)
+    assert STATE.model is None
+
+
+def test_a_worker_that_did_not_see_its_model_built_asks_for_the_setting(measuring: Deployment) -> None:
+    STATE.rotaries.append(dataclasses.replace(ROTARY, deployment=measuring))
+    with pytest.raises(ValueError, match=r"this worker did not see it built: set scaling\.rerotate_budget_tokens"):
+        worker(deployment=measuring, layer=types.SimpleNamespace(isa=""))
+
+
+def test_a_worker_that_is_told_how_much_to_turn_measures_nothing(measuring: Deployment) -> None:
+    told = dataclasses.replace(measuring, rerotate_budget_tokens=8)
+    STATE.note(dataclasses.replace(ROTARY, deployment=told, module=torch.nn.Module()))
+    assert STATE.model is None
+    assert worker(deployment=told, layer=types.SimpleNamespace(isa="")).speed is None
 
 
 def test_blocks_of_layers_that_are_cached_unalike_have_scales() -> None:
@@ -133,6 +175,80 @@ def test_a_block_keeps_its_scale_until_a_plan_gives_it_another() -> None:
     half.apply(StepPlan())
     half.apply(StepPlan(block_scales={0: [2]}))
     assert offsets() == [0, 0, 0, 10, 0, 0]
+
+
+class _Writes(TorchDispatchMode):
+    """Counts the operations that write into one tensor."""
+
+    def __init__(self, written: torch.Tensor) -> None:
+        super().__init__()
+        self.count, self._written = 0, written
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += operation._schema.is_mutable and args[0] is self._written
+        return operation(*args, **(kwargs or {}))
+
+
+def test_blocks_of_all_scales_are_written_at_once() -> None:
+    half = worker()
+    assert STATE.block_row_offset is not None
+    with _Writes(STATE.block_row_offset) as writes:
+        half.apply(StepPlan(block_scales={2: [4, 1], 1: [3], 0: [5]}))
+    assert writes.count == 1
+    assert offsets() == [0, 30, 0, 10, 30, 0]
+
+
+def test_requests_that_cross_together_are_turned_in_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    crossing = dataclasses.replace(LINEAR, on_crossing="rerotate", rerotate_budget_tokens=4)
+    turned: list[list[tuple[int, ...]]] = []
+
+    def rerotate(kv_caches: Any, moves: BlockMoves, change: ScaleChange, layout: Any) -> None:
+        columns = moves.sources, moves.targets, moves.first_positions
+        turned.append(list(zip(*(column.tolist() for column in columns), strict=True)))
+
+    monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, deployment=crossing)])
+    monkeypatch.setattr(cpu_key_order, "cpu_key_order", lambda *_: None)
+    monkeypatch.setattr(ops, "rerotate", rerotate)
+    half = worker(deployment=crossing, layer=types.SimpleNamespace(isa=""))
+    turned.clear()
+
+    def rotation(from_index: int, *moves: tuple[int, int, int]) -> Rotation:
+        made = (
+            BlockMove(group=0, source=source, target=target, first_position=first, num_tokens=4)
+            for source, target, first in moves
+        )
+        return Rotation(from_index=from_index, to_index=from_index + 1, moves=Moves.of(made))
+
+    plan = StepPlan(rotations=[rotation(0, (1, 1, 0), (2, 3, 4)), rotation(1, (4, 4, 8)), rotation(0, (5, 5, 0))])
+    half.apply(plan)
+    assert turned == [[(1, 1, 0), (2, 3, 4), (5, 5, 0)], [(4, 4, 8)]]
+
+
+def test_blocks_of_a_group_are_turned_in_the_caches_of_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    crossing = dataclasses.replace(LINEAR, on_crossing="rerotate", rerotate_budget_tokens=4)
+    monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, deployment=crossing)])
+    monkeypatch.setattr(cpu_key_order, "cpu_key_order", lambda *_: None)
+    caches = {name: torch.zeros(6, 1, 4, 8) for name in ("first", "second")}
+    turned: list[tuple[str, list[int]]] = []
+
+    def rerotate(kv_caches: Any, moves: BlockMoves, change: ScaleChange, layout: Any) -> None:
+        turned.extend((name, moves.targets.tolist()) for name, cache in caches.items() if kv_caches[0] is cache)
+
+    monkeypatch.setattr(ops, "rerotate", rerotate)
+    layers = {name: types.SimpleNamespace(isa="") for name in caches}
+    half = WorkerHalf(
+        crossing,
+        configured(**layers),
+        types.SimpleNamespace(num_blocks=6, kv_cache_groups=[KVCacheGroupSpec([name], keys(1)) for name in caches]),  # type: ignore[arg-type]
+    )
+    half.register_kv_caches(caches)
+    turned.clear()
+    moves = [
+        BlockMove(group=group, source=block, target=block, first_position=0, num_tokens=4)
+        for group, block in [(0, 1), (1, 2), (0, 3)]
+    ]
+    half.apply(StepPlan(rotations=[Rotation(from_index=0, to_index=1, moves=Moves.of(moves))]))
+    assert turned == [("first", [1, 3]), ("second", [2])]
 
 
 def test_the_table_stays_where_it_is_for_graphs_that_hold_its_address() -> None:
@@ -181,7 +297,7 @@ def test_another_engine_of_the_process_may_have_another_base_and_other_heads(
 ) -> None:
     monkeypatch.setattr(cpu_key_order, "cpu_key_order", lambda *_: None)
     monkeypatch.setattr(ops, "rerotate", lambda *_: None)
-    deployment = dataclasses.replace(LINEAR, on_crossing=on_crossing)
+    deployment = dataclasses.replace(LINEAR, on_crossing=on_crossing, rerotate_budget_tokens=4)
     layer = types.SimpleNamespace(isa="")
     monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, deployment=deployment)])
     worker(deployment=deployment, layer=layer)

@@ -18,7 +18,7 @@ class Sizes:
     Attributes:
         model: a Llama's configuration.
         trained: tokens at which a request crosses; prefixes that are reused are nearly as long.
-        budget: cached tokens that are re-rotated before a step.
+        budget: cached tokens that are re-rotated before a step; None for as many as the engine measures.
         before: tokens that a request says before it crosses, and
         after: after it.
         window: of those before, and as many of those after: what the others notice is looked at meanwhile. So few that
@@ -38,7 +38,7 @@ class Sizes:
     model: dict[str, Any]
     dtype: str
     trained: int
-    budget: int
+    budget: int | None
     before: int
     after: int
     window: int
@@ -142,7 +142,7 @@ H200 = Sizes(
     dtype="bfloat16",
     trained=32768,
     # All of it at once: 4.3 GB of keys and values, which this GPU copies in milliseconds.
-    budget=32768,
+    budget=None,
     before=24,
     after=200,
     window=20,
@@ -175,7 +175,7 @@ TINY = Sizes(
     },
     dtype="float32",
     trained=2048,
-    budget=2048,
+    budget=None,
     before=24,
     after=100,
     window=20,

@@ -49,8 +49,8 @@ def measure(stage: Stage) -> Found:
         in_one_process=True,
     ) as engine:
         worst, wait, reuse = rows(sizes)
-        budget = f"{sizes.budget:,} tokens are re-rotated before a step"
         crossed = _cross(engine, stage)
+        budget = f"{crossed.num_budget_tokens:,} tokens are re-rotated before a step"
         if crossed.crossing:
             usual = statistics.median(crossed.usual)
             remark = f"the median step takes {1000 * usual:.2f} ms, with {sizes.others} others; {budget}"

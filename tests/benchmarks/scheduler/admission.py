@@ -66,6 +66,7 @@ def measure(case: Case, tokens: int, *, repetitions: int, advance: Callable[[], 
         on_crossing="pin" if case.side == "pin" else "rerotate",
         prefix_reuse="rerotate" if case.reuses else "exact",
         headroom_tokens=1,
+        rerotate_budget_tokens=2048,
     )
     draw = random.Random(1)
     times: dict[str, list[float]] = {"hashed": [], "admitted": [], "scheduled": []}

@@ -76,6 +76,7 @@ class SchedulerCore:
         side: whose scheduler and connector: vLLM's without any, vLLM's with one that does nothing, or ours.
         max_running: requests that run at once, at most.
         ahead: a step is scheduled before the one before it is heard of.
+        caching: whether there is a prefix cache.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class SchedulerCore:
         max_running: int,
         ahead: bool = True,
         max_tokens_a_step: int = 1 << 31,
+        caching: bool = True,
     ) -> None:
         self.deployment = deployment
         self.times: list[Times] = []
@@ -94,6 +96,7 @@ class SchedulerCore:
         self._depth = 2 if ahead else 1
         self._in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
         config = _config(side, deployment, num_blocks, max_running, ahead, max_tokens_a_step)
+        config.cache_config.enable_prefix_caching = caching
         spec = FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=1, head_size=1, dtype=torch.float32)
         groups = [KVCacheGroupSpec(["layer"], spec)]
         # Whether names are there is no matter of speed, and takes seconds for every scheduler.
@@ -173,7 +176,6 @@ def _config(
     config.model_config.max_model_len = config.scheduler_config.max_model_len = deployment.max_model_len
     config.cache_config.num_gpu_blocks = num_blocks
     config.cache_config.block_size = BLOCK_SIZE
-    config.cache_config.enable_prefix_caching = True
     config.scheduler_config.async_scheduling = ahead
     config.scheduler_config.max_num_seqs = max_running
     config.scheduler_config.max_num_batched_tokens = max_tokens_a_step

@@ -65,6 +65,7 @@ def _about_to_cross(how: OnCrossing, blocks: int, copied: bool) -> SchedulerCore
         max_model_len=4 * trained,
         on_crossing=how,
         headroom_tokens=1,
+        rerotate_budget_tokens=trained,  # all in one step, which is the worst for it
     )
     spare = 2 * blocks + 200 if copied else 20
     core = SchedulerCore(

@@ -23,6 +23,7 @@ DEPLOYMENT = Deployment(
     max_model_len=4 * TRAINED,
     headroom_tokens=16,
     prefix_reuse="rerotate",
+    rerotate_budget_tokens=256,
 )
 
 

@@ -1,0 +1,99 @@
+"""How many cached tokens are re-rotated before a step: as many as take about as long as the step itself.
+
+A step reads its worker's weights once, whoever is in it, so while requests cross a step takes at most twice as long as
+it might. Fewer would keep them waiting, and their slots empty; more would hold up all the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+LEAST_STEP_SECONDS = 1e-3  # what an engine needs to plan and to launch a step, however small its model is
+MOST_TOKENS = 2**20  # before one step, whatever a clock says that has seen next to nothing
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Speed:
+    """What a worker measured when its engine started.
+
+    Attributes:
+        token_seconds: to turn the keys of a cached token in all of its layers, as a part of a long crossing.
+        weights_seconds: to read all of its model's weights once.
+        weight_bytes: of these.
+        block_tokens: tokens of its largest KV block, which are turned together.
+
+    Raises:
+        ValueError: when one of them is not above 0.
+    """
+
+    token_seconds: float
+    weights_seconds: float
+    weight_bytes: int
+    block_tokens: int
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not value > 0:
+                raise ValueError(f"{name} must be greater than 0, got {value}: the clock of this machine did not move")
+
+    @property
+    def step_seconds(self) -> float:
+        """The least that a usual step takes."""
+        return max(self.weights_seconds, LEAST_STEP_SECONDS)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in whole blocks that are turned within a usual step; at least a block."""
+        blocks = min(self.step_seconds / self.token_seconds, MOST_TOKENS) // self.block_tokens
+        return max(int(blocks), 1) * self.block_tokens
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Cached tokens re-rotated before a step at most, and why as many."""
+
+    tokens: int
+    reason: str
+
+
+def given(tokens: int) -> Budget:
+    """The budget that somebody has set."""
+    return Budget(tokens=tokens, reason="set as scaling.rerotate_budget_tokens")
+
+
+def measured(speeds: Sequence[Speed]) -> Budget:
+    """The budget of workers that compute a step together: that of the slowest.
+
+    Raises:
+        ValueError: when there are none.
+    """
+    if not speeds:
+        raise ValueError("at least one worker must have measured how fast it turns keys, got none")
+    slowest = min(speeds, key=lambda speed: speed.num_tokens)
+    weights = f"reads {_bytes(slowest.weight_bytes)} of weights in {_seconds(slowest.weights_seconds)}"
+    if slowest.step_seconds > slowest.weights_seconds:
+        step = f"a step {weights}, and takes {_seconds(slowest.step_seconds)} at least"
+    else:
+        step = f"a step {weights}"
+    if slowest.num_tokens == slowest.block_tokens:
+        so = f"so a block of {slowest.block_tokens:,} tokens, the least there is, is turned before a step"
+    else:
+        so = f"so {slowest.num_tokens:,} tokens are one step more at most"
+    of_several = f" (the slowest of {len(speeds)} workers)" if len(speeds) > 1 else ""
+    turning = f"turning a token's keys takes {_seconds(slowest.token_seconds)}"
+    return Budget(tokens=slowest.num_tokens, reason=f"{step}; {turning}, {so}{of_several}")
+
+
+def _seconds(seconds: float) -> str:
+    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "us")):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def _bytes(num_bytes: int) -> str:
+    for factor, unit in ((1e9, "GB"), (1e6, "MB")):
+        if num_bytes >= factor:
+            return f"{num_bytes / factor:.3g} {unit}"
+    return f"{num_bytes / 1e3:.3g} kB"

@@ -1,0 +1,70 @@
+"""The model that a rotary embedding becomes a part of, and how large it is.
+
+vLLM gives a connector its caches, and nothing of its model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
+
+
+class WholeModel:
+    """Follows a module into each that it is put into, until somebody asks.
+
+    A module is put into another when that one is built, from the inside to the outside; so the last one is the model.
+    """
+
+    def __init__(self, part: nn.Module) -> None:
+        self._found = part
+        self._hook = register_module_module_registration_hook(self._put_into)
+
+    def stop(self) -> None:
+        """Follow no more."""
+        self._hook.remove()
+
+    def found(self, layers: Iterable[object]) -> nn.Module:
+        """The outermost module.
+
+        Args:
+            layers: attention layers of the model, which must be in it.
+
+        Raises:
+            ValueError: when they are not.
+        """
+        self.stop()
+        outside = {layer for layer in layers if isinstance(layer, nn.Module)} - set(self._found.modules())
+        if outside:
+            raise ValueError(
+                f"how long a step takes is told by the whole model, but {len(outside)} attention layers are outside of "
+                f"the {type(self._found).__name__} that its rotary embedding is in: set scaling.rerotate_budget_tokens"
+            )
+        return self._found
+
+    def _put_into(self, outer: nn.Module, name: str, inner: nn.Module | None) -> None:
+        if inner is self._found:
+            self._found = outer
+
+
+def num_weight_bytes(model: nn.Module) -> int:
+    """Memory of all weights that a step reads. Those that are shared count once; on another device, not at all."""
+    parameters = list(model.parameters())
+    device = next(iter(parameters)).device
+    storages = {
+        parameter.untyped_storage().data_ptr(): parameter.untyped_storage().nbytes()
+        for parameter in parameters
+        if parameter.device == device and parameter.numel()
+    }
+    return sum(storages.values()) + sum(_num_packed_bytes(module) for module in model.modules())
+
+
+def _num_packed_bytes(module: nn.Module) -> int:
+    """On the CPU vLLM packs the weights of a linear layer for a library, and leaves an empty parameter."""
+    weight, num_inputs = getattr(module, "weight", None), getattr(module, "input_size", None)
+    if num_inputs is None or not isinstance(weight, nn.Parameter) or weight.numel():
+        return 0
+    num_inputs = getattr(module, "input_size_per_partition", num_inputs)
+    num_outputs = getattr(module, "output_size_per_partition", module.output_size)
+    return int(num_inputs) * int(num_outputs) * weight.element_size()  # type: ignore[arg-type]
