@@ -76,10 +76,13 @@ def setup(all_cases: list[Case], shared: dict[str, Any], worker_cores: list[int]
     )
 
 
-def save_model(folder: pathlib.Path) -> pathlib.Path:
+def save_model(folder: pathlib.Path, trained: int = TRAINED) -> pathlib.Path:
     """Save a Llama of 29 million random weights: on one core a step takes 10 ms or more, as steps of real models do.
 
     With a model of two small layers the engine's own bookkeeping would be all that is measured.
+
+    Args:
+        trained: tokens that it says it was trained on; a deployment may say fewer, and no more.
     """
     # Only now: transformers takes seconds to import.
     from transformers.utils import logging
@@ -88,7 +91,7 @@ def save_model(folder: pathlib.Path) -> pathlib.Path:
 
     # its bar would break ours
     logging.disable_progress_bar()
-    return save_tiny(folder, "llama", **MODEL)
+    return save_tiny(folder, "llama", **(MODEL | {"max_position_embeddings": trained}))
 
 
 def shared_arguments(all_cases: list[Case], *, compiled: bool) -> dict[str, Any]:
