@@ -269,7 +269,7 @@ def _report(crossed: Sequence[Crossed], pairs: Sequence[tuple[float, float]], ou
         "latencies meanwhile. Wait: from the moment that the request is due until its next token. Rerun: its first "
         "token when it comes again. Copied: the prefix cache keeps what the request had cached, and a rerun finds it; "
         "in place: with prefix caching off.",
-        *dict.fromkeys(f"Default, {one.name}: {one.budget.reason}." for one in crossed if one.budget),
+        *dict.fromkeys(f"{one.name}: {one.budget.reason}." for one in crossed if one.budget),
         reuse_remark(pairs),
     ]
     _console.print(table.for_terminal())
