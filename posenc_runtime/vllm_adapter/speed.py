@@ -18,7 +18,7 @@ from posenc_runtime.vllm_adapter.rerotation import Rerotation
 
 _REPETITIONS = 3
 # More than the caches of a processor hold, and so much that launches do not count.
-_TURNED_BYTES = {"cuda": 512 * 2**20, "cpu": 32 * 2**20}
+_TURNED_BYTES = {"cuda": 4 * 2**30, "cpu": 32 * 2**20}
 _READ_BYTES = {"cuda": 2 * 2**30, "cpu": 128 * 2**20}
 
 

@@ -30,6 +30,7 @@ NEW_TOKENS = 2 * BEFORE
 OTHERS = 4
 BUDGETS = (None, 2048, 65536)  # the default, a small one, and one that bounds nothing
 REUSED, ASKED = 4000, 192  # tokens of the prefix, and behind it
+_REUSE_TRAINED = 4096
 _console = Console(soft_wrap=True)
 
 Advance = Callable[[], None]
@@ -128,7 +129,7 @@ def main(
     crossed: list[Crossed] = []
     with tempfile.TemporaryDirectory(prefix="posenc-bench-") as name, progress_bar(_console) as bar:
         folder = pathlib.Path(name)
-        model = save_model(folder / "model")
+        model = save_model(folder / "model", MODEL | {"max_position_embeddings": max(*lengths, _REUSE_TRAINED)})
         task = bar.add_task("measuring", total=(len(cases) + 1) * repetitions)
         try:
             for case in cases:
@@ -198,8 +199,8 @@ def _reuse(model: pathlib.Path, folder: pathlib.Path, repetitions: int, advance:
         Deployment(
             rope_type="yarn",
             scales=(1.0, 2.0),
-            original_max_position_embeddings=4096,
-            max_model_len=8192,
+            original_max_position_embeddings=_REUSE_TRAINED,
+            max_model_len=2 * _REUSE_TRAINED,
             on_crossing="pin",
             prefix_reuse=prefix_reuse,
         )
@@ -268,7 +269,7 @@ def _report(crossed: Sequence[Crossed], pairs: Sequence[tuple[float, float]], ou
         "latencies meanwhile. Wait: from the moment that the request is due until its next token. Rerun: its first "
         "token when it comes again. Copied: the prefix cache keeps what the request had cached, and a rerun finds it; "
         "in place: with prefix caching off.",
-        *dict.fromkeys(f"Default, {one.name}: {one.budget.reason}." for one in crossed if one.budget),
+        *dict.fromkeys(f"{one.name}: {one.budget.reason}." for one in crossed if one.budget),
         reuse_remark(pairs),
     ]
     _console.print(table.for_terminal())

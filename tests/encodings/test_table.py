@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import weakref
-from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from posenc_runtime.encodings.spec import Frequencies
 from posenc_runtime.encodings.table import cos_sin_cache, fill_cos_sin
+from tests.encodings.held_memory import HeldMemory
 from tests.tolerance import ROUNDED_TO_FLOAT32
 
 ONE_ULP = 2**-24  # half the spacing of float32 just below 1
@@ -40,36 +38,11 @@ def test_angles_at_a_million_positions_are_exact_to_float32() -> None:
     assert abs(table[position, 1].item() - math.sin(angle)) < ROUNDED_TO_FLOAT32
 
 
-class _Memory(TorchDispatchMode):
-    """Counts the bytes of the tensors that operations have made and that somebody still holds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.held = self.most = 0
-
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = operation(*args, **(kwargs or {}))
-        if isinstance(made, torch.Tensor) and not any(made is given for given in args) and made._base is None:
-            num_bytes = made.untyped_storage().nbytes()
-            if not any(
-                made.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()
-                for given in args
-                if isinstance(given, torch.Tensor)
-            ):
-                self.held += num_bytes
-                self.most = max(self.most, self.held)
-                weakref.finalize(made, self._let_go, num_bytes)
-        return made
-
-    def _let_go(self, num_bytes: int) -> None:
-        self.held -= num_bytes
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_table_of_a_million_positions_is_filled_with_64_mb_beside_it(dtype: torch.dtype) -> None:
     inv_freq = torch.full((8,), 0.5, dtype=torch.float64)
     table = torch.empty(2**20, 16, dtype=dtype)
-    with _Memory() as memory:
+    with HeldMemory() as memory:
         fill_cos_sin(table, Frequencies(inv_freq))
     assert 0 < memory.most <= 64e6
 

@@ -32,12 +32,12 @@ def test_workers_measure_what_is_turned_before_a_step_and_the_server_says_it(
         },
     }
     log = tmp_path / "server.log"
-    with running_server(tmp_path, settings, device.environment(NUM_WORKERS), log=log) as address:
+    environment = device.environment(NUM_WORKERS) | {"VLLM_LOGGING_LEVEL": "INFO"}
+    with running_server(tmp_path, settings, environment, log=log) as address:
         scales = httpx.get(f"{address}/posenc/scales", timeout=60).json()
         asked = {"model": "tiny", "prompt": "a" * 240, "max_tokens": 40, "ignore_eos": True}
         answer = httpx.post(f"{address}/v1/completions", json=asked, timeout=120).json()
         reported = total(address, "posenc_rerotate_budget_tokens"), total(address, "posenc_apply_seconds_count")
-        steps = total(address, "vllm:iteration_tokens_total_count")
     budget, reason = scales["rerotate_budget_tokens"], scales["rerotate_budget_reason"]
     assert budget >= BLOCK_SIZE and budget % BLOCK_SIZE == 0
     assert re.fullmatch(
@@ -47,5 +47,5 @@ def test_workers_measure_what_is_turned_before_a_step_and_the_server_says_it(
     assert f"crossings: {budget:,} cached tokens are re-rotated before a step, at most: {reason}" in said
     assert f"{budget} cached tokens are re-rotated before a step: {reason}" in said  # by the scheduler
     assert reported[0] == budget
-    assert 0 < reported[1] <= steps  # of one worker
+    assert reported[1] > 0  # the worker with the tokens is heard
     assert [crossing["how"] for crossing in answer["kv_transfer_params"]["posenc"]["crossings"]] == ["rerotate"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import types
 from typing import Any
@@ -15,6 +16,7 @@ from posenc_runtime.kv.deployment import UNROTATED, Deployment
 from posenc_runtime.vllm_adapter import rotary
 from posenc_runtime.vllm_adapter.attention.choice import KEY, AttentionChoice
 from posenc_runtime.vllm_adapter.worker_state import STATE, Rotary
+from tests.encodings.held_memory import HeldMemory
 from tests.tolerance import COS_SIN_OF_TURNS, INV_FREQ_RELATIVE, SOME_FLOAT32_OPERATIONS, TABLE_ANGLE_RELATIVE
 
 LINEAR = Deployment(rope_type="linear", scales=(1.0, 2.0, 4.0), original_max_position_embeddings=10, max_model_len=35)
@@ -54,6 +56,18 @@ def test_registering_twice_is_registering_once_and_stock_engines_keep_the_stock_
     assert module.name == "rotary_embedding"
     assert not module.posenc_scaled
     assert torch.equal(module.cos_sin_cache, RotaryEmbedding._compute_cos_sin_cache(module))
+
+
+def test_a_stacked_table_is_built_with_64_mb_beside_it() -> None:
+    trained = 2**18
+    long = Deployment(
+        rope_type="linear", scales=(1.0, 2.0), original_max_position_embeddings=trained, max_model_len=2 * trained
+    )
+    made = dataclasses.replace(ROTARY, deployment=long, head_dim=32, own=dataclasses.replace(ROTARY.own, rotary_dim=32))
+    unscaled = torch.zeros(trained, 32, dtype=torch.bfloat16)
+    with HeldMemory() as memory:
+        table = rotary.stacked_table(made, unscaled)
+    assert 0 < memory.most - table.nbytes <= 64e6
 
 
 @pytest.mark.parametrize("is_fused", [False, True], ids=["table", "fused"])
