@@ -50,13 +50,23 @@ class Partials:
         maxima, sums = torch.empty(2, *rows, dtype=torch.float32, device=query.device)
         return cls(acc, maxima, sums, max_chunks)
 
+    @property
+    def room(self) -> int:
+        """Chunks that no request exceeds."""
+        return self.acc.shape[2]
+
     def arguments(self) -> dict[str, Any]:
-        return {"p_acc": self.acc, "p_maxima": self.maxima, "p_sums": self.sums, "room": self.acc.shape[2]}
+        return {"p_acc": self.acc, "p_maxima": self.maxima, "p_sums": self.sums, "room": self.room}
 
 
 def room(batch: PagedBatch, max_chunks: int) -> int:
     """Chunks that no request of the batch exceeds."""
     return max(1, min(max_chunks, -(-batch.max_seq_len // MIN_CHUNK)))
+
+
+def largest(batch: PagedBatch, max_chunks: int) -> int:
+    """Keys that no chunk of the batch exceeds: see ``chunk_size``."""
+    return max(MIN_CHUNK, triton.cdiv(triton.cdiv(batch.max_seq_len, max_chunks), TILE) * TILE)
 
 
 def sizes(max_chunks: int) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -218,6 +218,22 @@ class Tensors:
         if not (self.out[len(exact) :] == UNTOUCHED).all():
             faults.append("padding was written")
         return faults
+
+
+def one_by_one(case: Case, batch: PagedBatch) -> Iterator[tuple[slice, PagedBatch]]:
+    """Each request of a case's batch alone, and where in the queries its own are."""
+    for request, (length, own) in enumerate(case.requests):
+        begin = int(batch.query_start_loc[request])
+        yield (
+            slice(begin, begin + own),
+            PagedBatch(
+                batch.block_table[request : request + 1],
+                torch.tensor([0, own], dtype=torch.int32),
+                batch.seq_lens[request : request + 1],
+                own,
+                length,
+            ),
+        )
 
 
 EVERY_KIND = ((1, 1), (53, 1), (37, 5), (16, 16))  # alone, decoded in chunks, after a prefix, a whole prompt

@@ -50,6 +50,13 @@ def contextual(npos: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype =
     cope_attention(query, keys, values, batch(), cope, head_dim**-0.5, torch.empty_like(query), counts)
 
 
+def contextual_without_room() -> None:
+    """The last launch of each kernel is that for requests whose scores have no room."""
+    room, cope_decode.SCORES = cope_decode.SCORES, 0
+    contextual(64, 8, 128)
+    cope_decode.SCORES = room
+
+
 def recorded() -> None:
     _, keys, _ = tensors(32, 8, 128, torch.bfloat16)
     record_key_norms(torch.zeros(1, 8, BLOCK_SIZE), keys.transpose(1, 2)[0], torch.zeros(BLOCK_SIZE, dtype=torch.int64))
@@ -87,6 +94,7 @@ LAUNCHED: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     "table": (lambda: biased(Table(torch.zeros(32, 129)), 8, 128), ("decode",)),
     "float32": (lambda: biased(Flat(32), 8, 128, dtype=torch.float32), ("decode",)),
     "cope-64": (lambda: contextual(64, 8, 128), ("cope-prefill", "cope-scores", "cope-values")),
+    "cope-without-room": (contextual_without_room, ("cope-values",)),
     "key-norms": (recorded, ("norms", "maxima")),
 }
 

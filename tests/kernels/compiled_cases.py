@@ -25,3 +25,4 @@ BIAS = {name: BIAS_CASES[name] for name in ("bfloat16", "float16", "window-bfloa
 COPE = {"bfloat16": COPE_CASES["bfloat16"]} | {
     "long": Case(_LONG, bias="cope", npos=64, gates=-1.0, **_SHAPE),  # type: ignore[arg-type]
 }
+COPE_WITHOUT_ROOM = ("bfloat16", "long")

@@ -37,6 +37,7 @@ AT_ONCE = {
     "cope-64 cope-prefill": 2,
     "cope-64 cope-scores": 5,
     "cope-64 cope-values": 3,
+    "cope-without-room cope-values": 2,
     "key-norms maxima": 32,
 }
 
@@ -97,10 +98,18 @@ def test_the_widest_heads_fit_into_a_programs_shared_memory(tmp_path: pathlib.Pa
 
 
 def test_programs_that_walk_a_list_have_room_at_once(programs: dict[str, int]) -> None:
-    from posenc_runtime.kernels import bias_decode
+    from posenc_runtime.kernels import bias_decode, cope_decode
 
-    room = programs["alibi-32-to-8-by-128-windowed decode"] * MULTIPROCESSORS
-    assert room >= bias_decode.PROGRAMS, "the last would begin when the first end, alone with the memory's speed"
+    walking = {
+        "alibi-32-to-8-by-128-windowed decode": bias_decode.PROGRAMS,
+        "alibi-by-128 decode": bias_decode.PROGRAMS,
+        "cope-64 cope-scores": cope_decode.SCORE_PROGRAMS,
+        "cope-64 cope-values": cope_decode.VALUE_PROGRAMS // 2,  # see there
+        "cope-without-room cope-values": cope_decode.AGAIN_PROGRAMS,
+    }
+    for name, number in walking.items():
+        room = programs[name] * MULTIPROCESSORS
+        assert room >= number, f"{name}: the last would begin when the first end, alone with the memory's speed"
 
 
 def test_programs_that_share_what_is_to_be_turned_have_room_at_once(programs: dict[str, int]) -> None:
