@@ -35,7 +35,7 @@ def bias_attention(
     Flat and Table forms reach everything: with a window they do what they do without, and count nothing.
 
     Raises:
-        ValueError: when data types, strides, heads or the form do not fit, or the norms' last stride is not 1.
+        ValueError: when data types, strides, heads or the form do not fit.
     """
     check(query, key_cache, value_cache, batch, out)
     if not len(batch) or not query.shape[0]:
@@ -46,8 +46,6 @@ def bias_attention(
     arguments |= query_strides(query)
     found = None
     if window is not None:
-        if window.key_norms.stride(2) != 1:
-            raise ValueError(f"the norms of a block must be contiguous, got a stride of {window.key_norms.stride(2)}")
         found = plan(query, key_cache, batch, scale, window, arguments)
     if batch.max_query_len > 1:
         prefill(query, key_cache, value_cache, batch, scale, out, window, found, arguments)

@@ -58,6 +58,15 @@ class Window:
         object.__setattr__(self, "num_items", num_items)
 
 
+def zero_norms(num_blocks: int, num_kv_heads: int, block_size: int, device: torch.device) -> Tensor:
+    """Norms as kernels for CUDA read them: see ``Window``.
+
+    Of a block each reader wants one slot, its last. Where that of the next head lies beside it, eight heads share the
+    32 bytes that memory gives at least.
+    """
+    return torch.zeros(num_blocks, block_size, num_kv_heads, dtype=torch.float32, device=device).transpose(1, 2)
+
+
 def record_key_norms(key_norms: Tensor, keys: Tensor, slot_mapping: Tensor) -> None:
     """Note the norms of keys that are being cached.
 

@@ -14,7 +14,7 @@ from posenc_runtime.kernels.cope import Cope
 from posenc_runtime.kernels.cope_attention import cope_attention
 from posenc_runtime.kernels.key_norms import record_key_norms
 from posenc_runtime.kernels.paged import PagedBatch
-from posenc_runtime.kernels.window import Window
+from posenc_runtime.kernels.window import Window, zero_norms
 from tests.kernels.launch_sm90 import Launch, MachineCode
 
 KERNELS = {
@@ -40,7 +40,7 @@ def biased(
     num_requests: int = REQUESTS,
 ) -> None:
     query, keys, values = tensors(32, num_kv_heads, head_dim, dtype, num_requests)
-    keep = Window(torch.zeros(1, num_kv_heads, BLOCK_SIZE), 1e-3, torch.zeros(2, dtype=torch.int64)) if window else None
+    keep = Window(norms(num_kv_heads), 1e-3, torch.zeros(2, dtype=torch.int64)) if window else None
     bias_attention(query, keys, values, batch(num_requests), form, head_dim**-0.5, torch.empty_like(query), keep)
 
 
@@ -59,7 +59,11 @@ def contextual_without_room() -> None:
 
 def recorded() -> None:
     _, keys, _ = tensors(32, 8, 128, torch.bfloat16)
-    record_key_norms(torch.zeros(1, 8, BLOCK_SIZE), keys.transpose(1, 2)[0], torch.zeros(BLOCK_SIZE, dtype=torch.int64))
+    record_key_norms(norms(8), keys.transpose(1, 2)[0], torch.zeros(BLOCK_SIZE, dtype=torch.int64))
+
+
+def norms(num_kv_heads: int) -> Tensor:
+    return zero_norms(1, num_kv_heads, BLOCK_SIZE, torch.device("cpu"))
 
 
 def tensors(
@@ -85,7 +89,7 @@ LAUNCHED: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
         ("plan", "prefill", "decode"),
     ),
     # With so many requests fewer warps of more registers plan each.
-    "alibi-of-many-windowed": (lambda: biased(Linear(HEADS), 8, 128, window=True, num_requests=64), ("plan",)),
+    "alibi-of-many-windowed": (lambda: biased(Linear(HEADS), 8, 128, window=True, num_requests=256), ("plan",)),
     "alibi-by-64": (lambda: biased(Linear(HEADS), 32, 64), ("prefill",)),
     "alibi-by-128": (lambda: biased(Linear(HEADS), 32, 128), ("decode",)),
     "flat-by-128": (lambda: biased(Flat(32), 32, 128), ("decode", "merge")),

@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from posenc_runtime.kernels import bias_decode, bias_prefill, chunk_list, chunks, window
+from posenc_runtime.kernels import bias_decode, bias_prefill, chunk_list, chunks, window, window_plan
 from posenc_runtime.kernels.bias_attention import bias_attention
 from posenc_runtime.kernels.paged import PagedBatch
 from tests.kernels import interpreted_bfloat16, interpreted_calls
@@ -25,6 +25,7 @@ def main() -> None:
     chunks.TILE, chunks.MIN_CHUNK, chunks.MAX_CHUNKS = TILE, 32, 4
     bias_prefill.TILE, bias_prefill.ROWS = TILE, 32
     bias_decode.PROGRAMS, chunk_list.REQUESTS = 3, 2
+    window_plan._WARPS_OF_FEW, window_plan._BLOCKS, window_plan._NORMS = 1, 4, 8  # so that norms are read in turns
     faults = {name: faults_of(case) for name, case in BIAS_CASES.items()}
     in_company = [
         fault

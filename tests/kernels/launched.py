@@ -24,7 +24,7 @@ from posenc_runtime.kernels.cope import Cope
 from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.rotary_scales import RotaryScales
 from posenc_runtime.kernels.rotary_step import RotaryStep
-from posenc_runtime.kernels.window import Window
+from posenc_runtime.kernels.window import Window, zero_norms
 from tests.kernels.compile_attention import KERNELS
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE, NUM_BLOCKS, REQUESTS, LENGTH = 32, 8, 128, 16, 64, 4, 4096
@@ -78,7 +78,7 @@ def attended(
 def biased(max_query_len: int, is_windowed: bool, requests: int = REQUESTS, length: int = LENGTH) -> None:
     query, keys, values, batch = attended(max_query_len, requests, length)
     counts = empty(2, dtype=torch.int64)
-    window = Window(empty(NUM_BLOCKS, KV_HEADS, BLOCK_SIZE), 1e-3, counts) if is_windowed else None
+    window = Window(zero_norms(NUM_BLOCKS, KV_HEADS, BLOCK_SIZE, counts.device), 1e-3, counts) if is_windowed else None
     form = copy.copy(FORM)
     object.__setattr__(form, "slope", empty(HEADS))
     ops.bias_attention(query, keys, values, batch, form, HEAD_DIM**-0.5, torch.empty_like(query), window)
@@ -93,7 +93,9 @@ def contextual(max_query_len: int, requests: int = REQUESTS, length: int = LENGT
 
 def norms() -> None:
     key = empty(REQUESTS, KV_HEADS, HEAD_DIM, dtype=torch.bfloat16)
-    ops.record_key_norms(empty(NUM_BLOCKS, KV_HEADS, BLOCK_SIZE), key, empty(REQUESTS, dtype=torch.int64))
+    ops.record_key_norms(
+        zero_norms(NUM_BLOCKS, KV_HEADS, BLOCK_SIZE, key.device), key, empty(REQUESTS, dtype=torch.int64)
+    )
 
 
 def rows() -> None:

@@ -27,8 +27,8 @@ AT_ONCE = {
     **dict.fromkeys(["alibi-32-to-8-by-128-windowed prefill", "alibi-by-64 prefill"], 1),
     **dict.fromkeys(["alibi-32-to-8-by-128-windowed decode", "alibi-by-128 decode", "flat-by-128 decode"], 3),
     **dict.fromkeys(["power-by-80 decode", "log decode"], 3),
-    **dict.fromkeys(["alibi-32-to-8-by-128-windowed plan", "power-by-80 plan"], 3),
-    "alibi-of-many-windowed plan": 12,
+    **dict.fromkeys(["alibi-32-to-8-by-128-windowed plan", "power-by-80 plan"], 2),
+    "alibi-of-many-windowed plan": 8,
     "key-norms norms": 16,
     "float32-quarter-in-blocks-of-128": 2,
     "flat-by-128 merge": 8,
@@ -166,6 +166,9 @@ def test_attention_reads_keys_and_values_sixteen_bytes_at_a_time_ahead_of_their_
             assert copies >= 16, name
         elif name.endswith(("merge", "norms")):
             assert counted(counts, "LDG", ".128") >= 4, name
+        elif name.endswith("plan"):  # the norms of a block's last slots, of four heads at a time
+            a_warp = 128 // 32  # blocks, a thread
+            assert counted(counts, "LDG", ".128") >= a_warp, name
 
 
 def test_attention_multiplies_on_tensor_cores(attention: Opcodes) -> None:
