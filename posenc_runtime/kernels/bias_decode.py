@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -27,7 +29,6 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
     p_keys,
     p_values,
     p_acc,
-    p_maxima,
     p_sums,
     p_slope,
     p_shape,
@@ -129,7 +130,7 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
                     MASKED=True,
                 )
             o_row += (i_request * num_kv_heads + i_kv_head) * GROUP
-            store_partial(b_acc, b_max, b_sum, p_acc, p_maxima, p_sums, o_row, m_row, i_chunk, room, HEAD_DIM, BD)
+            store_partial(b_acc, b_max, b_sum, p_acc, p_sums, o_row, m_row, i_chunk, room, HEAD_DIM, BD)
 
 
 def decode(
@@ -160,14 +161,22 @@ def decode(
         p_values=value_cache,
         num_requests=len(batch),
         num_kv_heads=num_kv_heads,
-        scale=in_base_2(scale),
-        BM=max(16, triton.next_power_of_2(arguments["GROUP"])),
-        num_warps=8 if width(query) > 1 else 4,
         REQUESTS=chunk_list.REQUESTS,
-        STAGES=stages(query),
+        **_constants(arguments["GROUP"], query.shape[2], query.dtype, scale),
         **arguments,
         **of_plan,
         **partials.arguments(),
         **chunks.sizes(chunks.MAX_CHUNKS),
     )
     merge(partials, of_plan["p_first_keys"], of_plan["p_num_items"], batch, num_kv_heads, out)
+
+
+@functools.lru_cache(maxsize=16)
+def _constants(group: int, head_dim: int, dtype: torch.dtype, scale: float) -> dict[str, Any]:
+    """What follows from the heads alone; computed once, for a step asks in every layer."""
+    return {
+        "scale": in_base_2(scale),
+        "BM": max(16, triton.next_power_of_2(group)),
+        "num_warps": 8 if width(head_dim, dtype) > 1 else 4,
+        "STAGES": stages(head_dim, dtype),
+    }

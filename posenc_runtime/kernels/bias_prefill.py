@@ -158,7 +158,7 @@ def prefill(
     of_window: dict[str, Any] = {"p_counts": None, "log_tolerance": 0.0, "ROUNDING": 0.0, "p_largest_norms": None}
     if window is not None and found is not None:
         of_window = window_arguments(window) | {"p_largest_norms": found.largest_norms}
-    rows, keys = ROWS // width(query), TILE // width(query)
+    rows, keys = ROWS // width(query.shape[2], query.dtype), TILE // width(query.shape[2], query.dtype)
     queries = rows // arguments["GROUP"]
     _prefill_kernel[(query.shape[0] // queries + len(batch), num_kv_heads)](
         p_query=query,

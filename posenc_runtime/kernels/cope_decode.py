@@ -11,6 +11,7 @@ only share their blocks. Of requests that find no room a third launch computes s
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from posenc_runtime.kernels import chunk_list, chunks
-from posenc_runtime.kernels.attention_launch import in_base_2, layout, query_strides, stages, width
+from posenc_runtime.kernels.attention_launch import in_base_2, stages, width
 from posenc_runtime.kernels.chunk_list import count_chunks, find_chunk
 from posenc_runtime.kernels.chunks import Partials, chunk_size, merge, store_partial
 from posenc_runtime.kernels.cope import Cope
@@ -218,7 +219,6 @@ def _value_kernel(  # type: ignore[no-untyped-def]
     p_gate_sums,
     p_position_logits,
     p_acc,
-    p_maxima,
     p_sums,
     p_counts,  # None where nobody counts
     p_query_start_loc,
@@ -360,7 +360,7 @@ def _value_kernel(  # type: ignore[no-untyped-def]
                 tl.reshape(repeated(b_max[:, None], BM), [BM]),
                 tl.reshape(repeated(b_sum[:, None], BM), [BM]),
             )
-            store_partial(b_acc, b_max, b_sum, p_acc, p_maxima, p_sums, o_row, m_row, i_chunk, room, HEAD_DIM, BD)
+            store_partial(b_acc, b_max, b_sum, p_acc, p_sums, o_row, m_row, i_chunk, room, HEAD_DIM, BD)
 
 
 def decode(
@@ -372,6 +372,7 @@ def decode(
     scale: float,
     out: Tensor,
     counts: Tensor | None,
+    arguments: dict[str, Any],
 ) -> None:
     """Write the outputs of all requests with one query.
 
@@ -382,7 +383,7 @@ def decode(
     group, npos = num_heads // num_kv_heads, cope.pos_emb.shape[1]
     partials = Partials.empty(query, batch, MAX_CHUNKS)
     most_items = len(batch) * num_kv_heads * partials.room
-    of_longest = triton.cdiv(batch.max_seq_len, 16) * 16 * num_heads
+    of_longest = -(-batch.max_seq_len // 16) * 16 * num_heads
     num_scores = min(len(batch) * of_longest, max(SCORES, of_longest))
     of_chunks: dict[str, Any] = {
         "p_gate_sums": _empty(query, torch.int64, len(batch) * num_heads, partials.room),
@@ -391,14 +392,12 @@ def decode(
         "num_kv_heads": num_kv_heads,
         "room": partials.room,
         "num_scores": num_scores,
-        "scale": in_base_2(scale),
         "NPOS": npos,
-        "BM": max(16, triton.next_power_of_2(group)),
         "REQUESTS": chunk_list.REQUESTS,
-        "num_warps": 8 if width(query) > 1 or group > 8 else 4,  # as many registers as a tile takes
-        "STAGES": stages(query),
     }
-    of_chunks |= layout(query, key_cache, batch) | query_strides(query) | chunks.sizes(MAX_CHUNKS)
+    of_heads, registers = _constants(group, query.shape[2], query.dtype, scale)
+    of_chunks |= of_heads
+    of_chunks |= arguments | chunks.sizes(MAX_CHUNKS)
     of_chunks |= {"p_query": query, "p_keys": key_cache, "p_scores": _empty(query, torch.float32, num_scores)}
     _score_kernel[(min(most_items, SCORE_PROGRAMS),)](
         p_pos_emb=cope.pos_emb, qe_scale=in_base_2(cope.qe_scale), **of_chunks
@@ -406,8 +405,6 @@ def decode(
     of_chunks |= partials.arguments()
     of_chunks |= {"p_values": value_cache, "p_counts": counts, "GATED_TILES": GATED_TILES}
     of_chunks["BR"] = triton.next_power_of_2(group)
-    # Left to itself the assembler takes about as many registers, and spills some.
-    registers = _REGISTERS if of_chunks["num_warps"] == 4 and row_bytes(query.shape[2], query.dtype) == 256 else None
     _value_kernel[(min(most_items, VALUE_PROGRAMS),)](stride_own=0, AGAIN=False, maxnreg=registers, **of_chunks)
     if num_scores < len(batch) * of_longest:
         programs, stride_own = min(most_items, AGAIN_PROGRAMS), chunks.largest(batch, MAX_CHUNKS)
@@ -418,3 +415,20 @@ def decode(
 
 def _empty(query: Tensor, dtype: torch.dtype, *shape: int) -> Tensor:
     return torch.empty(shape, dtype=dtype, device=query.device)
+
+
+@functools.lru_cache(maxsize=16)
+def _constants(group: int, head_dim: int, dtype: torch.dtype, scale: float) -> tuple[dict[str, Any], int | None]:
+    """What follows from the heads alone, and the most registers of the launch that reads values, if they are bounded.
+
+    It is computed once, for a step asks in every layer.
+    """
+    num_warps = 8 if width(head_dim, dtype) > 1 or group > 8 else 4  # as many registers as a tile takes
+    of_heads = {
+        "scale": in_base_2(scale),
+        "BM": max(16, triton.next_power_of_2(group)),
+        "num_warps": num_warps,
+        "STAGES": stages(head_dim, dtype),
+    }
+    # Left to itself the assembler takes about as many, and spills some.
+    return of_heads, _REGISTERS if num_warps == 4 and row_bytes(head_dim, dtype) == 256 else None

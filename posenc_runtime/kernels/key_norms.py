@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -94,31 +96,32 @@ def record_key_norms(key_norms: Tensor, keys: Tensor, slot_mapping: Tensor) -> N
     num_slots, num_kv_heads = slot_mapping.shape[0], keys.shape[1]
     if not num_slots:
         return
-    block_size = key_norms.shape[2]
-    strides = dict(zip(("stride_norm_block", "stride_norm_head", "stride_norm_slot"), key_norms.stride(), strict=True))
+    of_norms, of_maxima, heads = _constants(key_norms.stride(), key_norms.shape[2], num_kv_heads, keys.shape[2])
     _store_norms_kernel[(triton.cdiv(num_slots * num_kv_heads, _ROWS),)](
         p_key_norms=key_norms,
         p_keys=keys,
         p_slot_mapping=slot_mapping,
         num_slots=num_slots,
-        num_kv_heads=num_kv_heads,
         stride_key_token=keys.stride(0),
         stride_key_head=keys.stride(1),
-        HEAD_DIM=keys.shape[2],
-        BLOCK_SIZE=block_size,
-        BR=_ROWS,
-        BD=triton.next_power_of_2(keys.shape[2]),
-        **strides,
+        **of_norms,
     )
+    _running_maximum_kernel[(num_slots, triton.cdiv(num_kv_heads, heads))](
+        p_key_norms=key_norms, p_slot_mapping=slot_mapping, **of_maxima
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def _constants(
+    strides: tuple[int, ...], block_size: int, num_kv_heads: int, head_dim: int
+) -> tuple[dict[str, int], dict[str, int], int]:
+    """What both kernels are given at every step, and how many heads a program takes of the second."""
+    names = ("stride_norm_block", "stride_norm_head", "stride_norm_slot")
+    shared = dict(zip(names, strides, strict=True)) | {"num_kv_heads": num_kv_heads, "BLOCK_SIZE": block_size}
     entries = triton.next_power_of_2(block_size)
     heads = min(triton.next_power_of_2(num_kv_heads), max(1, _NORMS // entries))
-    _running_maximum_kernel[(num_slots, triton.cdiv(num_kv_heads, heads))](
-        p_key_norms=key_norms,
-        p_slot_mapping=slot_mapping,
-        num_kv_heads=num_kv_heads,
-        BLOCK_SIZE=block_size,
-        BH=heads,
-        BB=entries,
-        num_warps=1,
-        **strides,
+    return (
+        shared | {"HEAD_DIM": head_dim, "BR": _ROWS, "BD": triton.next_power_of_2(head_dim)},
+        shared | {"BH": heads, "BB": entries, "num_warps": 1},
+        heads,
     )

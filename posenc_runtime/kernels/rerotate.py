@@ -155,7 +155,7 @@ def _heads_of_program(num_tiles: int, all_heads: int) -> int:
     The last of those that have no room at once run by themselves, and take no long share of the time.
     """
     times = 1 if num_tiles <= _PROGRAMS // 4 else 4
-    return max(_HEADS, triton.cdiv(all_heads, max(1, times * _PROGRAMS // num_tiles)))
+    return max(_HEADS, -(-all_heads // max(1, times * _PROGRAMS // num_tiles)))
 
 
 @functools.lru_cache(maxsize=16)

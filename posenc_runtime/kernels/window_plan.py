@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -195,11 +196,9 @@ def plan(
     Args:
         arguments: of the form, the layout and the queries' strides.
     """
-    num_kv_heads, rows = key_cache.shape[1], triton.next_power_of_2(arguments["GROUP"])
+    num_kv_heads = key_cache.shape[1]
     pairs = (len(batch), num_kv_heads)
-    heads = min(_HEADS, triton.next_power_of_2(num_kv_heads), max(1, _ROWS // rows))
-    programs = (triton.cdiv(num_kv_heads, heads), len(batch))
-    num_warps = _WARPS_OF_FEW if programs[0] * programs[1] <= _FEW_PROGRAMS else _WARPS
+    programs, constants = _constants(len(batch), num_kv_heads, arguments["GROUP"], window.key_norms.stride())
     found = Plan(
         torch.empty(pairs, dtype=torch.float32, device=query.device),
         torch.empty(pairs, dtype=torch.int32, device=query.device),
@@ -208,7 +207,6 @@ def plan(
         ),
         window.num_items,
     )
-    stride_norm_block, stride_norm_head, stride_norm_slot = window.key_norms.stride()
     _plan_kernel[programs](
         p_query=query,
         p_keys=key_cache,
@@ -218,17 +216,32 @@ def plan(
         p_work=found.work,
         p_num_items=found.num_items,
         scale=scale,
-        stride_norm_block=stride_norm_block,
-        stride_norm_head=stride_norm_head,
-        stride_norm_slot=stride_norm_slot,
-        BLOCKS=min(_BLOCKS, _NORMS // heads) * num_warps,
-        NUM_KV_HEADS=num_kv_heads,
-        HEADS=heads,
-        ALIGNED=stride_norm_block % heads == stride_norm_slot % heads == 0,
-        BG=rows,
-        num_warps=num_warps,
+        **constants,
         **arguments,
         **window_arguments(window),
         **chunks.sizes(chunks.MAX_CHUNKS),
     )
     return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _constants(
+    num_requests: int, num_kv_heads: int, group: int, norm_strides: tuple[int, ...]
+) -> tuple[tuple[int, int], dict[str, Any]]:
+    """The programs, and what follows from how many there are and where norms lie."""
+    rows = triton.next_power_of_2(group)
+    heads = min(_HEADS, triton.next_power_of_2(num_kv_heads), max(1, _ROWS // rows))
+    programs = (triton.cdiv(num_kv_heads, heads), num_requests)
+    num_warps = _WARPS_OF_FEW if programs[0] * programs[1] <= _FEW_PROGRAMS else _WARPS
+    stride_block, stride_head, stride_slot = norm_strides
+    return programs, {
+        "stride_norm_block": stride_block,
+        "stride_norm_head": stride_head,
+        "stride_norm_slot": stride_slot,
+        "BLOCKS": min(_BLOCKS, _NORMS // heads) * num_warps,
+        "NUM_KV_HEADS": num_kv_heads,
+        "HEADS": heads,
+        "ALIGNED": stride_block % heads == stride_slot % heads == 0,
+        "BG": rows,
+        "num_warps": num_warps,
+    }

@@ -128,7 +128,7 @@ class Tensors:
         self.query = torch.cat((*queries, torch.full((case.padding, *queries[0].shape[1:]), math.nan))).to(case.dtype)
         self.out = torch.full_like(self.query, UNTOUCHED)
         self.key_cache, self.value_cache = self._caches()
-        self.key_norms = zero_norms(*self.key_cache.shape[:3], torch.device("cpu")).fill_(math.inf)
+        self.key_norms = zero_norms(self.key_cache.shape[:3], torch.device("cpu")).fill_(math.inf)
         for table, keys_of, values_of in zip(case.batch().block_table, self.keys, self.values, strict=True):
             for place in range(len(keys_of)):
                 block, slot = int(table[place // case.block_size]), place % case.block_size

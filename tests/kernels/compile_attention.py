@@ -63,7 +63,7 @@ def recorded() -> None:
 
 
 def norms(num_kv_heads: int) -> Tensor:
-    return zero_norms(1, num_kv_heads, BLOCK_SIZE, torch.device("cpu"))
+    return zero_norms((1, num_kv_heads, BLOCK_SIZE), torch.device("cpu"))
 
 
 def tensors(

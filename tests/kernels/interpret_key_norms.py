@@ -33,7 +33,7 @@ def main() -> None:
 def faults(block_size: int, num_heads: int, launches: tuple[list[int], ...]) -> list[str]:
     """What differs, of the slots up to the last that each block's launches have written."""
     generator = torch.Generator().manual_seed(2)
-    norms = zero_norms(NUM_BLOCKS, num_heads, block_size, torch.device("cpu"))
+    norms = zero_norms((NUM_BLOCKS, num_heads, block_size), torch.device("cpu"))
     held = torch.zeros(NUM_BLOCKS, block_size, num_heads, dtype=torch.float64)
     last = dict.fromkeys(range(NUM_BLOCKS), -1)
     for slots in launches:

@@ -78,7 +78,9 @@ def attended(
 def biased(max_query_len: int, is_windowed: bool, requests: int = REQUESTS, length: int = LENGTH) -> None:
     query, keys, values, batch = attended(max_query_len, requests, length)
     counts = empty(2, dtype=torch.int64)
-    window = Window(zero_norms(NUM_BLOCKS, KV_HEADS, BLOCK_SIZE, counts.device), 1e-3, counts) if is_windowed else None
+    window = (
+        Window(zero_norms((NUM_BLOCKS, KV_HEADS, BLOCK_SIZE), counts.device), 1e-3, counts) if is_windowed else None
+    )
     form = copy.copy(FORM)
     object.__setattr__(form, "slope", empty(HEADS))
     ops.bias_attention(query, keys, values, batch, form, HEAD_DIM**-0.5, torch.empty_like(query), window)
@@ -94,7 +96,7 @@ def contextual(max_query_len: int, requests: int = REQUESTS, length: int = LENGT
 def norms() -> None:
     key = empty(REQUESTS, KV_HEADS, HEAD_DIM, dtype=torch.bfloat16)
     ops.record_key_norms(
-        zero_norms(NUM_BLOCKS, KV_HEADS, BLOCK_SIZE, key.device), key, empty(REQUESTS, dtype=torch.int64)
+        zero_norms((NUM_BLOCKS, KV_HEADS, BLOCK_SIZE), key.device), key, empty(REQUESTS, dtype=torch.int64)
     )
 
 

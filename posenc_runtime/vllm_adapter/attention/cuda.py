@@ -131,7 +131,7 @@ class _OwnKernels(TritonAttentionImpl):
             return output.fill_(0)
         self.follow(kv_cache)
         assert attn_metadata.causal is True, "our kernels attend to earlier keys"
-        keys, values = kv_cache[..., : self.head_size], kv_cache[..., self.head_size :]
+        keys, values = kv_cache.chunk(2, -1)
         self.attend(query, keys, values, batch_of(attn_metadata), output)
         return output
 
@@ -154,7 +154,7 @@ class BiasImpl(_OwnKernels):
     def keep_beside(self, kv_cache: Tensor) -> None:
         self._form = on_device(self.asked.form(self.num_heads), kv_cache.device)
         if self.choice.window_tolerance and not isinstance(self._form, Flat | Table):
-            norms = zero_norms(*kv_cache.shape[:3], kv_cache.device)
+            norms = zero_norms(kv_cache.shape[:3], kv_cache.device)
             self._window = Window(norms, self.choice.window_tolerance, RECORD.windows.on(kv_cache.device))
 
     def follow_weights(self) -> None:

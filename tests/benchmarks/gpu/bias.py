@@ -43,7 +43,7 @@ class AlibiStep(PagedStep):
     def key_norms(self, layer: int) -> Tensor:
         """Of every slot, recorded as if the blocks had been filled one after the other."""
         keys, _ = self.keys_and_values(layer)
-        norms = zero_norms(*keys.shape[:3], keys.device)
+        norms = zero_norms(keys.shape[:3], keys.device)
         in_order = keys.transpose(1, 2).flatten(0, 1)
         ops.record_key_norms(norms, in_order, torch.arange(len(in_order), device=keys.device))
         return norms
