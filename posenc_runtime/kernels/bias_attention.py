@@ -11,7 +11,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from posenc_runtime.encodings.distance import BiasForm, Flat, Table
-from posenc_runtime.kernels.attention_launch import check, layout, query_strides
+from posenc_runtime.kernels.attention_launch import arguments
 from posenc_runtime.kernels.bias_decode import decode
 from posenc_runtime.kernels.bias_forms import form_arguments
 from posenc_runtime.kernels.bias_prefill import prefill
@@ -35,20 +35,17 @@ def bias_attention(
     Flat and Table forms reach everything: with a window they do what they do without, and count nothing.
 
     Raises:
-        ValueError: when data types, strides, heads or the form do not fit, or the norms' last stride is not 1.
+        ValueError: when data types, strides, heads or the form do not fit.
     """
-    check(query, key_cache, value_cache, batch, out)
+    of_tensors = arguments(query, key_cache, value_cache, batch, out)
     if not len(batch) or not query.shape[0]:
         return
     if isinstance(form, Flat | Table):
         window = None
-    arguments = form_arguments(form, query.shape[1], query.device) | layout(query, key_cache, batch)
-    arguments |= query_strides(query)
+    given = form_arguments(form, query.shape[1], query.device) | of_tensors
     found = None
     if window is not None:
-        if window.key_norms.stride(2) != 1:
-            raise ValueError(f"the norms of a block must be contiguous, got a stride of {window.key_norms.stride(2)}")
-        found = plan(query, key_cache, batch, scale, window, arguments)
+        found = plan(query, key_cache, batch, scale, window, given)
     if batch.max_query_len > 1:
-        prefill(query, key_cache, value_cache, batch, scale, out, window, found, arguments)
-    decode(query, key_cache, value_cache, batch, scale, out, found, arguments)
+        prefill(query, key_cache, value_cache, batch, scale, out, window, found, given)
+    decode(query, key_cache, value_cache, batch, scale, out, found, given)

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from posenc_runtime.kernels import chunks
+from posenc_runtime.kernels import chunk_list, chunks
 from posenc_runtime.kernels.attention_launch import in_base_2, stages, width
 from posenc_runtime.kernels.bias_forms import load_form
 from posenc_runtime.kernels.bias_tile import attend_with_bias
+from posenc_runtime.kernels.chunk_list import count_chunks, find_chunk
 from posenc_runtime.kernels.chunks import Partials, chunk_size, merge, store_partial
 from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.paged_tiles import load_queries
 from posenc_runtime.kernels.window_plan import Plan
 
-PROGRAMS = 396  # that walk a plan's list: all that an H100 has room for at once; their number changes no result
+PROGRAMS = 396  # that walk a list of chunks: all that an H100 has room for at once; their number changes no result
 
 
-@triton.jit(do_not_specialize=["num_pairs", "num_kv_heads", "room", "scale"])
+@triton.jit(do_not_specialize=["num_requests", "num_kv_heads", "room", "scale"])
 def _decode_kernel(  # type: ignore[no-untyped-def]
     p_query,
     p_keys,
     p_values,
     p_acc,
-    p_maxima,
     p_sums,
     p_slope,
     p_shape,
@@ -37,7 +39,7 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
     p_query_start_loc,
     p_seq_lens,
     p_block_table,
-    num_pairs,  # of a request and a KV head
+    num_requests,
     num_kv_heads,
     room,
     scale,  # in base 2
@@ -55,31 +57,43 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
     MAX_CHUNKS: tl.constexpr,
     MIN_CHUNK: tl.constexpr,
     TILE: tl.constexpr,
+    REQUESTS: tl.constexpr,
     STAGES: tl.constexpr,
     BM: tl.constexpr,  # at least GROUP
     BD: tl.constexpr,
 ):
-    num_items = num_pairs * room
     if p_work is not None:
         num_items = tl.load(p_num_items)
+    else:
+        num_chunks = count_chunks(p_query_start_loc, p_seq_lens, num_requests, REQUESTS, MAX_CHUNKS, MIN_CHUNK, TILE)
+        num_items = num_chunks * num_kv_heads
     for index in range(tl.program_id(0), num_items, tl.num_programs(0)):
-        i_pair = index % num_pairs
-        i_chunk = index // num_pairs
-        first_key = index * 0
         if p_work is not None:
             item = tl.load(p_work + index)
             i_pair = item // MAX_CHUNKS
             i_chunk = item % MAX_CHUNKS
+            i_request = i_pair // num_kv_heads
+            i_kv_head = i_pair % num_kv_heads
             first_key = tl.load(p_first_keys + i_pair)
-        i_request = i_pair // num_kv_heads
-        i_kv_head = i_pair % num_kv_heads
+        else:
+            i_request, i_chunk = find_chunk(
+                index // num_kv_heads,
+                p_query_start_loc,
+                p_seq_lens,
+                num_requests,
+                REQUESTS,
+                MAX_CHUNKS,
+                MIN_CHUNK,
+                TILE,
+            )
+            i_kv_head = index % num_kv_heads
+            first_key = index * 0
         query = tl.load(p_query_start_loc + i_request)
-        num_queries = tl.load(p_query_start_loc + i_request + 1) - query
         seq_len = tl.load(p_seq_lens + i_request)
         size = chunk_size(seq_len - first_key, MAX_CHUNKS, MIN_CHUNK, TILE)
         begin = first_key + i_chunk * size
         end = tl.minimum(begin + size, seq_len)
-        if num_queries == 1 and begin < end:
+        if begin < end:
             o_row = tl.arange(0, BM)
             m_row = o_row < GROUP
             o_head = i_kv_head * GROUP + tl.minimum(o_row, GROUP - 1)
@@ -116,7 +130,7 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
                     MASKED=True,
                 )
             o_row += (i_request * num_kv_heads + i_kv_head) * GROUP
-            store_partial(b_acc, b_max, b_sum, p_acc, p_maxima, p_sums, o_row, m_row, i_chunk, room, HEAD_DIM, BD)
+            store_partial(b_acc, b_max, b_sum, p_acc, p_sums, o_row, m_row, i_chunk, room, HEAD_DIM, BD)
 
 
 def decode(
@@ -131,33 +145,38 @@ def decode(
 ) -> None:
     """Write the outputs of all requests with one query.
 
-    Without a plan there is one program for each chunk that a request of ``max_seq_len`` would have.
-
     Args:
         found: what a window leaves to read.
         arguments: of the form, the layout and the queries' strides.
     """
     num_kv_heads = key_cache.shape[1]
-    num_pairs = len(batch) * num_kv_heads
     partials = Partials.empty(query, batch, chunks.MAX_CHUNKS)
-    programs = num_pairs * chunks.room(batch, chunks.MAX_CHUNKS)
     of_plan: dict[str, Tensor | None] = {"p_work": None, "p_num_items": None, "p_first_keys": None}
     if found is not None:
         of_plan = {"p_work": found.work, "p_num_items": found.num_items, "p_first_keys": found.first_keys}
-        programs = min(programs, PROGRAMS)
-    _decode_kernel[(programs,)](
+    most_items = len(batch) * num_kv_heads * partials.room
+    _decode_kernel[(min(most_items, PROGRAMS),)](
         p_query=query,
         p_keys=key_cache,
         p_values=value_cache,
-        num_pairs=num_pairs,
+        num_requests=len(batch),
         num_kv_heads=num_kv_heads,
-        scale=in_base_2(scale),
-        BM=max(16, triton.next_power_of_2(arguments["GROUP"])),
-        num_warps=8 if width(query) > 1 else 4,
-        STAGES=stages(query),
+        REQUESTS=chunk_list.REQUESTS,
+        **_constants(arguments["GROUP"], query.shape[2], query.dtype, scale),
         **arguments,
         **of_plan,
         **partials.arguments(),
         **chunks.sizes(chunks.MAX_CHUNKS),
     )
     merge(partials, of_plan["p_first_keys"], of_plan["p_num_items"], batch, num_kv_heads, out)
+
+
+@functools.lru_cache(maxsize=16)
+def _constants(group: int, head_dim: int, dtype: torch.dtype, scale: float) -> dict[str, Any]:
+    """What follows from the heads alone; computed once, for a step asks in every layer."""
+    return {
+        "scale": in_base_2(scale),
+        "BM": max(16, triton.next_power_of_2(group)),
+        "num_warps": 8 if width(head_dim, dtype) > 1 else 4,
+        "STAGES": stages(head_dim, dtype),
+    }

@@ -22,7 +22,7 @@ from posenc_runtime.kernels.paged_tiles import (
     store_rows,
 )
 from posenc_runtime.kernels.window import Window
-from posenc_runtime.kernels.window_plan import Plan, count_blocks, first_keys, window_arguments
+from posenc_runtime.kernels.window_plan import Plan, blocks_of_window, count_blocks, first_keys, window_arguments
 
 ROWS = 128  # of a tile: queries times heads of a group; fewer of them where heads are wide
 TILE = 64  # keys, likewise
@@ -95,7 +95,8 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
             b_query, b_own, b_position, largest_norm, b_slope, b_shape, scale, log_tolerance, ROUNDING, FORM
         )
         first_key = tl.min(tl.where(m_row, b_first, first_position), 0) // BN * BN
-        count_blocks(p_counts, first_key, last_position, BLOCK_SIZE)
+        read, skipped = blocks_of_window(first_key, last_position, BLOCK_SIZE)
+        count_blocks(p_counts, read, skipped)
 
     b_acc = tl.zeros([BM, BD], tl.float32)
     b_max = tl.full([BM], -float("inf"), tl.float32)
@@ -157,7 +158,7 @@ def prefill(
     of_window: dict[str, Any] = {"p_counts": None, "log_tolerance": 0.0, "ROUNDING": 0.0, "p_largest_norms": None}
     if window is not None and found is not None:
         of_window = window_arguments(window) | {"p_largest_norms": found.largest_norms}
-    rows, keys = ROWS // width(query), TILE // width(query)
+    rows, keys = ROWS // width(query.shape[2], query.dtype), TILE // width(query.shape[2], query.dtype)
     queries = rows // arguments["GROUP"]
     _prefill_kernel[(query.shape[0] // queries + len(batch), num_kv_heads)](
         p_query=query,

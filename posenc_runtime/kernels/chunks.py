@@ -34,12 +34,11 @@ class Partials:
 
     Attributes:
         acc: float32 ``[num_requests, num_heads, room, head_dim]``, weighted values.
-        maxima, sums: float32 ``[num_requests, num_heads, room]``, largest base-2 logit and sum of weights.
+        sums: float32 ``[num_requests, num_heads, room, 2]``, largest base-2 logit and sum of weights.
         max_chunks: that a query and KV head may have.
     """
 
     acc: Tensor
-    maxima: Tensor
     sums: Tensor
     max_chunks: int
 
@@ -47,16 +46,26 @@ class Partials:
     def empty(cls, query: Tensor, batch: PagedBatch, max_chunks: int) -> Partials:
         rows = (len(batch), query.shape[1], room(batch, max_chunks))
         acc = torch.empty(*rows, query.shape[2], dtype=torch.float32, device=query.device)
-        maxima, sums = torch.empty(2, *rows, dtype=torch.float32, device=query.device)
-        return cls(acc, maxima, sums, max_chunks)
+        sums = torch.empty(*rows, 2, dtype=torch.float32, device=query.device)
+        return cls(acc, sums, max_chunks)
+
+    @property
+    def room(self) -> int:
+        """Chunks that no request exceeds."""
+        return self.acc.shape[2]
 
     def arguments(self) -> dict[str, Any]:
-        return {"p_acc": self.acc, "p_maxima": self.maxima, "p_sums": self.sums, "room": self.acc.shape[2]}
+        return {"p_acc": self.acc, "p_sums": self.sums, "room": self.room}
 
 
 def room(batch: PagedBatch, max_chunks: int) -> int:
     """Chunks that no request of the batch exceeds."""
     return max(1, min(max_chunks, -(-batch.max_seq_len // MIN_CHUNK)))
+
+
+def largest(batch: PagedBatch, max_chunks: int) -> int:
+    """Keys that no chunk of the batch exceeds: see ``chunk_size``."""
+    return max(MIN_CHUNK, -(-batch.max_seq_len // (max_chunks * TILE)) * TILE)
 
 
 def sizes(max_chunks: int) -> dict[str, int]:
@@ -65,7 +74,7 @@ def sizes(max_chunks: int) -> dict[str, int]:
 
 @triton.jit
 def store_partial(  # type: ignore[no-untyped-def]
-    b_acc, b_max, b_sum, p_acc, p_maxima, p_sums, o_row, m_row, i_chunk, room, HEAD_DIM: tl.constexpr, BD: tl.constexpr
+    b_acc, b_max, b_sum, p_acc, p_sums, o_row, m_row, i_chunk, room, HEAD_DIM: tl.constexpr, BD: tl.constexpr
 ):
     """Keep what a chunk's program found.
 
@@ -74,14 +83,13 @@ def store_partial(  # type: ignore[no-untyped-def]
     """
     o_partial = o_row.to(tl.int64) * room + i_chunk
     store_rows(p_acc + o_partial * HEAD_DIM, b_acc, m_row, HEAD_DIM, BD)
-    tl.store(p_maxima + o_partial, b_max, mask=m_row)
-    tl.store(p_sums + o_partial, b_sum, mask=m_row)
+    tl.store(p_sums + 2 * o_partial, b_max, mask=m_row)
+    tl.store(p_sums + 2 * o_partial + 1, b_sum, mask=m_row)
 
 
 @triton.jit(do_not_specialize=["room"])
 def _merge_kernel(  # type: ignore[no-untyped-def]
     p_acc,
-    p_maxima,
     p_sums,
     p_first_keys,  # int32 [num_requests, num_kv_heads]; None where chunks begin at key 0
     p_num_items,  # a window's, if first keys are
@@ -113,8 +121,8 @@ def _merge_kernel(  # type: ignore[no-untyped-def]
     o_partial = (i_request.to(tl.int64) * tl.num_programs(1) + i_head) * room + o_chunk
     # All that is to be waited for is asked for before any of it is used.
     b_acc = load_rows(p_acc + o_partial * HEAD_DIM, m_chunk, HEAD_DIM, BD)  # [MAX_CHUNKS, BD]
-    b_max = tl.load(p_maxima + o_partial, mask=m_chunk, other=-float("inf"))
-    b_sum = tl.load(p_sums + o_partial, mask=m_chunk, other=0.0)
+    b_max = tl.load(p_sums + 2 * o_partial, mask=m_chunk, other=-float("inf"))
+    b_sum = tl.load(p_sums + 2 * o_partial + 1, mask=m_chunk, other=0.0)
     b_share = tl.exp2(b_max - tl.max(b_max, 0))
     b_out = tl.sum(b_acc * b_share[:, None], 0) / tl.sum(b_share * b_sum, 0)
     o_dim = tl.arange(0, BD)
@@ -136,7 +144,7 @@ def merge(
         first_keys: int32 ``[num_requests, num_kv_heads]``, where chunks begin; at key 0 if it is not given.
         num_items: of the window that begins them, set back to 0; see ``window.Window``.
     """
-    num_heads, head_dim = out.shape[1:]
+    _, num_heads, head_dim = out.shape
     _merge_kernel[(len(batch), num_heads)](
         p_first_keys=first_keys,
         p_num_items=num_items,
@@ -147,7 +155,7 @@ def merge(
         stride_out_head=out.stride(1),
         GROUP=num_heads // num_kv_heads,
         HEAD_DIM=head_dim,
-        BD=triton.next_power_of_2(head_dim),
+        BD=1 << (head_dim - 1).bit_length(),
         num_warps=8,
         **partials.arguments(),
         **sizes(partials.max_chunks),

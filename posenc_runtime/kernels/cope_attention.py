@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from posenc_runtime.kernels.attention_launch import check
+from posenc_runtime.kernels.attention_launch import arguments
 from posenc_runtime.kernels.cope import Cope
 from posenc_runtime.kernels.cope_decode import decode
 from posenc_runtime.kernels.cope_prefill import prefill
@@ -27,7 +27,7 @@ def cope_attention(
         ValueError: when data types, strides or heads do not fit, or the table is not contiguous, of the queries' data
             type and of their head_dim.
     """
-    check(query, key_cache, value_cache, batch, out)
+    given = arguments(query, key_cache, value_cache, batch, out)
     pos_emb = cope.pos_emb
     if pos_emb.dtype != query.dtype or pos_emb.shape[0] != query.shape[2] or not pos_emb.is_contiguous():
         raise ValueError(
@@ -37,6 +37,6 @@ def cope_attention(
     if not len(batch) or not query.shape[0]:
         return
     if batch.max_query_len > 1:
-        prefill(query, key_cache, value_cache, batch, cope, scale, out, counts)
+        prefill(query, key_cache, value_cache, batch, cope, scale, out, counts, given)
     if batch.max_query_len == 1 or len(batch) > 1:
-        decode(query, key_cache, value_cache, batch, cope, scale, out, counts)
+        decode(query, key_cache, value_cache, batch, cope, scale, out, counts, given)

@@ -7,12 +7,14 @@ attention.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from posenc_runtime.kernels.attention_launch import in_base_2, layout, query_strides, width
+from posenc_runtime.kernels.attention_launch import in_base_2, width
 from posenc_runtime.kernels.cope import Cope
 from posenc_runtime.kernels.cope_in_place import interpolated, last_logits, store_pairs, sums_by_product
 from posenc_runtime.kernels.cope_tile import count_keys, gate, is_saturated, position, positions
@@ -225,10 +227,11 @@ def prefill(
     scale: float,
     out: Tensor,
     counts: Tensor | None,
+    arguments: dict[str, Any],
 ) -> None:
     """Write the outputs of all requests with more than one query."""
     num_kv_heads, npos = key_cache.shape[1], cope.pos_emb.shape[1]
-    rows = ROWS // 2 if width(query) > 2 else ROWS
+    rows = ROWS // 2 if width(query.shape[2], query.dtype) > 2 else ROWS
     queries = rows // (query.shape[1] // num_kv_heads)
     num_tiles = query.shape[0] // queries + len(batch)
     num_programs = num_tiles * num_kv_heads
@@ -257,8 +260,7 @@ def prefill(
             BQ=queries,
             BG=GATED_TILE,
             SPAN=GATED_TILES * GATED_TILE,
-            BN=TILE // width(query),
-            num_warps=8 if width(query) > 1 else 4,
-            **layout(query, key_cache, batch),
-            **query_strides(query),
+            BN=TILE // width(query.shape[2], query.dtype),
+            num_warps=8 if width(query.shape[2], query.dtype) > 1 else 4,
+            **arguments,
         )

@@ -17,13 +17,14 @@ _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16
 _PAIRS = 8  # of a thread: 16 bytes of bfloat16, the widest access, and few enough not to spill
 _COPIED = 8  # elements that are only copied, in the room of a pair
 _WARPS = 4  # of a program, at most
-_HEADS = 8  # of a program, which share its cosines and sines
+_HEADS = 8  # of a program at least, of one layer or several, which share its cosines and sines
+_PROGRAMS = 924  # that an H100 has room for at once
 
 
 # Neither a change of scale nor a number of moves must compile anew while requests wait: the one is not specialised on,
 # and the other says how tensors are aligned that are columns of one.
 @triton.jit(
-    do_not_specialize=["num_unchanged"],
+    do_not_specialize=["num_unchanged", "heads_of_program"],
     do_not_specialize_on_alignment=["p_sources", "p_targets", "p_first_positions"],
 )
 def _rerotate_kernel(  # type: ignore[no-untyped-def]
@@ -34,7 +35,9 @@ def _rerotate_kernel(  # type: ignore[no-untyped-def]
     p_phases,
     attention_ratio,
     num_unchanged,  # pairs before the first changed one
-    num_heads,
+    num_layers,
+    num_heads,  # of a layer
+    heads_of_program,
     stride_block,
     stride_head,
     stride_token,
@@ -45,7 +48,6 @@ def _rerotate_kernel(  # type: ignore[no-untyped-def]
     HEAD_DIM: tl.constexpr,
     HALF: tl.constexpr,  # pairs
     IS_NEOX: tl.constexpr,
-    HEADS: tl.constexpr,
     BT: tl.constexpr,  # tokens
     BP: tl.constexpr,  # pairs, at least HALF
     BR: tl.constexpr,  # rest of a key and its value, at least 2 * (HEAD_DIM - HALF)
@@ -66,11 +68,13 @@ def _rerotate_kernel(  # type: ignore[no-untyped-def]
     # In place, pairs that do not change are left where they are, by eights so that accesses stay wide.
     first_pair = tl.where(b_source == b_target, num_unchanged // 8 * 8, 0)
     m_token = (o_token < BLOCK_SIZE)[:, None]
-    p_cache = tl.load(p_caches + tl.program_id(1)).to(tl.pointer_type(DTYPE))
-    p_cache = tl.multiple_of(p_cache, ALIGNMENT)  # not known of an address that was loaded
-    begin = tl.program_id(2).to(tl.int64) * HEADS
+    begin = tl.program_id(1) * heads_of_program
+    end = tl.minimum(begin + heads_of_program, num_layers * num_heads)
     # Keys of two heads are on their way while one is turned. Heads lie apart: nothing is loaded where one is stored.
-    for i_head in tl.range(begin, tl.minimum(begin + HEADS, num_heads), num_stages=3):
+    for index in tl.range(begin, end, num_stages=3):
+        i_head = (index % num_heads).to(tl.int64)
+        p_cache = tl.load(p_caches + index // num_heads).to(tl.pointer_type(DTYPE))
+        p_cache = tl.multiple_of(p_cache, ALIGNMENT)  # not known of an address that was loaded
         o_row = i_head * stride_head + o_token.to(tl.int64)[:, None] * stride_token
         p_source = p_cache + b_source * stride_block + o_row
         p_target = p_cache + b_target * stride_block + o_row
@@ -118,8 +122,9 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
     num_warps = min(_WARPS, max(1, tokens * width // (32 * _PAIRS)))
     for caches in stored_alike(kv_caches):
         num_heads = caches[0].shape[1]
-        grid = (len(moves) * triton.cdiv(layout.block_size, tokens), len(caches), triton.cdiv(num_heads, _HEADS))
-        _rerotate_kernel[grid](
+        num_tiles, all_heads = len(moves) * triton.cdiv(layout.block_size, tokens), len(caches) * num_heads
+        heads = _heads_of_program(num_tiles, all_heads)
+        _rerotate_kernel[num_tiles, triton.cdiv(all_heads, heads)](
             _addresses(tuple(cache.data_ptr() for cache in caches), caches[0].device),
             moves.sources,
             moves.targets,
@@ -127,7 +132,9 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
             change.phases.to(caches[0].device),
             change.attention_ratio,
             change.num_unchanged,
+            len(caches),
             num_heads,
+            heads,
             *caches[0].stride(),
             DTYPE=_DTYPES[caches[0].dtype],
             ALIGNMENT=16 if all(cache.data_ptr() % 16 == 0 for cache in caches) else caches[0].element_size(),
@@ -135,12 +142,20 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
             HEAD_DIM=layout.head_dim,
             HALF=layout.rotary_dim // 2,
             IS_NEOX=layout.is_neox_style,
-            HEADS=_HEADS,
             BT=tokens,
             BP=pairs,
             BR=rest,
             num_warps=num_warps,
         )
+
+
+def _heads_of_program(num_tiles: int, all_heads: int) -> int:
+    """As many as leave programs for a GPU's whole room, or, where there are many, for four times that.
+
+    The last of those that have no room at once run by themselves, and take no long share of the time.
+    """
+    times = 1 if num_tiles <= _PROGRAMS // 4 else 4
+    return max(_HEADS, -(-all_heads // max(1, times * _PROGRAMS // num_tiles)))
 
 
 @functools.lru_cache(maxsize=16)

@@ -17,6 +17,7 @@ tolerance, on what else the server has seen.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -56,6 +57,16 @@ class Window:
             raise ValueError(f"tolerance must be above 0 and below 1, got {self.tolerance}")
         num_items = torch.zeros(1, dtype=torch.int32, device=self.key_norms.device)
         object.__setattr__(self, "num_items", num_items)
+
+
+def zero_norms(shape: Sequence[int], device: torch.device) -> Tensor:
+    """Norms where kernels for CUDA read them soonest; their shape is that of ``Window``.
+
+    Of a block each reader wants one slot, its last. Where that of the next head lies beside it, eight heads share the
+    32 bytes that memory gives at least.
+    """
+    num_blocks, num_kv_heads, block_size = shape
+    return torch.zeros(num_blocks, block_size, num_kv_heads, dtype=torch.float32, device=device).transpose(1, 2)
 
 
 def record_key_norms(key_norms: Tensor, keys: Tensor, slot_mapping: Tensor) -> None:

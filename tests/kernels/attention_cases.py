@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from posenc_runtime.encodings.distance import BiasForm, Flat, Linear, Log, Power, Table
 from posenc_runtime.kernels.cope import Cope
 from posenc_runtime.kernels.paged import PagedBatch
+from posenc_runtime.kernels.window import zero_norms
 from tests.tolerance import ATTENTION_TIMES_TORCH
 
 UNTOUCHED = 7.0  # in outputs of padding
@@ -127,7 +128,7 @@ class Tensors:
         self.query = torch.cat((*queries, torch.full((case.padding, *queries[0].shape[1:]), math.nan))).to(case.dtype)
         self.out = torch.full_like(self.query, UNTOUCHED)
         self.key_cache, self.value_cache = self._caches()
-        self.key_norms = torch.full(self.key_cache.shape[:3], math.inf)
+        self.key_norms = zero_norms(self.key_cache.shape[:3], torch.device("cpu")).fill_(math.inf)
         for table, keys_of, values_of in zip(case.batch().block_table, self.keys, self.values, strict=True):
             for place in range(len(keys_of)):
                 block, slot = int(table[place // case.block_size]), place % case.block_size
@@ -220,6 +221,22 @@ class Tensors:
         return faults
 
 
+def one_by_one(case: Case, batch: PagedBatch) -> Iterator[tuple[slice, PagedBatch]]:
+    """Each request of a case's batch alone, and where in the queries its own are."""
+    for request, (length, own) in enumerate(case.requests):
+        begin = int(batch.query_start_loc[request])
+        yield (
+            slice(begin, begin + own),
+            PagedBatch(
+                batch.block_table[request : request + 1],
+                torch.tensor([0, own], dtype=torch.int32),
+                batch.seq_lens[request : request + 1],
+                own,
+                length,
+            ),
+        )
+
+
 EVERY_KIND = ((1, 1), (53, 1), (37, 5), (16, 16))  # alone, decoded in chunks, after a prefix, a whole prompt
 
 BIAS_CASES = {
@@ -248,6 +265,8 @@ BIAS_CASES = {
     "window-power": Case(((150, 1), (100, 3)), bias="power", tolerance=1e-2),
     "window-log": Case(((150, 1), (100, 3)), bias="log", tolerance=1e-2),
     "window-over-eight-heads-to-one": Case(((150, 1), (100, 3)), num_heads=8, tolerance=1e-3),
+    "window-of-six-heads": Case(((70, 1), (40, 3)), num_heads=6, num_kv_heads=6, tolerance=1e-3),
+    "window-over-three-heads-to-one": Case(((70, 1), (40, 3)), num_heads=6, num_kv_heads=2, tolerance=1e-3),
     "window-of-a-form-that-never-decays": Case(((40, 1), (40, 2)), bias="table", tolerance=1e-2),
     "window-bfloat16": Case(((150, 1), (100, 3)), dtype=torch.bfloat16, tokens_first=True, tolerance=1e-3),
     "window-of-a-large-last-key": Case(((150, 1), (100, 3)), tolerance=1e-3, last_key=6.0),

@@ -14,7 +14,7 @@ from posenc_runtime.kernels.cope import Cope
 from posenc_runtime.kernels.cope_attention import cope_attention
 from posenc_runtime.kernels.key_norms import record_key_norms
 from posenc_runtime.kernels.paged import PagedBatch
-from posenc_runtime.kernels.window import Window
+from posenc_runtime.kernels.window import Window, zero_norms
 from tests.kernels.launch_sm90 import Launch, MachineCode
 
 KERNELS = {
@@ -40,7 +40,7 @@ def biased(
     num_requests: int = REQUESTS,
 ) -> None:
     query, keys, values = tensors(32, num_kv_heads, head_dim, dtype, num_requests)
-    keep = Window(torch.zeros(1, num_kv_heads, BLOCK_SIZE), 1e-3, torch.zeros(2, dtype=torch.int64)) if window else None
+    keep = Window(norms(num_kv_heads), 1e-3, torch.zeros(2, dtype=torch.int64)) if window else None
     bias_attention(query, keys, values, batch(num_requests), form, head_dim**-0.5, torch.empty_like(query), keep)
 
 
@@ -50,9 +50,20 @@ def contextual(npos: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype =
     cope_attention(query, keys, values, batch(), cope, head_dim**-0.5, torch.empty_like(query), counts)
 
 
+def contextual_without_room() -> None:
+    """The last launch of each kernel is that for requests whose scores have no room."""
+    room, cope_decode.SCORES = cope_decode.SCORES, 0
+    contextual(64, 8, 128)
+    cope_decode.SCORES = room
+
+
 def recorded() -> None:
     _, keys, _ = tensors(32, 8, 128, torch.bfloat16)
-    record_key_norms(torch.zeros(1, 8, BLOCK_SIZE), keys.transpose(1, 2)[0], torch.zeros(BLOCK_SIZE, dtype=torch.int64))
+    record_key_norms(norms(8), keys.transpose(1, 2)[0], torch.zeros(BLOCK_SIZE, dtype=torch.int64))
+
+
+def norms(num_kv_heads: int) -> Tensor:
+    return zero_norms((1, num_kv_heads, BLOCK_SIZE), torch.device("cpu"))
 
 
 def tensors(
@@ -78,7 +89,7 @@ LAUNCHED: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
         ("plan", "prefill", "decode"),
     ),
     # With so many requests fewer warps of more registers plan each.
-    "alibi-of-many-windowed": (lambda: biased(Linear(HEADS), 8, 128, window=True, num_requests=64), ("plan",)),
+    "alibi-of-many-windowed": (lambda: biased(Linear(HEADS), 8, 128, window=True, num_requests=256), ("plan",)),
     "alibi-by-64": (lambda: biased(Linear(HEADS), 32, 64), ("prefill",)),
     "alibi-by-128": (lambda: biased(Linear(HEADS), 32, 128), ("decode",)),
     "flat-by-128": (lambda: biased(Flat(32), 32, 128), ("decode", "merge")),
@@ -87,6 +98,7 @@ LAUNCHED: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     "table": (lambda: biased(Table(torch.zeros(32, 129)), 8, 128), ("decode",)),
     "float32": (lambda: biased(Flat(32), 8, 128, dtype=torch.float32), ("decode",)),
     "cope-64": (lambda: contextual(64, 8, 128), ("cope-prefill", "cope-scores", "cope-values")),
+    "cope-without-room": (contextual_without_room, ("cope-values",)),
     "key-norms": (recorded, ("norms", "maxima")),
 }
 

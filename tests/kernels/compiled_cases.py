@@ -20,8 +20,10 @@ ROTARY_STORE = {
 }
 ROPE_ROWS = {"a-program": 256, "a-program-and-a-token": 257}
 BIAS = {name: BIAS_CASES[name] for name in ("bfloat16", "float16", "window-bfloat16")} | {
+    "window-of-six-heads": Case(((90, 1), (70, 1)), num_heads=6, num_kv_heads=6, head_dim=128, tolerance=1e-3),
     "long-windowed": Case(_LONG, tolerance=1e-3, **_SHAPE),  # type: ignore[arg-type]
 }
 COPE = {"bfloat16": COPE_CASES["bfloat16"]} | {
     "long": Case(_LONG, bias="cope", npos=64, gates=-1.0, **_SHAPE),  # type: ignore[arg-type]
 }
+COPE_WITHOUT_ROOM = ("bfloat16", "long")

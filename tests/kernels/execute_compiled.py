@@ -11,12 +11,11 @@ from collections.abc import Callable
 
 import torch
 
-from posenc_runtime.kernels import reference, rope_rows
-from posenc_runtime.kernels.cope_attention import cope_attention
+from posenc_runtime.kernels import bias_decode, cope_decode, reference, rope_rows
 from posenc_runtime.kernels.rerotate import rerotate
-from tests.kernels import interpret_bias, interpret_key_norms, interpret_rotary_store
+from tests.kernels import interpret_bias, interpret_cope, interpret_key_norms, interpret_rotary_store
 from tests.kernels.attention_cases import Case as AttentionCase
-from tests.kernels.compiled_cases import BIAS, COPE, REROTATE, ROPE_ROWS, ROTARY_STORE
+from tests.kernels.compiled_cases import BIAS, COPE, COPE_WITHOUT_ROOM, REROTATE, ROPE_ROWS, ROTARY_STORE
 from tests.kernels.ptx.driver import launches_go_to
 from tests.kernels.ptx.machine import Conditions, Machine
 from tests.kernels.rerotate_cases import Case as RerotateCase
@@ -30,6 +29,8 @@ DISORDERLY = Conditions(seed=7, program_order=2, poison=0x7F)
 
 
 def main() -> None:
+    # So few that each takes several chunks.
+    bias_decode.PROGRAMS = cope_decode.SCORE_PROGRAMS = cope_decode.VALUE_PROGRAMS = cope_decode.AGAIN_PROGRAMS = 3
     print(json.dumps({name: faults(run) for name, run in runs().items()}))
 
 
@@ -48,6 +49,8 @@ def runs() -> dict[str, Callable[[Machine], list[str]]]:
         found[f"bias {name}"] = lambda _, case=biased: _biased(case)  # type: ignore[misc]
     for name, contextual in COPE.items():
         found[f"cope {name}"] = lambda _, case=contextual: _contextual(case)  # type: ignore[misc]
+    for name in COPE_WITHOUT_ROOM:
+        found[f"cope_without_room {name}"] = lambda _, case=COPE[name]: _without_room(case)  # type: ignore[misc]
     return found
 
 
@@ -88,9 +91,19 @@ def _biased(case: AttentionCase) -> list[str]:
 
 def _contextual(case: AttentionCase) -> list[str]:
     tensors = case.tensors()
-    caches, counts = (tensors.key_cache, tensors.value_cache), torch.zeros(2, dtype=torch.int64)
-    cope_attention(tensors.query, *caches, case.batch(), case.cope(), case.scale(), tensors.out, counts)
+    interpret_cope.attend(tensors)
     return tensors.faults()
+
+
+def _without_room(case: AttentionCase) -> list[str]:
+    """What differs by a bit where scores are computed again."""
+    tensors, again = case.tensors(), case.tensors()
+    counts = interpret_cope.attend(tensors)
+    room, cope_decode.SCORES = cope_decode.SCORES, 0
+    counts_again = interpret_cope.attend(again)
+    cope_decode.SCORES = room
+    found = [] if torch.equal(tensors.out, again.out) else ["outputs depend on whether scores have room"]
+    return found if counts == counts_again else [*found, f"{counts_again} keys were counted where {counts} are"]
 
 
 if __name__ == "__main__":

@@ -10,11 +10,11 @@ import math
 
 import torch
 
-from posenc_runtime.kernels import bias_decode, bias_prefill, chunks, window
+from posenc_runtime.kernels import bias_decode, bias_prefill, chunk_list, chunks, window, window_plan
 from posenc_runtime.kernels.bias_attention import bias_attention
 from posenc_runtime.kernels.paged import PagedBatch
 from tests.kernels import interpreted_bfloat16, interpreted_calls
-from tests.kernels.attention_cases import BIAS_CASES, Case, Tensors
+from tests.kernels.attention_cases import BIAS_CASES, Case, Tensors, one_by_one
 
 TILE = 16
 
@@ -24,10 +24,13 @@ def main() -> None:
     interpreted_calls.mend()
     chunks.TILE, chunks.MIN_CHUNK, chunks.MAX_CHUNKS = TILE, 32, 4
     bias_prefill.TILE, bias_prefill.ROWS = TILE, 32
-    bias_decode.PROGRAMS = 3
+    bias_decode.PROGRAMS, chunk_list.REQUESTS = 3, 2
+    window_plan._WARPS_OF_FEW, window_plan._BLOCKS, window_plan._NORMS = 1, 4, 8  # so that norms are read in turns
     faults = {name: faults_of(case) for name, case in BIAS_CASES.items()}
     in_company = [
-        fault for name in ("window-log", "more-keys-than-the-smallest-chunks-hold") for fault in of_company(name)
+        fault
+        for name in ("window-log", "more-keys-than-the-smallest-chunks-hold", "around-a-chunk")
+        for fault in of_company(name)
     ]
     print(json.dumps(faults | {"in another batch": in_company}))
 
@@ -96,17 +99,7 @@ def of_company(name: str) -> list[str]:
     tensors = BIAS_CASES[name].tensors()
     attend(tensors)
     together, tensors.out = tensors.out, torch.full_like(tensors.out, math.nan)
-    batch = tensors.case.batch()
-    for request, (length, own) in enumerate(tensors.case.requests):
-        begin = int(batch.query_start_loc[request])
-        rows = slice(begin, begin + own)
-        alone = PagedBatch(
-            batch.block_table[request : request + 1],
-            torch.tensor([0, own], dtype=torch.int32),
-            batch.seq_lens[request : request + 1],
-            own,
-            length,
-        )
+    for rows, alone in one_by_one(tensors.case, tensors.case.batch()):
         attend(tensors, rows, alone)
     return [] if torch.equal(tensors.out, together) else ["a request's output depends on its company"]
 

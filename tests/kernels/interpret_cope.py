@@ -6,13 +6,15 @@ Tiles and chunks are small here, so that short requests have many.
 from __future__ import annotations
 
 import json
+import math
 
 import torch
 
-from posenc_runtime.kernels import chunks, cope_decode, cope_prefill
+from posenc_runtime.kernels import chunk_list, chunks, cope_decode, cope_prefill
 from posenc_runtime.kernels.cope_attention import cope_attention
+from posenc_runtime.kernels.paged import PagedBatch
 from tests.kernels import interpreted_assembly, interpreted_bfloat16, interpreted_calls
-from tests.kernels.attention_cases import COPE_CASES, Case, Tensors
+from tests.kernels.attention_cases import COPE_CASES, Case, Tensors, one_by_one
 from tests.kernels.saturation import walked
 
 TILE = 16
@@ -22,26 +24,47 @@ def main() -> None:
     interpreted_bfloat16.mend()
     interpreted_assembly.mend()
     interpreted_calls.mend()
-    chunks.TILE, chunks.MIN_CHUNK, cope_decode.MAX_CHUNKS = TILE, 32, 4
-    cope_decode.GATED_TILES, cope_decode.SCORES = 2, 400  # room for the scores of few requests
+    chunks.TILE, chunks.MIN_CHUNK, cope_decode.MAX_CHUNKS, chunk_list.REQUESTS = TILE, 32, 4, 2
+    cope_decode.GATED_TILES, cope_decode.SCORES = 2, 0  # room for the scores of few requests
+    cope_decode.SCORE_PROGRAMS, cope_decode.VALUE_PROGRAMS, cope_decode.AGAIN_PROGRAMS = 3, 3, 2
     cope_prefill.ROWS, cope_prefill.GATED_TILE, cope_prefill.GATED_TILES, cope_prefill.TILE = 32, 8, 2, TILE
     cope_prefill.PROGRAMS, cope_prefill.POSITION_LOGITS = 3, 0  # so that one launch does not take them all
-    print(json.dumps({name: faults(case) for name, case in COPE_CASES.items()}))
+    found = {name: faults(case) for name, case in COPE_CASES.items()}
+    print(json.dumps(found | {"in another batch": of_company(COPE_CASES["around-a-chunk"])}))
 
 
 def faults(case: Case) -> list[str]:
-    tensors, counts = case.tensors(), torch.zeros(2, dtype=torch.int64)
+    tensors = case.tensors()
+    counts = attend(tensors)
+    return tensors.faults() + miscounted(tensors, *counts)
+
+
+def attend(tensors: Tensors, rows: slice = slice(None), batch: PagedBatch | None = None) -> list[int]:
+    """Keys that were given positions, and those that stood at the last one."""
+    case, counts = tensors.case, torch.zeros(2, dtype=torch.int64)
     cope_attention(
-        tensors.query,
+        tensors.query[rows],
         tensors.key_cache,
         tensors.value_cache,
-        case.batch(),
+        batch or case.batch(),
         case.cope(),
         case.scale(),
-        tensors.out,
+        tensors.out[rows],
         counts,
     )
-    return tensors.faults() + miscounted(tensors, *counts.tolist())
+    return counts.tolist()
+
+
+def of_company(case: Case) -> list[str]:
+    """Whether each request's output is the same alone, where its scores have room, as in its batch, to the bit."""
+    tensors, batch = case.tensors(), case.batch()
+    attend(tensors)
+    together, tensors.out = tensors.out, torch.full_like(tensors.out, math.nan)
+    for request, (rows, alone) in enumerate(one_by_one(case, batch)):
+        attend(tensors, rows, alone)
+        if not torch.equal(tensors.out[rows], together[rows]):
+            return [f"the output of request {request} depends on its company"]
+    return []
 
 
 def miscounted(tensors: Tensors, gated: int, saturated: int) -> list[str]:

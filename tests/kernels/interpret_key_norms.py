@@ -7,6 +7,7 @@ import json
 import torch
 
 from posenc_runtime.kernels.key_norms import record_key_norms
+from posenc_runtime.kernels.window import zero_norms
 from tests.tolerance import SOME_FLOAT32_OPERATIONS
 
 NUM_BLOCKS, HEAD_DIM = 5, 24
@@ -32,7 +33,7 @@ def main() -> None:
 def faults(block_size: int, num_heads: int, launches: tuple[list[int], ...]) -> list[str]:
     """What differs, of the slots up to the last that each block's launches have written."""
     generator = torch.Generator().manual_seed(2)
-    norms = torch.zeros(NUM_BLOCKS, num_heads, block_size)
+    norms = zero_norms((NUM_BLOCKS, num_heads, block_size), torch.device("cpu"))
     held = torch.zeros(NUM_BLOCKS, block_size, num_heads, dtype=torch.float64)
     last = dict.fromkeys(range(NUM_BLOCKS), -1)
     for slots in launches:

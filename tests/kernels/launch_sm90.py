@@ -55,13 +55,14 @@ class Launch:
         self.kernel = kernel
         self.arguments: dict[str, Any] = {}
         self.num_warps = 4  # Triton's default
+        self.maxnreg: int | None = None
 
     def __getitem__(self, grid: object) -> Callable[..., None]:
         return self._launch
 
-    def _launch(self, *positional: Any, num_warps: int = 4, **named: Any) -> None:
+    def _launch(self, *positional: Any, num_warps: int = 4, maxnreg: int | None = None, **named: Any) -> None:
         self.arguments = dict(zip(self.kernel.arg_names, positional, strict=False)) | named
-        self.num_warps = num_warps
+        self.num_warps, self.maxnreg = num_warps, maxnreg
 
     def machine_code(self) -> MachineCode:
         compiled = self._compiled()
@@ -79,7 +80,8 @@ class Launch:
 
     def _compiled(self) -> Any:
         source = self._specialised()
-        return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": self.num_warps})
+        options = {"num_warps": self.num_warps, "maxnreg": self.maxnreg}
+        return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
     def _specialised(self) -> ASTSource:
         """As Triton specialises at a launch: on a one, and on what sixteen divides."""

@@ -1,4 +1,4 @@
-"""What steps launch on a GPU, found over tensors that have shapes and no numbers; prints it as JSON.
+"""What steps launch on a GPU, and of how many programs, found over tensors without numbers; prints it as JSON.
 
 Whoever would have to ask the device for a number, or copy from it or to it, raises here.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,7 +24,7 @@ from posenc_runtime.kernels.cope import Cope
 from posenc_runtime.kernels.paged import PagedBatch
 from posenc_runtime.kernels.rotary_scales import RotaryScales
 from posenc_runtime.kernels.rotary_step import RotaryStep
-from posenc_runtime.kernels.window import Window
+from posenc_runtime.kernels.window import Window, zero_norms
 from tests.kernels.compile_attention import KERNELS
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE, NUM_BLOCKS, REQUESTS, LENGTH = 32, 8, 128, 16, 64, 4, 4096
@@ -31,6 +32,7 @@ ALL = KERNELS | {
     "rope-rows": (rope_rows, "_rope_rows_kernel"),
     "rotary-store": (rotary_store, "_rotary_store_kernel"),
 }
+MANY = 256, 131_072  # requests, and the tokens that each may have
 FORM = Linear(torch.ones(HEADS))  # looks at its numbers when it is made, which is before any step
 empty = functools.partial(torch.empty, device="cuda")
 
@@ -46,11 +48,11 @@ class OneDevice(TorchDispatchMode):
 class Launched:
     """Stands in for a kernel, and notes that it was launched."""
 
-    def __init__(self, name: str, into: list[str]) -> None:
+    def __init__(self, name: str, into: list[tuple[str, int]]) -> None:
         self._name, self._into = name, into
 
-    def __getitem__(self, grid: object) -> Callable[..., None]:
-        return lambda *_, **__: self._into.append(self._name)
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return lambda *_, **__: self._into.append((self._name, math.prod(grid)))
 
 
 def cache() -> Tensor:
@@ -73,10 +75,12 @@ def attended(
     return empty(tokens, HEADS, HEAD_DIM, dtype=torch.bfloat16), keys, values, batch
 
 
-def biased(max_query_len: int, is_windowed: bool) -> None:
-    query, keys, values, batch = attended(max_query_len)
+def biased(max_query_len: int, is_windowed: bool, requests: int = REQUESTS, length: int = LENGTH) -> None:
+    query, keys, values, batch = attended(max_query_len, requests, length)
     counts = empty(2, dtype=torch.int64)
-    window = Window(empty(NUM_BLOCKS, KV_HEADS, BLOCK_SIZE), 1e-3, counts) if is_windowed else None
+    window = (
+        Window(zero_norms((NUM_BLOCKS, KV_HEADS, BLOCK_SIZE), counts.device), 1e-3, counts) if is_windowed else None
+    )
     form = copy.copy(FORM)
     object.__setattr__(form, "slope", empty(HEADS))
     ops.bias_attention(query, keys, values, batch, form, HEAD_DIM**-0.5, torch.empty_like(query), window)
@@ -91,7 +95,9 @@ def contextual(max_query_len: int, requests: int = REQUESTS, length: int = LENGT
 
 def norms() -> None:
     key = empty(REQUESTS, KV_HEADS, HEAD_DIM, dtype=torch.bfloat16)
-    ops.record_key_norms(empty(NUM_BLOCKS, KV_HEADS, BLOCK_SIZE), key, empty(REQUESTS, dtype=torch.int64))
+    ops.record_key_norms(
+        zero_norms((NUM_BLOCKS, KV_HEADS, BLOCK_SIZE), key.device), key, empty(REQUESTS, dtype=torch.int64)
+    )
 
 
 def rows() -> None:
@@ -119,14 +125,17 @@ STEPS: dict[str, Callable[[], None]] = {
     "bias, prompts, windowed": lambda: biased(300, is_windowed=True),
     "contextual positions, lone queries": lambda: contextual(1),
     "contextual positions, lone queries of very many keys": lambda: contextual(1, 3, 2**20),
+    "bias, a graph of many lone queries": lambda: biased(1, False, *MANY),
+    "bias, a graph of many lone queries, windowed": lambda: biased(1, True, *MANY),
+    "contextual positions, a graph of many lone queries": lambda: contextual(1, *MANY),
     "contextual positions, prompts": lambda: contextual(300),
     "contextual positions, a prompt": lambda: contextual(8192, 1, 8192),
 }
 
 
-def launched() -> Iterator[tuple[str, list[str]]]:
+def launched() -> Iterator[tuple[str, list[tuple[str, int]]]]:
     for name, step in STEPS.items():
-        into: list[str] = []
+        into: list[tuple[str, int]] = []
         for kernel, (module, attribute) in ALL.items():
             setattr(module, attribute, Launched(kernel, into))
         with FakeTensorMode(), OneDevice():

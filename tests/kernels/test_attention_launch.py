@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from posenc_runtime.kernels.attention_launch import check
+from posenc_runtime.kernels import attention_launch
+from posenc_runtime.kernels.attention_launch import arguments, check
 from posenc_runtime.kernels.paged import PagedBatch
 
 
@@ -52,3 +53,31 @@ def test_a_step_over_one_cache_is_taken() -> None:
 def test_what_does_not_go_together_is_refused(changed: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         check(*step(**changed))
+
+
+def test_what_does_not_go_together_is_refused_after_a_step_that_does() -> None:
+    arguments(*step())
+    for changed in ({"values": torch.zeros(3, 2, 8, 16)}, {"starts": torch.tensor([0, 1, 2])}):
+        with pytest.raises(ValueError, match="must"):
+            arguments(*step(**changed))
+
+
+def test_steps_of_alike_tensors_are_checked_once_and_are_given_their_own_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = arguments(*step())
+
+    def check_again(*_: Any) -> None:
+        raise AssertionError("checked again")
+
+    monkeypatch.setattr(attention_launch, "check", check_again)
+    given = step()
+    second = arguments(*given)
+    of_batch = {name for name in second if name.startswith("p_")}
+    assert all(second[name] is not first[name] for name in of_batch)
+    assert second["p_block_table"] is given[3].block_table and second["p_seq_lens"] is given[3].seq_lens
+    assert {name: first[name] for name in first.keys() - of_batch} == {
+        name: second[name] for name in second.keys() - of_batch
+    }
+    with pytest.raises(AssertionError, match="checked again"):
+        arguments(*step(query=torch.zeros(2, 2, 16)))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernels.compiled_cases import BIAS, COPE, REROTATE, ROPE_ROWS, ROTARY_STORE
+from tests.kernels.compiled_cases import BIAS, COPE, COPE_WITHOUT_ROOM, REROTATE, ROPE_ROWS, ROTARY_STORE
 from tests.kernels.interpret_key_norms import LAUNCHES
 from tests.kernels.processes import output_of
 
@@ -23,6 +23,7 @@ OF_KERNELS = {
     "key_norms": LAUNCHES,
     "bias": BIAS,
     "cope": COPE,
+    "cope_without_room": COPE_WITHOUT_ROOM,
 }
 
 

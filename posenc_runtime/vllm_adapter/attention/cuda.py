@@ -25,7 +25,7 @@ from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.cope import Cope
 from posenc_runtime.kernels.heads import check_heads
 from posenc_runtime.kernels.paged import PagedBatch
-from posenc_runtime.kernels.window import Window
+from posenc_runtime.kernels.window import Window, zero_norms
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Kind, choice_of
 from posenc_runtime.vllm_adapter.attention.implementation import Implementation
 from posenc_runtime.vllm_adapter.attention.layers import Asked, batch_of
@@ -131,7 +131,7 @@ class _OwnKernels(TritonAttentionImpl):
             return output.fill_(0)
         self.follow(kv_cache)
         assert attn_metadata.causal is True, "our kernels attend to earlier keys"
-        keys, values = kv_cache[..., : self.head_size], kv_cache[..., self.head_size :]
+        keys, values = kv_cache.chunk(2, -1)
         self.attend(query, keys, values, batch_of(attn_metadata), output)
         return output
 
@@ -154,7 +154,7 @@ class BiasImpl(_OwnKernels):
     def keep_beside(self, kv_cache: Tensor) -> None:
         self._form = on_device(self.asked.form(self.num_heads), kv_cache.device)
         if self.choice.window_tolerance and not isinstance(self._form, Flat | Table):
-            norms = torch.zeros(kv_cache.shape[:3], dtype=torch.float32, device=kv_cache.device)
+            norms = zero_norms(kv_cache.shape[:3], kv_cache.device)
             self._window = Window(norms, self.choice.window_tolerance, RECORD.windows.on(kv_cache.device))
 
     def follow_weights(self) -> None:

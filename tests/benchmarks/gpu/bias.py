@@ -14,7 +14,7 @@ from torch import Tensor
 from posenc_runtime.encodings.bias.alibi import Alibi
 from posenc_runtime.encodings.distance import BiasForm, on_device
 from posenc_runtime.kernels import attention_reference, ops
-from posenc_runtime.kernels.window import Window
+from posenc_runtime.kernels.window import Window, zero_norms
 from tests.benchmarks.gpu.copying import copying
 from tests.benchmarks.gpu.paged_step import PagedStep
 from tests.benchmarks.gpu.peers import UnifiedAttention
@@ -43,7 +43,7 @@ class AlibiStep(PagedStep):
     def key_norms(self, layer: int) -> Tensor:
         """Of every slot, recorded as if the blocks had been filled one after the other."""
         keys, _ = self.keys_and_values(layer)
-        norms = torch.zeros(keys.shape[:3], device=keys.device)
+        norms = zero_norms(keys.shape[:3], keys.device)
         in_order = keys.transpose(1, 2).flatten(0, 1)
         ops.record_key_norms(norms, in_order, torch.arange(len(in_order), device=keys.device))
         return norms

@@ -155,9 +155,10 @@ class Translation:
     def _shuffle(self, said: Statement) -> None:
         self._emit("shfl", [self._place(each) for each in said.operands], _SHUFFLES.index(said.opcode.split(".")[2]))
 
-    def _sum_of_lanes(self, said: Statement) -> None:
-        assert said.opcode == "redux.sync.add.s32", said
-        self._emit("redux.add", [self._place(each) for each in said.operands[:2]])
+    def _reduction_of_lanes(self, said: Statement) -> None:
+        _, _, operation, kind = said.opcode.split(".")
+        assert kind == "s32", said
+        self._emit(f"redux.{operation}", [self._place(each) for each in said.operands[:2]])
 
     def _matrix(self, said: Statement) -> None:
         values, address = said.operands if said.opcode.startswith("ld") else said.operands[::-1]
@@ -238,7 +239,7 @@ _WAYS: dict[str, Callable[[Translation, Statement], None]] = {
     "cp.async": Translation._copy,
     "atom.": Translation._atomic,
     "shfl": Translation._shuffle,
-    "redux": Translation._sum_of_lanes,
+    "redux": Translation._reduction_of_lanes,
     "mma": Translation._product,
     "wgmma.mma": Translation._product_of_a_warp_group,
     "mov": Translation._move,

@@ -177,3 +177,10 @@ OPCODE("redux.add")[](Warp& w, const Instruction& i, u32 m) {
     for (int l = 0; l < LANES; ++l)
         if (m >> l & 1) w.at<u32>(i.registers[0])[l] = sum;
 } END_OPCODE
+OPCODE("redux.max")[](Warp& w, const Instruction& i, u32 m) {
+    i32 largest = INT32_MIN;
+    for (int l = 0; l < LANES; ++l)
+        if (m >> l & 1) largest = std::max(largest, w.at<i32>(i.registers[1])[l]);
+    for (int l = 0; l < LANES; ++l)
+        if (m >> l & 1) w.at<i32>(i.registers[0])[l] = largest;
+} END_OPCODE
