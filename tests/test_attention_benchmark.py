@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import platform
 import struct
 import warnings
 from typing import Literal
@@ -12,7 +13,8 @@ from typing import Literal
 import pytest
 import torch
 
-from tests.benchmarks import attention, attention_check
+from tests.benchmarks import attention, attention_check, record
+from tests.benchmarks.attention_kernels import kernels_of
 from tests.benchmarks.attention_rivals import STOCK, Rival, rivals
 from tests.benchmarks.attention_step import SHARED, Layer, Step, Work
 from tests.benchmarks.attention_targets import verdicts
@@ -88,7 +90,7 @@ def test_a_query_that_moves_nothing_leaves_the_scores_as_they_are() -> None:
 
 def timed(context: int, *, kind: Literal["decode", "prefill"] = "decode", **over_stock: float) -> Timed:
     seconds = {STOCK: [0.001, 0.002]} | {name: [0.001 * times, 0.002 * times] for name, times in over_stock.items()}
-    return Timed(SMALL, Work(kind, context), 4, seconds)
+    return Timed(SMALL, Work(kind, context), 4, seconds, kernels={"vLLM": "its vec kernel, AVX2", "ours": "AVX-512"})
 
 
 def test_attention_tables_have_a_row_for_each_attention_and_a_column_for_each_step() -> None:
@@ -96,6 +98,20 @@ def test_attention_tables_have_a_row_for_each_attention_and_a_column_for_each_st
     assert ratios_table(steps).rows[1] == ("ours", "1.50 (1.50 to 1.50)", "0.50 (0.50 to 0.50)")
     assert growth_table(steps).headings == ("attention", "1,000 tokens", "2,000 tokens")
     assert growth_table(steps).rows == ((STOCK, "1500.0", "750.0"), ("ours", "2250.0", "375.0"))
+
+
+def test_captions_name_the_processor_and_what_both_kernels_were_compiled_for() -> None:
+    for table in (ratios_table([timed(1000)]), growth_table([timed(1000)])):
+        assert table.title.endswith(f"float32; {record.processor()}; vLLM: its vec kernel, AVX2, ours: AVX-512")
+
+
+@pytest.mark.usefixtures("vllm")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the names of instruction sets are those of x86")
+def test_kernels_are_named_by_the_instructions_that_the_processor_has() -> None:
+    flags = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    wide = "avx512f" in flags
+    theirs = "AVX-512 with bfloat16" if "avx512_bf16" in flags else "AVX-512" if wide else "AVX2"
+    assert kernels_of(SMALL) == {"vLLM": f"its vec kernel, {theirs}", "ours": "AVX-512" if wide else "AVX2"}
 
 
 def test_targets_are_said_to_be_reached_or_where_they_are_missed() -> None:
@@ -145,6 +161,7 @@ def test_a_run_prints_and_writes_every_attention_at_every_step(
     names = ["vLLM", "vLLM, ALiBi", "bias (ALiBi)", "bias, windowed", "CoPE, gates of 0.5"]
     assert all(list(step["seconds"]) == names for step in steps)
     assert all(len(samples) == 2 for step in steps for samples in step["seconds"].values())
+    assert all(step["kernels"].keys() == {"vLLM", "ours"} for step in steps)
     markdown = (tmp_path / "new" / "run.md").read_text()
     assert markdown.count("| vLLM, ALiBi") == 3 and "python -m tests.benchmarks.attention" in markdown
     header = (tmp_path / "new" / "run.png").read_bytes()[:24]

@@ -15,6 +15,7 @@ from rich.console import Console
 from posenc_runtime.kernels.cpu.build import NoCompiler
 from tests.benchmarks import record
 from tests.benchmarks.attention_check import Wrong, check
+from tests.benchmarks.attention_kernels import kernels_of
 from tests.benchmarks.attention_picture import draw
 from tests.benchmarks.attention_rivals import NPOS, TOLERANCE, WINDOWED, rivals
 from tests.benchmarks.attention_step import Layer, Step, Work
@@ -107,7 +108,7 @@ def _time(
     field = rivals(Step(layer, work), num_layers, gates)
     seconds = measure(field, num_layers, rounds=rounds, warm_ups=warm_ups, advance=advance)
     blocks = next(rival.blocks for rival in field if rival.name == WINDOWED)
-    return Timed(layer, work, num_layers, seconds, float(blocks[0] / blocks.sum()))
+    return Timed(layer, work, num_layers, seconds, float(blocks[0] / blocks.sum()), kernels_of(layer))
 
 
 def setup(timed: Sequence[Timed]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from tests.benchmarks.attention_rivals import STOCK, WINDOWED, Rival
 from tests.benchmarks.attention_step import Layer, Work
 from tests.benchmarks.intervals import Estimate, median_and_range
+from tests.benchmarks.record import processor
 from tests.benchmarks.tables import Table
 
 _COLD_BYTES = 2**28  # of cache that a decode step reads: far more than processors keep from one layer to the next
@@ -25,6 +26,7 @@ class Timed:
         num_layers: that a sample goes through, each with a cache of its own.
         seconds: a layer's, of each rival one a round; the same index is the same round.
         read: part of the KV blocks that the window did not skip.
+        kernels: what vLLM's and ours were compiled for.
     """
 
     layer: Layer
@@ -32,6 +34,7 @@ class Timed:
     num_layers: int
     seconds: dict[str, list[float]]
     read: float | None = None
+    kernels: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def ratio(self, name: str) -> Estimate:
         """A rival's time over that of vLLM's attention, round by round."""
@@ -47,6 +50,7 @@ class Timed:
             "layer": self.layer.to_json(),
             "work": dataclasses.asdict(self.work),
             "num_layers": self.num_layers,
+            "kernels": self.kernels,
             "seconds": self.seconds,
             "blocks_read": self.read,
         }
@@ -109,8 +113,9 @@ def growth_table(timed: Sequence[Timed]) -> Table:
 
 
 def _table(title: str, timed: Sequence[Timed], cell: Callable[[Timed, str], str]) -> Table:
+    kernels = ", ".join(f"{name}: {kernel}" for name, kernel in timed[0].kernels.items())
     return Table(
-        title=f"{title}; {timed[0].layer.name}",
+        title=f"{title}; {timed[0].layer.name}; {processor()}; {kernels}",
         headings=("attention", *(one.work.name for one in timed)),
         rows=tuple((name, *(cell(one, name) for one in timed)) for name in timed[0].seconds),
     )

@@ -64,10 +64,21 @@ def versions() -> dict[str, str]:
 def machine() -> dict[str, str]:
     """Processor, cores, memory and operating system."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    found = {"processor": _processor(), "cores": f"{usable} core{'s' if usable != 1 else ''}"}
+    found = {"processor": processor(), "cores": f"{usable} core{'s' if usable != 1 else ''}"}
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         found["memory"] = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"
     return found | {"system": f"{platform.system()} {platform.machine()}"}
+
+
+def processor() -> str:
+    """Its name. A virtual machine may call it less than that: family and model tell what it can do."""
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    said = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    name = said.get("model name") or platform.processor() or platform.machine()
+    return f"{name} (family {said['cpu family']}, model {said['model']})" if "cpu family" in said else name
 
 
 def write(out: pathlib.Path, result: dict[str, Any], provenance: Provenance, markdown: str) -> list[pathlib.Path]:
@@ -77,15 +88,6 @@ def write(out: pathlib.Path, result: dict[str, Any], provenance: Provenance, mar
     files[0].write_text(json.dumps(dataclasses.asdict(provenance) | result, indent=2) + "\n", encoding="utf-8")
     files[1].write_text(f"{markdown}\n\n{provenance.as_markdown()}\n", encoding="utf-8")
     return files
-
-
-def _processor() -> str:
-    try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _without_folders(argument: str) -> str:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from tests.benchmarks.attention_step import Step
+from tests.benchmarks.attention_step import Layer, Step
+
+
+def isa_of(layer: Layer) -> str:
+    """vLLM's name of the kernel that it takes for a layer here."""
+    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+
+    return _get_attn_isa(layer.dtype, layer.block_size, layer.head_dim, "auto")
 
 
 class StockAttention:
@@ -18,12 +25,11 @@ class StockAttention:
         # Only now: vLLM takes ten seconds to import.
         import vllm._custom_ops as ops
         from vllm import envs
-        from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
 
         self._ops = ops
         layer, paged = step.layer, step.paged
         self._paged, self._scale, self._slopes = paged, layer.scale, slopes
-        self._isa = _get_attn_isa(layer.dtype, layer.block_size, layer.head_dim, "auto")
+        self._isa = isa_of(layer)
         self._schedule = ops.cpu_attn_get_scheduler_metadata(
             num_reqs=len(paged),
             num_heads=layer.num_heads,

@@ -282,6 +282,25 @@ def test_a_request_gets_the_same_bits_whatever_it_is_served_with(shape: Shape) -
         assert torch.equal(biased, all_biased[rows]) and torch.equal(walked, all_walked[rows])
 
 
+@pytest.mark.parametrize("block_size", [96, 128, 256])
+def test_a_query_gets_the_same_bits_in_whatever_part_of_its_prompt_it_comes(block_size: int) -> None:
+    shape, last = Shape(((700, 700),), 4, 2, 32, block_size), 333
+    whole = Batch(shape)
+    bias = attention.TabledBias(forms(shape.num_heads)["linear"][0], 4096)
+    table = attention.TabledCope(torch.randn(shape.head_dim, 64, generator=torch.Generator().manual_seed(2)), 1.0)
+    part = PagedBatch(
+        whole.table, torch.tensor([0, last], dtype=torch.int32), torch.tensor([700], dtype=torch.int32), last, 700
+    )
+    for run in (
+        lambda query, batch, out: attention.bias_attention(query, whole.cache, batch, bias, shape.scale, out),
+        lambda query, batch, out: attention.cope_attention(query, whole.cache, batch, table, shape.scale, out),
+    ):
+        of_whole, of_part = whole.out(), torch.empty(last, shape.num_heads, shape.head_dim)
+        run(whole.query, whole.paged(), of_whole)
+        run(whole.queries[0][-last:], part, of_part)
+        assert torch.equal(of_part, of_whole[700 - last : 700])
+
+
 @pytest.mark.parametrize("name", ["linear", "power", "log"])
 @pytest.mark.parametrize("size", [0.3, 1.0, 3.0], ids=["small logits", "usual logits", "large logits"])
 @pytest.mark.parametrize("shape", SHAPES)

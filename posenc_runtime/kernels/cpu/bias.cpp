@@ -86,23 +86,29 @@ Softmax attend(const Paged& paged, const Bias& bias, const Task& task) {
   Reader<T> reader(paged, task);
   Softmax softmax(reader.rows, paged.head_dim);
   const Needed needed(paged, bias, reader);
-  std::vector<float> scores(reader.rows * kTile);
+  std::vector<float> scores(reader.rows * kSpan);
   int64_t counts[2] = {0, 0};  // blocks read, blocks skipped
   int64_t counted = -1;        // the last block that was read
-  for (int64_t key = last_tile(task.end_key); key >= task.first_key; key -= kTile) {
-    const int64_t num_keys = std::min<int64_t>(kTile, task.end_key - key);
-    if (!needed(reader, task.kv_head, key, num_keys)) continue;
+  const auto wanted = [&](int64_t key) {
+    return needed(reader, task.kv_head, key, std::min<int64_t>(kTile, task.end_key - key));
+  };
+  for (int64_t key = last_tile(task.end_key); key >= task.first_key;) {
+    if (!wanted(key)) {
+      key -= kTile;
+      continue;
+    }
     if (key / paged.block_size != counted) {
       counted = key / paged.block_size;
       ++counts[0];
     }
-    reader.scores(key, scores.data());
+    const int64_t first = reader.span(key, wanted), width = key + kTile - first;
+    reader.scores(first, width, scores.data(), kSpan);
     for (int64_t r = 0; r < reader.rows; ++r)
-      add_bias(bias, reader.head(r), reader.position(r), key, task.end_key, scores.data() + r * kTile);
-    softmax.weigh(scores.data());
-    int64_t stride;
-    const float* values = reader.values(key, num_keys, &stride);
-    softmax.add(scores.data(), values, stride, num_keys);
+      for (int64_t tile = 0; tile < width; tile += kTile)
+        add_bias(bias, reader.head(r), reader.position(r), first + tile, task.end_key, &scores[r * kSpan + tile]);
+    softmax.weigh(scores.data(), kSpan, width);
+    softmax.add(scores.data(), kSpan, reader.values(first), std::min(width, task.end_key - first));
+    key = first - kTile;
   }
   if (bias.counts) {
     const int64_t blocks = (task.end_key - 1) / paged.block_size - task.first_key / paged.block_size + 1;

@@ -12,7 +12,7 @@ import shutil
 import torch
 
 _FOLDER = pathlib.Path(__file__).parent
-_SOURCES = ("bias.cpp", "cope.cpp", "store.cpp")
+_SOURCES = ("bias.cpp", "cope.cpp", "store.cpp", "instructions.cpp")
 # Sums are not reordered but where the source says so: the exponential rounds by adding and taking away.
 _FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-std=c++17")
 
@@ -46,6 +46,18 @@ def kernels() -> ctypes.CDLL:
         is_python_module=False,
     )
     return ctypes.CDLL(path)
+
+
+def instructions() -> str:
+    """The instruction set that the kernels were compiled for, for people.
+
+    Raises:
+        NoCompiler: when they cannot be compiled here.
+    """
+    ask = kernels().posenc_instructions
+    ask.restype = ctypes.c_char_p
+    name: bytes = ask()
+    return name.decode()
 
 
 def _fingerprint() -> str:

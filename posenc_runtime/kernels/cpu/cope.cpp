@@ -11,11 +11,19 @@ struct Cope {
   int64_t* counts;  // keys walked with gates, keys walked past saturation
 };
 
-inline void sigmoid(const float* x, float* out) {
-  float negative[kTile];
-  for (int j = 0; j < kTile; ++j) negative[j] = -x[j];
-  exponential(negative, out);
-  for (int j = 0; j < kTile; ++j) out[j] = 1.0f / (1.0f + out[j]);
+// A row's gates of 32 keys, of which the first `visible` count, and of each key the sum from it on to the newest. In four
+// parts side by side: a sum waits for the one before it.
+inline void sum_gates(const float* scores, int64_t visible, double* sums) {
+  constexpr int kPart = kTile / 4;
+  float gates[kTile];
+  for (int j = 0; j < kTile; ++j) gates[j] = -scores[j];
+  exponential(gates, gates);
+  for (int j = 0; j < kTile; ++j) gates[j] = j < visible ? 1.0f / (1.0f + gates[j]) : 0.0f;
+  double part[4] = {};
+  for (int j = kPart - 1; j >= 0; --j)
+    for (int i = 0; i < 4; ++i) sums[i * kPart + j] = part[i] += gates[i * kPart + j];
+  for (int i = 2; i >= 0; --i)
+    for (int j = 0; j < kPart; ++j) sums[i * kPart + j] += sums[(i + 1) * kPart];
 }
 
 // How many of the 32 keys from `key` on a row at `position` sees.
@@ -50,21 +58,23 @@ class Walk {
     if (carries_[row] >= furthest) {
       for (int j = 0; j < kTile; ++j) scores[j] += table[cope_.npos - 1];
     } else {
-      float gates[kTile];
-      double positions[kTile];
-      sigmoid(scores, gates);
-      double position = carries_[row];
-      for (int64_t j = visible - 1; j >= 0; --j) positions[j] = position += gates[j];
-      carries_[row] = position;
+      double sums[kTile];
+      float weights[kTile];
+      int32_t below[kTile];
+      sum_gates(scores, visible, sums);
+      const double carry = carries_[row];
+      carries_[row] += sums[0];
       const double last = static_cast<double>(cope_.npos - 2);
-      for (int64_t j = 0; j < visible; ++j) {
-        // Not std::min: a query or key that is not a number must not choose where the table is read.
-        const double at = positions[j] < furthest ? positions[j] : furthest;
-        const double below = std::min(std::floor(at), last);
-        const float weight = static_cast<float>(at - below);
-        const int32_t index = static_cast<int32_t>(below);
-        scores[j] += table[index] * (1.0f - weight) + table[index + 1] * weight;
+#pragma omp simd
+      for (int j = 0; j < kTile; ++j) {
+        // Compared so that a query or key that is not a number does not choose where the table is read.
+        const double position = carry + sums[j], at = position < furthest ? position : furthest;
+        const double floor = std::floor(at), index = floor < last ? floor : last;
+        below[j] = static_cast<int32_t>(index);
+        weights[j] = static_cast<float>(at - index);
       }
+      for (int j = 0; j < kTile; ++j)
+        scores[j] += table[below[j]] * (1.0f - weights[j]) + table[below[j] + 1] * weights[j];
     }
     for (int64_t j = visible; j < kTile; ++j) scores[j] = -INFINITY;
   }
@@ -75,8 +85,9 @@ class Walk {
   std::vector<double> carries_;
 };
 
-// What a part of the keys leaves for the second pass: its scores, [tile][rows][32], and each row's sum of gates.
+// What a part of the keys leaves for the second pass: its scores, [rows][width], and each row's sum of gates.
 struct Gated {
+  int64_t width = 0;
   std::vector<float> scores;
   std::vector<double> sums;
 };
@@ -84,46 +95,48 @@ struct Gated {
 template <typename T>
 Gated gate(const Paged& paged, const Task& task) {
   Reader<T> reader(paged, task);
-  const int64_t tiles = last_tile(task.end_key) / kTile - task.first_key / kTile + 1;
-  Gated gated{std::vector<float>(tiles * reader.rows * kTile), std::vector<double>(reader.rows, 0.0)};
-  for (int64_t key = last_tile(task.end_key); key >= task.first_key; key -= kTile) {
-    float* scores = gated.scores.data() + (key - task.first_key) * reader.rows;
-    reader.scores(key, scores);
-    for (int64_t r = 0; r < reader.rows; ++r) {
-      float gates[kTile];
-      sigmoid(scores + r * kTile, gates);
-      for (int64_t j = visible_keys(key, task.end_key, reader.position(r)) - 1; j >= 0; --j) gated.sums[r] += gates[j];
+  const int64_t width = last_tile(task.end_key) + kTile - task.first_key;
+  Gated gated{width, std::vector<float>(reader.rows * width), std::vector<double>(reader.rows, 0.0)};
+  for (int64_t key = last_tile(task.end_key); key >= task.first_key;) {
+    const int64_t first = reader.span(key);
+    float* scores = gated.scores.data() + first - task.first_key;
+    reader.scores(first, key + kTile - first, scores, width);
+    for (; key >= first; key -= kTile) {
+      for (int64_t r = 0; r < reader.rows; ++r) {
+        double sums[kTile];
+        const int64_t visible = visible_keys(key, task.end_key, reader.position(r));
+        sum_gates(scores + r * width + key - first, visible, sums);
+        gated.sums[r] += sums[0];
+      }
     }
   }
   return gated;
 }
 
-// Attends to a task's keys, newest first. `newer` are the parts that stand between them and the queries, oldest first.
+// Attends to a task's keys, newest first. `own` holds their scores where they were taken already, and is used up;
+// `newer` are the parts that stand between them and the queries, oldest first.
 template <typename T>
-Softmax attend(const Paged& paged, const Cope& cope, const Task& task, const Gated* own, const Gated* newer,
+Softmax attend(const Paged& paged, const Cope& cope, const Task& task, Gated* own, const Gated* newer,
                int64_t num_newer) {
   Reader<T> reader(paged, task);
   Walk walk(paged, cope, reader);
   for (int64_t part = num_newer - 1; part >= 0; --part)
     for (int64_t r = 0; r < reader.rows; ++r) walk.carries()[r] += newer[part].sums[r];
   Softmax softmax(reader.rows, paged.head_dim);
-  std::vector<float> scores(reader.rows * kTile);
+  std::vector<float> scores(own ? 0 : reader.rows * kSpan);
+  const int64_t stride = own ? own->width : kSpan;
   int64_t counts[2] = {0, 0};
-  for (int64_t key = last_tile(task.end_key); key >= task.first_key; key -= kTile) {
-    if (own) {
-      const float* from = own->scores.data() + (key - task.first_key) * reader.rows;
-      std::copy(from, from + reader.rows * kTile, scores.begin());
-    } else {
-      reader.scores(key, scores.data());
+  for (int64_t key = last_tile(task.end_key); key >= task.first_key;) {
+    const int64_t first = reader.span(key), width = key + kTile - first;
+    float* span = own ? own->scores.data() + first - task.first_key : scores.data();
+    if (!own) reader.scores(first, width, span, stride);
+    for (; key >= first; key -= kTile) {
+      counts[walk.saturated()] += std::min<int64_t>(kTile, task.end_key - key);
+      for (int64_t r = 0; r < reader.rows; ++r)
+        walk.add_positions(r, visible_keys(key, task.end_key, reader.position(r)), span + r * stride + key - first);
     }
-    const int64_t num_keys = std::min<int64_t>(kTile, task.end_key - key);
-    counts[walk.saturated()] += num_keys;
-    for (int64_t r = 0; r < reader.rows; ++r)
-      walk.add_positions(r, visible_keys(key, task.end_key, reader.position(r)), scores.data() + r * kTile);
-    softmax.weigh(scores.data());
-    int64_t stride;
-    const float* values = reader.values(key, num_keys, &stride);
-    softmax.add(scores.data(), values, stride, num_keys);
+    softmax.weigh(span, stride, width);
+    softmax.add(span, stride, reader.values(first), std::min(width, task.end_key - first));
   }
   if (cope.counts) {
 #pragma omp atomic
@@ -154,7 +167,7 @@ void attend_all(const Paged& paged, const Cope& cope) {
     int64_t newer = 0;
     while (i + newer + 1 < tasks.size() && tasks[i + newer + 1].partial >= 0 && tasks[i + newer + 1].first_key > 0)
       ++newer;
-    const Gated* own = &gated[tasks[i].partial];
+    Gated* own = &gated[tasks[i].partial];
     partials[tasks[i].partial] = attend<T>(paged, cope, tasks[i], own, own + 1, newer);
   }
   if (num_partials) write_merged<T>(paged, tasks, partials);

@@ -10,6 +10,7 @@
 namespace posenc {
 
 constexpr int64_t kTaskRows = 32;    // rows (query, head of the group) that a task takes together, at least one query
+constexpr int64_t kSpan = 4 * kTile;  // keys that are read together, at most: a block's rows, one after the other
 constexpr int64_t kChunkKeys = 1024;  // keys of a task where the queries of a request are a single task otherwise
 
 // The cache of a layer is [num_blocks][num_kv_heads][2][block_size * head_dim]: keys [head_dim][block_size], so that a
@@ -68,36 +69,39 @@ class Softmax {
   Softmax(int64_t rows, int64_t head_dim)
       : rows_(rows), head_dim_(head_dim), largest_(rows, -INFINITY), total_(rows, 0.0f), sums_(rows * head_dim, 0.0f) {}
 
-  // Turns the logits of a tile (-inf where a key does not count) into weights, in place.
-  void weigh(float* logits) {
+  // Turns the logits of a span (-inf where a key does not count) into weights, in place.
+  void weigh(float* logits, int64_t stride, int64_t width) {
     for (int64_t r = 0; r < rows_; ++r) {
-      float* row = logits + r * kTile;
-      float tile_largest = row[0];
-#pragma omp simd reduction(max : tile_largest)
-      for (int j = 0; j < kTile; ++j) tile_largest = std::max(tile_largest, row[j]);
-      const float largest = std::max(largest_[r], tile_largest);
+      float* row = logits + r * stride;
+      const float largest = std::max(largest_[r], largest_of(row, width));
       if (largest == -INFINITY) {
         // No key counts here, unless one that does is not a number: a maximum does not see it, and the row is none.
-        if (std::any_of(row, row + kTile, [](float logit) { return std::isnan(logit); })) total_[r] = NAN;
-        std::fill(row, row + kTile, 0.0f);
+        if (std::any_of(row, row + width, [](float logit) { return std::isnan(logit); })) total_[r] = NAN;
+        std::fill(row, row + width, 0.0f);
         continue;
       }
       if (largest > largest_[r]) {
         rescale(r, largest_[r] == -INFINITY ? 0.0f : std::exp(largest_[r] - largest));
         largest_[r] = largest;
       }
+      float sums[kTile] = {};
+      for (float* tile = row; tile < row + width; tile += kTile) {
 #pragma omp simd
-      for (int j = 0; j < kTile; ++j) row[j] -= largest;
-      exponential(row, row);
+        for (int j = 0; j < kTile; ++j) tile[j] -= largest;
+        exponential(tile, tile);
+#pragma omp simd
+        for (int j = 0; j < kTile; ++j) sums[j] += tile[j];
+      }
       float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
-      for (int j = 0; j < kTile; ++j) sum += row[j];
+      for (int j = 0; j < kTile; ++j) sum += sums[j];
       total_[r] += sum;
     }
   }
 
-  void add(const float* weights, const float* values, int64_t value_stride, int64_t num_keys) {
-    product(weights, kTile, values, value_stride, sums_.data(), head_dim_, rows_, num_keys, head_dim_, true);
+  template <typename T>
+  void add(const float* weights, int64_t stride, const T* values, int64_t num_keys) {
+    product(weights, stride, values, head_dim_, sums_.data(), head_dim_, rows_, num_keys, head_dim_, true);
   }
 
   // Takes in another part of the same rows' keys.
@@ -151,8 +155,8 @@ class Reader {
                        task.first_query),
         queries(rows * paged.head_dim),
         kv_head_(task.kv_head),
-        blocks_(paged.block_table + task.request * paged.table_stride),
-        scratch_(kTile * paged.head_dim) {
+        first_key_(task.first_key),
+        blocks_(paged.block_table + task.request * paged.table_stride) {
     const int64_t token = paged.query_start_loc[task.request] + task.first_query;
     for (int64_t r = 0; r < rows; ++r) {
       const T* from = static_cast<const T*>(paged.query) + (token + r / group) * paged.query_stride_token +
@@ -165,17 +169,26 @@ class Reader {
   int64_t head(int64_t row) const { return kv_head_ * group + row % group; }
   int64_t block(int64_t key) const { return blocks_[key / paged_.block_size]; }
 
-  // Of all rows with the 32 keys from `key` on, a multiple of 32. Those past the request's last key are anything.
-  void scores(int64_t key, float* out) {
-    int64_t stride;
-    const float* keys =
-        as_float(head_of(key) + key % paged_.block_size, paged_.block_size, paged_.head_dim, kTile, scratch_.data(), &stride);
-    product(queries.data(), paged_.head_dim, keys, stride, out, kTile, rows, paged_.head_dim, kTile, false);
+  // Where the span begins whose newest tile is at `key`: tiles that lie side by side in one block, and are wanted.
+  // Spans begin at the same keys wherever a task ends, so the sums of a query do not depend on those beside it.
+  template <typename Wanted>
+  int64_t span(int64_t key, Wanted wanted) const {
+    const int64_t least = std::max(first_key_, key - key % paged_.block_size % kSpan);
+    while (key > least && wanted(key - kTile)) key -= kTile;
+    return key;
+  }
+  int64_t span(int64_t key) const {
+    return span(key, [](int64_t) { return true; });
   }
 
-  const float* values(int64_t key, int64_t num_keys, int64_t* stride) {
-    const T* from = head_of(key) + (paged_.block_size + key % paged_.block_size) * paged_.head_dim;
-    return as_float(from, paged_.head_dim, num_keys, paged_.head_dim, scratch_.data(), stride);
+  // Of all rows with the keys of a span, [rows][stride]. Those past the request's last key are anything.
+  void scores(int64_t key, int64_t num_keys, float* out, int64_t stride) const {
+    product(queries.data(), paged_.head_dim, head_of(key) + key % paged_.block_size, paged_.block_size, out, stride,
+            rows, paged_.head_dim, num_keys, false);
+  }
+
+  const T* values(int64_t key) const {
+    return head_of(key) + (paged_.block_size + key % paged_.block_size) * paged_.head_dim;
   }
 
   // The score of a row with one key.
@@ -201,9 +214,8 @@ class Reader {
   std::vector<float> queries;  // [rows][head_dim], times scale
 
  private:
-  const int64_t kv_head_;
+  const int64_t kv_head_, first_key_;
   const int32_t* blocks_;
-  std::vector<float> scratch_;
 };
 
 // The largest multiple of 32 that is below `end`: where its last tile begins.

@@ -26,24 +26,25 @@ inline int64_t run_length(const New& fresh, int64_t token) {
   return run;
 }
 
-// Writes a run's keys, which are turned on their side, and its values; gives the squares of the keys' norms.
+// Turns a run's keys on their side, some dimensions of all its tokens at a time: tokens of a step lie so far apart that
+// the nearest cache keeps few of them at once.
 template <typename T>
-void store_run(const New& fresh, int64_t head, int64_t token, int64_t run, T* to, int64_t offset, float* squares) {
-  const T* keys = static_cast<const T*>(fresh.keys) + token * fresh.key_stride_token + head * fresh.key_stride_head;
-  const T* values =
-      static_cast<const T*>(fresh.values) + token * fresh.value_stride_token + head * fresh.value_stride_head;
-  std::fill(squares, squares + run, 0.0f);
-  for (int64_t d = 0; d < fresh.head_dim; ++d) {
-    T* column = to + d * fresh.block_size + offset;
-    for (int64_t t = 0; t < run; ++t) {
-      const T key = keys[t * fresh.key_stride_token + d];
-      column[t] = key;
-      squares[t] += to_float(key) * to_float(key);
-    }
+void store_keys(const New& fresh, const T* keys, int64_t run, T* to) {
+  constexpr int64_t kDims = 16;
+  T some[kTile][kDims];
+  for (int64_t d = 0; d < fresh.head_dim; d += kDims) {
+    for (int64_t t = 0; t < run; ++t) std::copy_n(keys + t * fresh.key_stride_token + d, kDims, some[t]);
+    for (int64_t i = 0; i < kDims; ++i)
+      for (int64_t t = 0; t < run; ++t) to[(d + i) * fresh.block_size + t] = some[t][i];
   }
-  T* rows = to + (fresh.block_size + offset) * fresh.head_dim;
-  for (int64_t t = 0; t < run; ++t)
-    std::copy_n(values + t * fresh.value_stride_token, fresh.head_dim, rows + t * fresh.head_dim);
+}
+
+template <typename T>
+float norm_of(const T* key, int64_t head_dim) {
+  float square = 0.0f;
+#pragma omp simd reduction(+ : square)
+  for (int64_t d = 0; d < head_dim; ++d) square += to_float(key[d]) * to_float(key[d]);
+  return std::sqrt(square);
 }
 
 template <typename T>
@@ -52,20 +53,24 @@ void store_all(const New& fresh) {
   // The tokens of a block come in order, and a head is one thread's: each norm finds those before it.
 #pragma omp parallel for schedule(dynamic)
   for (int64_t head = 0; head < fresh.num_kv_heads; ++head) {
-    float squares[kTile];
     for (int64_t token = 0, run = 1; token < fresh.num_slots; token += run) {
       run = 1;
       if (fresh.slot_mapping[token] < 0) continue;
       run = run_length(fresh, token);
       const int64_t block = fresh.slot_mapping[token] / size, offset = fresh.slot_mapping[token] % size;
+      const T* keys = static_cast<const T*>(fresh.keys) + token * fresh.key_stride_token + head * fresh.key_stride_head;
+      const T* values =
+          static_cast<const T*>(fresh.values) + token * fresh.value_stride_token + head * fresh.value_stride_head;
       T* to = static_cast<T*>(fresh.cache) + block * fresh.cache_stride_block + head * fresh.cache_stride_head;
-      store_run(fresh, head, token, run, to, offset, squares);
+      store_keys(fresh, keys, run, to + offset);
+      for (int64_t t = 0; t < run; ++t)
+        std::copy_n(values + t * fresh.value_stride_token, fresh.head_dim, to + (size + offset + t) * fresh.head_dim);
       if (!fresh.key_norms) continue;
-      float* norms = fresh.key_norms + (block * fresh.num_kv_heads + head) * size;
+      float* norms = fresh.key_norms + (block * fresh.num_kv_heads + head) * size + offset;
       for (int64_t t = 0; t < run; ++t) {
-        const float before = offset + t ? norms[offset + t - 1] : 0.0f;
-        const float norm = std::sqrt(squares[t]);
-        norms[offset + t] = norm > before || std::isnan(norm) ? norm : before;  // not a number from there on
+        const float before = offset + t ? norms[t - 1] : 0.0f;
+        const float norm = norm_of(keys + t * fresh.key_stride_token, fresh.head_dim);
+        norms[t] = norm > before || std::isnan(norm) ? norm : before;  // not a number from there on
       }
     }
   }

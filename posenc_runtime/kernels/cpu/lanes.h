@@ -1,0 +1,77 @@
+// Vectors of float32, and how numbers of each data type become one.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace posenc {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+constexpr const char* kInstructions = "AVX-512";
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+constexpr const char* kInstructions = "AVX2";
+#else
+constexpr int kLanes = 8;
+constexpr const char* kInstructions = "vectors of 8 numbers";
+#endif
+
+struct BFloat16 {
+  uint16_t bits;
+};
+typedef _Float16 Half;
+
+typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float)), may_alias, aligned(4)));
+typedef uint32_t Words __attribute__((vector_size(kLanes * sizeof(uint32_t))));
+typedef uint16_t Shorts __attribute__((vector_size(kLanes * sizeof(uint16_t)), may_alias, aligned(2)));
+typedef Half Halves __attribute__((vector_size(kLanes * sizeof(Half)), may_alias, aligned(2)));
+
+inline float to_float(float x) { return x; }
+inline float to_float(Half x) { return static_cast<float>(x); }
+inline float to_float(BFloat16 x) {
+  const uint32_t bits = static_cast<uint32_t>(x.bits) << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+inline Lanes load(const float* from) { return *reinterpret_cast<const Lanes*>(from); }
+
+// By hand where GCC 12 takes a conversion apart: sixteen numbers into twice eight, and halves into single ones.
+inline Lanes load(const BFloat16* from) {
+#if defined(__AVX512F__)
+  const __m256i shorts = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  return reinterpret_cast<Lanes>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(shorts), 16));
+#else
+  return reinterpret_cast<Lanes>(__builtin_convertvector(*reinterpret_cast<const Shorts*>(from), Words) << 16);
+#endif
+}
+
+inline Lanes load(const Half* from) {
+#if defined(__AVX512F__)
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#elif defined(__F16C__) && defined(__AVX2__)
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#else
+  return __builtin_convertvector(*reinterpret_cast<const Halves*>(from), Lanes);
+#endif
+}
+
+inline void store(float x, float* to) { *to = x; }
+inline void store(float x, Half* to) { *to = static_cast<Half>(x); }
+inline void store(float x, BFloat16* to) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) {
+    to->bits = static_cast<uint16_t>((bits >> 16) | 0x40u);  // NaN stays one
+  } else {
+    to->bits = static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);  // to nearest, ties to even
+  }
+}
+
+}  // namespace posenc
