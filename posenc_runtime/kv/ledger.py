@@ -19,6 +19,7 @@ NULL_BLOCK = 0  # vLLM's placeholder block: never written, never read
 
 BlockIds = NDArray[np.int32]
 
+_FEW = 16  # blocks: a request that decodes gets one now and then, and numpy would take longer than a loop
 _NEVER_WRITTEN = -1
 _NOBODY = 0
 
@@ -70,8 +71,7 @@ class BlockLedger:
         """
         self._now += 1
         holdings = self._of(request_id)
-        # A request that decodes gets one block now and then: numpy would take longer than a loop.
-        if len(block_ids) < 16:
+        if len(block_ids) <= _FEW:
             for block_id in block_ids:
                 if block_id != NULL_BLOCK:
                     self._write_one(holdings, block_id, scale_index)
@@ -163,6 +163,11 @@ class BlockLedger:
         holdings = self._holdings.pop(request_id, None)
         if holdings is None:
             return
+        if not holdings.read and len(holdings.written) <= _FEW:
+            for block_id in holdings.written:
+                if self._writer[block_id] == holdings.number:
+                    self._let_go_one(block_id)
+            return
         for blocks in self._held(holdings):
             self._let_go(blocks)
             self._writer[blocks[self._writer[blocks] == holdings.number]] = _NOBODY
@@ -190,6 +195,13 @@ class BlockLedger:
             self._writer[block_id] = holdings.number
             holdings.written.append(block_id)
         self._num_held[scale_index] += 1
+
+    def _let_go_one(self, block_id: int) -> None:
+        """A block that a request was given to write, and that nobody has been given since."""
+        self._writer[block_id] = _NOBODY
+        self._num_holders[block_id] -= 1
+        if not self._num_holders[block_id]:
+            self._num_held[int(self._scale[block_id])] -= 1
 
     def _held(self, holdings: _Holdings) -> Iterator[BlockIds]:
         """The blocks that are still a request's, each once."""
