@@ -67,6 +67,8 @@ class SchedulerHalf:
 
     def arriving(self, request: EngineCoreRequest) -> None:
         """Put the regime into the salt before vLLM hashes the prompt. Runs beside the engine's loop."""
+        if request.request_id in self._client_salts:
+            return  # the next input of a session, which has its salt
         max_tokens = request.sampling_params.max_tokens if request.sampling_params else None
         try:
             num_prompt_tokens = length_from_prompt_token_ids_or_embeds(request.prompt_token_ids, request.prompt_embeds)
@@ -256,6 +258,7 @@ class SchedulerHalf:
     def request_finished(self, request: Request) -> dict[str, Any]:
         """What the response says about a request that ended."""
         del self._client_salts[request.request_id]
+        self._arrived.pop(request.request_id, None)
         self._shared_hashes.pop(request.request_id, None)
         self._ended_by_text.discard(request.request_id)
         return {"posenc": self._coordinator.finished(request.request_id, num_output_tokens=request.num_output_tokens)}

@@ -44,7 +44,7 @@ class Engine:
         self.num_hashed += len(new)
         return new
 
-    def arrive(self, max_tokens: int, cache_salt: str | None = None, **rest: Any) -> Request:
+    def arrive(self, max_tokens: int, cache_salt: str | None = None, resumable: bool = False, **rest: Any) -> Request:
         request = EngineCoreRequest(
             request_id="r",
             prompt_token_ids=PROMPT,
@@ -55,6 +55,7 @@ class Engine:
             lora_request=None,
             cache_salt=cache_salt,
             data_parallel_rank=None,
+            resumable=resumable,
         )
         arrived, _ = EngineCore.preprocess_add_request(self, request)  # type: ignore[arg-type]
         return arrived
@@ -108,6 +109,18 @@ def test_a_client_that_writes_a_regime_into_its_salt_gets_none() -> None:
 def test_engines_without_a_connector_of_ours_are_as_before() -> None:
     engine = Engine(None)
     assert engine.arrive(200, "tenant").cache_salt == "tenant" and engine.num_hashed == 2
+
+
+def test_a_session_is_pinned_and_its_later_inputs_leave_nothing_behind() -> None:
+    ours = half()
+    engine = Engine(ours)
+    session = engine.arrive(8, resumable=True)
+    ours.on_new_request(session)
+    assert session.cache_salt == salted(None, regime(YARN, 2))
+    assert engine.arrive(8, resumable=True).cache_salt is None  # vLLM takes its tokens, and not its salt
+    assert not ours._arrived
+    ours.request_finished(session)
+    assert not ours._arrived and not ours._client_salts
 
 
 def test_nothing_is_kept_of_a_request_that_vllm_turns_away() -> None:
