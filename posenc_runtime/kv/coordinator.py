@@ -356,12 +356,11 @@ class ScaleCoordinator:
     def _move(self, crossing: Crossing, rotation: Rotation) -> list[int]:
         """Book a rotation. Returns the sources of its copies."""
         moves, name = rotation.moves, crossing.request_id
-        sources, targets = moves.source.tolist(), moves.target.tolist()
         if crossing.reuses_prefix:
-            self._ledger.copy(name, sources, targets, crossing.from_index, crossing.to_index)
+            self._ledger.copy(name, moves.source, moves.target, crossing.from_index, crossing.to_index)
         else:
-            self._ledger.move(name, sources, targets, crossing.to_index)
-        self._assigned.update(dict.fromkeys(targets, crossing.to_index))
+            self._ledger.move(name, moves.source, moves.target, crossing.to_index)
+        self._assigned.update(dict.fromkeys(moves.target.tolist(), crossing.to_index))
         copied: list[int] = moves.source[moves.copies].tolist()
         return copied
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 NULL_BLOCK = 0  # vLLM's placeholder block: never written, never read
 
 BlockIds = NDArray[np.int32]
+Numbers = Sequence[int] | NDArray[np.int64]
 
 _FEW = 16  # blocks: a request that decodes gets one now and then, and numpy would take longer than a loop
 _NEVER_WRITTEN = -1
@@ -64,7 +65,7 @@ class BlockLedger:
         self._num_requests = 0
         self._now = 0
 
-    def write(self, request_id: str, block_ids: Sequence[int], scale_index: int) -> None:
+    def write(self, request_id: str, block_ids: Numbers, scale_index: int) -> None:
         """A request got fresh blocks, which it will fill with keys of its scale.
 
         Who held such a block has lost it: a sliding window gives blocks back while its request runs on.
@@ -108,9 +109,7 @@ class BlockLedger:
             self._num_holders[blocks] += 1
             holdings.read.append((self._share(blocks), self._now))
 
-    def copy(
-        self, request_id: str, sources: Sequence[int], targets: Sequence[int], from_index: int, to_index: int
-    ) -> None:
+    def copy(self, request_id: str, sources: Numbers, targets: Numbers, from_index: int, to_index: int) -> None:
         """A request gets re-rotated copies of blocks that it does not hold.
 
         Raises:
@@ -124,7 +123,7 @@ class BlockLedger:
             )
         self.write(request_id, targets, to_index)
 
-    def move(self, request_id: str, sources: Sequence[int], targets: Sequence[int], scale_index: int) -> None:
+    def move(self, request_id: str, sources: Numbers, targets: Numbers, scale_index: int) -> None:
         """A request's keys are re-rotated: in place, or into fresh blocks that it holds instead.
 
         Raises:
@@ -168,7 +167,7 @@ class BlockLedger:
                 if self._writer[block_id] == holdings.number:
                     self._let_go_one(block_id)
             return
-        for blocks in self._held(holdings):
+        for blocks in map(np.unique, self._held(holdings)):
             self._let_go(blocks)
             self._writer[blocks[self._writer[blocks] == holdings.number]] = _NOBODY
         for blocks, _ in holdings.read:
@@ -204,9 +203,9 @@ class BlockLedger:
             self._num_held[int(self._scale[block_id])] -= 1
 
     def _held(self, holdings: _Holdings) -> Iterator[BlockIds]:
-        """The blocks that are still a request's, each once."""
+        """The blocks that are still a request's; of those that it was given to write, one may be there twice."""
         written = np.frombuffer(holdings.written, dtype=np.int32)
-        yield np.unique(written[self._writer[written] == holdings.number])
+        yield written[self._writer[written] == holdings.number]
         for blocks, since in holdings.read:
             yield self._still(blocks, since)
 
@@ -252,7 +251,7 @@ class BlockLedger:
         return None if self._scale[block_id] == _NEVER_WRITTEN else int(self._scale[block_id])
 
 
-def _real(block_ids: Sequence[int]) -> BlockIds:
+def _real(block_ids: Numbers) -> BlockIds:
     """Without the null block, which many requests have in many places."""
     blocks: BlockIds = np.asarray(block_ids, dtype=np.int32)
     real: BlockIds = blocks[blocks != NULL_BLOCK]
