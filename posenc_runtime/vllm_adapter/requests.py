@@ -13,6 +13,12 @@ from posenc_runtime.vllm_adapter.channel import ON_CROSSING
 # Keys that are meant for us, however the rest of them is spelled; vLLM passes on or ignores what it does not know.
 _OURS = "posenc"
 
+# Of ``app.state``, what answers by several requests: its method, its route, and what it sends a request for.
+ASK_SEVERAL = {
+    "serving_generative_scoring": ("create_generative_scoring", "/generative_scoring", "the items"),
+    "serving_structured_decisions": ("create_decision", "/v1/systemone", "the questions"),
+}
+
 
 def default_max_tokens(state: Any, deployment: Deployment) -> None:
     """Where requests are pinned to one of several scales, one that does not say how long it may get has the headroom.
@@ -39,23 +45,28 @@ def default_max_tokens(state: Any, deployment: Deployment) -> None:
             serving.default_sampling_params = {**serving.default_sampling_params, "max_tokens": headroom_tokens}
 
 
-def refuse_scoring(state: Any) -> None:
-    """Where there are several scales, vLLM's scores of items are refused: each item would be admitted by itself.
+def refuse_several(state: Any) -> None:
+    """Where there are several scales, vLLM's routes that ask several requests for one answer are refused.
+
+    Each of these requests would be admitted by itself, and the answer would not say at which scales.
 
     Args:
         state: ``app.state`` after ``init_app_state``.
     """
-    scoring = getattr(state, "serving_generative_scoring", None)
-    if scoring is None:
-        return
+    for name, (method, route, parts) in ASK_SEVERAL.items():
+        serving = getattr(state, name, None)
+        if serving is not None:
+            setattr(serving, method, _refusing(serving, route, parts))
 
+
+def _refusing(serving: Any, route: str, parts: str) -> Callable[..., Any]:
     async def refused(*_: Any) -> Any:
-        return scoring.create_error_response(
-            "/generative_scoring is not served where requests have scales of their own: the items of one answer would "
-            "be read at several"
+        return serving.create_error_response(
+            f"{route} is not served where requests have scales of their own: {parts} of one answer would be read at "
+            "several"
         )
 
-    scoring.create_generative_scoring = refused
+    return refused
 
 
 def check_requests(deployment: Deployment) -> None:

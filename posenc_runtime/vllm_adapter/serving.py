@@ -14,7 +14,7 @@ from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup, layer_groups
 from posenc_runtime.vllm_adapter.engine_args import refusals_of_vllm, with_section
 from posenc_runtime.vllm_adapter.flags import ArgumentRefused
-from posenc_runtime.vllm_adapter.requests import check_requests, default_max_tokens, refuse_scoring
+from posenc_runtime.vllm_adapter.requests import check_requests, default_max_tokens, refuse_several
 from posenc_runtime.vllm_adapter.responses import announce_scales, announce_stopped
 from posenc_runtime.vllm_adapter.support import Unsupported, refuse_block_size, refuse_unsupported
 
@@ -146,7 +146,7 @@ async def build_openai_app(args: argparse.Namespace, engine: Any, deployment: De
     app: FastAPI = build_app(args, tasks, engine.model_config)
     await init_app_state(engine, app.state, args, tasks)
     if len(deployment.scales) > 1:
-        refuse_scoring(app.state)
+        refuse_several(app.state)
         if deployment.on_crossing == "pin":
             default_max_tokens(app.state, deployment)
     check_requests(deployment)

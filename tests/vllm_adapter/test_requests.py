@@ -12,7 +12,7 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.requests import check_requests, default_max_tokens, refuse_scoring
+from posenc_runtime.vllm_adapter.requests import ASK_SEVERAL, check_requests, default_max_tokens, refuse_several
 
 BODIES: dict[type[Any], dict[str, Any]] = {
     ChatCompletionRequest: {"messages": [{"role": "user", "content": "hello"}]},
@@ -114,9 +114,11 @@ def test_a_request_that_asks_to_be_pinned_gets_the_headroom_where_it_could_be_pi
     assert request.to_sampling_params(300, {}).max_tokens == 300
 
 
-async def test_scores_of_items_are_refused() -> None:
-    scoring = types.SimpleNamespace(create_error_response=lambda message: message)
-    refuse_scoring(types.SimpleNamespace(serving_generative_scoring=scoring))
-    refused = await scoring.create_generative_scoring(object(), object())
-    assert refused.startswith("/generative_scoring is not served where requests have scales of their own")
-    refuse_scoring(types.SimpleNamespace())  # a model that cannot score
+@pytest.mark.parametrize("name", ASK_SEVERAL)
+async def test_an_answer_of_several_requests_is_refused_where_they_may_have_several_scales(name: str) -> None:
+    method, route, _ = ASK_SEVERAL[name]
+    serving = types.SimpleNamespace(create_error_response=lambda message: message)
+    refuse_several(types.SimpleNamespace(**{name: serving}))
+    refused = await getattr(serving, method)(object(), object())
+    assert refused.startswith(f"{route} is not served where requests have scales of their own")
+    refuse_several(types.SimpleNamespace())  # a model that has none of them
