@@ -93,12 +93,15 @@ def _imports(source: str, package: str) -> Iterator[str]:
 
 @functools.cache
 def condition_of_rotating(architecture: str) -> str | None:
-    """The condition under which the layers of an architecture rotate their keys, None where all of them always do."""
-    module_name = module_of(architecture)
-    path = _path(module_name) if module_name else None
-    if path is None:
-        return None
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    """The condition under which the layers of an architecture rotate their keys, None where all of them always do.
+
+    Layers may come from another model's file.
+    """
+    return next((found for _, source in sources(architecture) if (found := _condition_in(source))), None)
+
+
+def _condition_in(source: str) -> str | None:
+    tree = ast.parse(source)
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name)):

@@ -17,6 +17,7 @@ FILES = {
     "plugged/models/wide/parts/__init__.py": "",
     "plugged/models/wide/parts/model.py": "from ..attention import Attention\nraise ImportError('needs a device')\n",
     "plugged/models/wide/attention.py": "from . import model\n\ndef rotate(self):\n    return self.cos_sin_cache\n",
+    "plugged/models/borrows.py": "from .plain import Plain\n\nclass Borrows(Plain):\n    pass\n",
     "plugged/models/plain.py": (
         "from vllm import LLM\n\ndef forward(self, q, k):\n    if self.rotates:\n        return rotary_emb(q, k)\n"
     ),
@@ -34,6 +35,7 @@ def plugged(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for architecture, module_name in (
         ("WideForCausalLM", "plugged.models.wide"),
         ("PlainForCausalLM", "plugged.models.plain"),
+        ("BorrowsForCausalLM", "plugged.models.borrows"),
         ("TypedForCausalLM", "__main__"),
     ):
         monkeypatch.setitem(ModelRegistry.models, architecture, types.SimpleNamespace(module_name=module_name))
@@ -59,6 +61,20 @@ def test_a_file_that_reads_the_table_is_found_in_another_ones_package() -> None:
 def test_a_condition_of_rotating_is_found_in_a_file_of_a_folder_that_is_no_package() -> None:
     refuse_checkpoint(config(), ["PlainForCausalLM"])
     assert condition_of_rotating("PlainForCausalLM") == "self.rotates"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "condition"),
+    [
+        ("BorrowsForCausalLM", "self.rotates"),
+        ("GraniteMoeSharedForCausalLM", "self.use_rope"),
+        ("LlamaForCausalLM", None),
+    ],
+)
+def test_a_condition_of_rotating_is_found_where_layers_come_from_another_models_file(
+    architecture: str, condition: str | None
+) -> None:
+    assert condition_of_rotating(architecture) == condition
 
 
 def test_a_model_whose_source_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
