@@ -93,7 +93,23 @@ def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployme
             deployment.check_rotations(spec)
     except ValueError as error:
         raise ConfigurationError(f"scaling.{error}") from None
+    if checkpoint is not None:
+        _refuse_disabled_window(settings, checkpoint, deployment.max_model_len)
     return deployment
+
+
+def _refuse_disabled_window(settings: Settings, checkpoint: Checkpoint, max_model_len: int) -> None:
+    """Without its window a layer attends as it was trained as long as requests fit into it.
+
+    vLLM checks that, but not where it is told to take lengths past the trained one, as it is here.
+    """
+    window = checkpoint.sliding_window
+    if settings.engine.get("disable_sliding_window") and window is not None and max_model_len > window:
+        raise ConfigurationError(
+            f"engine.disable_sliding_window: must be false where max_model_len is above {window}, the window that "
+            f"{checkpoint.architecture} was trained with, got true and {max_model_len}: lower max_model_len, or leave "
+            "the window and set scaling.on_crossing to recompute or pin"
+        )
 
 
 def _reach(scales: list[float], trained: int) -> int:

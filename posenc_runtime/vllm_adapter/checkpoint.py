@@ -38,6 +38,7 @@ class Checkpoint:
         architecture: what vLLM calls its model.
         attention: the backend that most of its layers need.
         furthest: the longest request that it has positions for; None where that is not known before it is loaded.
+        sliding_window: tokens that some of its layers see, itself included; None where all see everything.
     """
 
     max_position_embeddings: int | None
@@ -47,6 +48,7 @@ class Checkpoint:
     architecture: str = ""
     attention: Kind = "stock"
     furthest: int | None = None
+    sliding_window: int | None = None
 
 
 def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
@@ -191,6 +193,7 @@ def _rotating(text_config: Any, architectures: list[str]) -> Checkpoint:
         rope_type=rope_type,
         parameters=parameters,
         architecture=", ".join(architectures),
+        sliding_window=getattr(text_config, "sliding_window", None) or None,
     )
 
 

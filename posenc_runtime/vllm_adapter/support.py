@@ -138,8 +138,8 @@ def _refuse_rerotation(vllm_config: VllmConfig) -> None:
     if window := vllm_config.model_config.get_sliding_window():
         raise Unsupported(
             "re-rotation needs layers that keep all keys of a request, but this model has a sliding window of "
-            f"{window} tokens: set on_crossing to recompute or pin, and prefix_reuse to exact; or, if no request is "
-            "that long, engine.disable_sliding_window to true"
+            f"{window} tokens: set on_crossing to recompute or pin, and prefix_reuse to exact; or, where max_model_len "
+            "is no more than that, engine.disable_sliding_window to true"
         )
     for architecture in vllm_config.model_config.architectures:
         if condition := condition_of_rotating(architecture):

@@ -133,3 +133,24 @@ def test_an_address_that_is_taken_is_named_with_its_settings(
     with pytest.raises(serving.CannotListen) as caught:
         serving.bind(argparse.Namespace(host="127.0.0.1", port=8000, uds=uds))
     assert str(caught.value) == f"{named}: Address already in use"
+
+
+@pytest.mark.parametrize(
+    ("max_model_len", "status", "said"),
+    [
+        (
+            512,
+            2,
+            "engine.disable_sliding_window: must be false where max_model_len is above 64, the window that Mistral",
+        ),
+        (64, 0, ""),
+    ],
+    ids=["past-the-window", "within-the-window"],
+)
+def test_a_window_is_taken_from_layers_only_where_requests_fit_into_it(
+    max_model_len: int, status: int, said: str, tmp_path: pathlib.Path
+) -> None:
+    windowed = save_tiny(tmp_path / "model", "mistral", sliding_window=64)
+    engine = {"dtype": "float32", "enforce_eager": True, "disable_sliding_window": True}
+    found, _, err = check(windowed, tmp_path, engine=engine, max_model_len=max_model_len)
+    assert found == status and said in err
