@@ -242,8 +242,6 @@ class ScaleCoordinator:
             Blocks whose copies are in the plan, to be given back once the step is planned, and requests that are
             whole again and may run in this step.
         """
-        if not self._crossing:
-            return [], []
         rotations, completed = self._crossing.advance(self.budget_tokens)
         sources: list[int] = []
         for crossing, rotation in rotations:

@@ -78,13 +78,14 @@ class PosencScheduler(AsyncScheduler):
         for request in self._looked_at():
             if request.status != RequestStatus.RUNNING:
                 continue  # made room for another crossing; it is looked at again when it runs
-            if not self._half.is_due(request):
+            to_index = self._half.due(request)
+            if to_index is None:
                 self._half.expect(request)
                 continue
             if request.request_id in self._held_back or request.num_tokens <= request.num_computed_tokens:
                 self._half.look_again(request)  # makes room for another crossing, or its last token is in flight
                 continue
-            to_index = self._half.due(request)
+            self._half.waits(request)
             if self._half.on_crossing(request) == "recompute":
                 self._recompute(request, to_index)
             elif not self._rerotate(request, to_index) and request.status == RequestStatus.RUNNING:
@@ -328,10 +329,10 @@ class PosencScheduler(AsyncScheduler):
         Stop strings are found outside the engine, which is then only told to forget the request.
         """
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
-        if self._half.any_ended_by_text:
+        if self._half.ended_by_text:
             for of_client in outputs.values():
                 for output in of_client.outputs:
-                    if self._half.ended_by_text(output.request_id):
+                    if output.request_id in self._half.ended_by_text:
                         output.kv_transfer_params = self._half.said_so_far(self.requests[output.request_id])
         return outputs
 

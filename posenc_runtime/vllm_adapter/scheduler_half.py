@@ -55,12 +55,12 @@ class SchedulerHalf:
         self._arrived: dict[str, str | None] = {}  # salts of clients whose requests the scheduler does not know yet
         self._client_salts: dict[str, str | None] = {}
         self._shared_hashes: dict[str, tuple[str | None, Any]] = {}  # of whoever has names of its own: salt and hashes
-        self._ended_by_text: set[str] = set()  # requests that a stop string may end
         self._waiting_since: dict[str, float] = {}  # requests that have to cross, until they run again
         self._wait_seconds: list[float] = []
         self._budget_report: dict[str, Any] = {}
         if deployment.rerotates and deployment.rerotate_budget_tokens is not None:
             self.set_budget(given(deployment.rerotate_budget_tokens))
+        self.ended_by_text: set[str] = set()  # requests that a stop string may end, which vLLM does outside the engine
         self.reusable: dict[str, int] = {}  # tokens of cached prefixes at other scales that requests may have copied
         # Asked once for every request of a step.
         self.allowance = self._coordinator.allowance
@@ -101,7 +101,7 @@ class SchedulerHalf:
             **self._wishes(request, request.max_tokens, warns=True),
         )
         if request.sampling_params and request.sampling_params.stop:
-            self._ended_by_text.add(request_id)
+            self.ended_by_text.add(request_id)
         salt = self._salt(request, regime_name)
         if salt != request.cache_salt:
             request.cache_salt = salt
@@ -120,24 +120,13 @@ class SchedulerHalf:
         """Look at a request again when the next step begins."""
         self._coordinator.look_again(request.request_id)
 
-    def ended_by_text(self, request_id: str) -> bool:
-        """Whether a stop string may end a request, which vLLM looks for outside the engine."""
-        return request_id in self._ended_by_text
+    def due(self, request: Request) -> int | None:
+        """Index of the scale that a request must cross to before its next token, None when it may go on."""
+        return self._coordinator.due(request.request_id, request.num_computed_tokens)
 
-    @property
-    def any_ended_by_text(self) -> bool:
-        return bool(self._ended_by_text)
-
-    def is_due(self, request: Request) -> bool:
-        """Whether a request must cross before its next token."""
-        return self._coordinator.due(request.request_id, request.num_computed_tokens) is not None
-
-    def due(self, request: Request) -> int:
-        """Index of the scale that a request must cross to. From now on it is waited for."""
-        to_index = self._coordinator.due(request.request_id, request.num_computed_tokens)
-        assert to_index is not None
+    def waits(self, request: Request) -> None:
+        """A request that is due waits for its crossing from now on, if it did not before."""
         self._waiting_since.setdefault(request.request_id, time.perf_counter())
-        return to_index
 
     def has_to_cross(self, request: Request) -> bool:
         """Whether a request was to cross and has not run since."""
@@ -260,7 +249,7 @@ class SchedulerHalf:
         del self._client_salts[request.request_id]
         self._arrived.pop(request.request_id, None)
         self._shared_hashes.pop(request.request_id, None)
-        self._ended_by_text.discard(request.request_id)
+        self.ended_by_text.discard(request.request_id)
         return {"posenc": self._coordinator.finished(request.request_id, num_output_tokens=request.num_output_tokens)}
 
     def take_report(self) -> dict[str, Any]:

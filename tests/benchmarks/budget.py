@@ -148,14 +148,13 @@ class Simulation(SchedulerCore):
     def _note_who_is_due(self) -> None:
         """When each request had to cross; the scheduler asks that before each step."""
         half = self.scheduler._half
-        stock = half.due
+        stock = half.waits
 
-        def due(request: Any) -> int:
+        def waits(request: Any) -> None:
             self._due_since.setdefault(request.request_id, self._served.time)
-            to_index: int = stock(request)
-            return to_index
+            stock(request)
 
-        half.due = due
+        half.waits = waits
 
     def _said(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """What workers say to a step. Time goes by."""

@@ -14,7 +14,8 @@ import pytest
 from vllm.v1.request import Request
 
 from posenc_runtime.vllm_adapter.scheduler_half import SchedulerHalf
-from tests.benchmarks.scheduler.core import BLOCK_SIZE, SchedulerCore, Side
+from tests.benchmarks.scheduler.core import BLOCK_SIZE, Side
+from tests.benchmarks.scheduler.crossing import OTHERS, about_to_cross
 from tests.benchmarks.scheduler.steady import steady_core
 
 STEPS = BLOCK_SIZE  # in which every request gets one block
@@ -83,8 +84,6 @@ def test_a_crossing_takes_no_calls_for_each_block_but_vllms(monkeypatch: pytest.
 
 
 def _cross(blocks: int) -> None:
-    from tests.benchmarks.scheduler.crossing import OTHERS, _about_to_cross
-
-    core: SchedulerCore = _about_to_cross("rerotate", blocks, copied=True)
+    core = about_to_cross("rerotate", blocks, copied=True)
     for _ in range(OTHERS):
         core.step()

@@ -23,7 +23,7 @@ class Crossed:
     """What a crossing cost.
 
     Attributes:
-        usual: median CPU seconds of a step, of steps without anything of the crossing.
+        usual: median CPU seconds of a step.
         longest: CPU seconds of the longest step, median of repetitions.
         plan_bytes: largest plan that was sent to the workers.
     """
@@ -40,7 +40,7 @@ def measure(how: OnCrossing, blocks: int, *, copied: bool, repetitions: int, adv
     """Let a request with so many blocks cross, with room for copies of its blocks or without."""
     usual, longest, plan_bytes = [], [], 0
     for _ in range(repetitions):
-        core = _about_to_cross(how, blocks, copied)
+        core = about_to_cross(how, blocks, copied)
         gc.collect()
         gc.disable()
         num_steps = 0
@@ -57,7 +57,8 @@ def measure(how: OnCrossing, blocks: int, *, copied: bool, repetitions: int, adv
     return Crossed(how, copied, blocks, statistics.median(usual), statistics.median(longest), plan_bytes)
 
 
-def _about_to_cross(how: OnCrossing, blocks: int, copied: bool) -> SchedulerCore:
+def about_to_cross(how: OnCrossing, blocks: int, copied: bool) -> SchedulerCore:
+    """A request eight tokens before the length of its scale, beside others that decode."""
     trained = blocks * BLOCK_SIZE
     deployment = Deployment(
         rope_type="yarn",

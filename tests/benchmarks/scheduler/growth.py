@@ -8,13 +8,15 @@ import random
 import tracemalloc
 from collections.abc import Callable, Sequence
 
+from vllm.v1.request import RequestStatus
+
 import posenc_runtime
 from posenc_runtime.kv.deployment import Deployment
 from tests.benchmarks.scheduler.core import SchedulerCore
 from tests.benchmarks.tables import Table
 
 RUNNING = 64
-NUM_BLOCKS = 4096
+NUM_BLOCKS = 1024
 TRAINED = 128
 DEPLOYMENT = Deployment(
     rope_type="yarn",
@@ -39,9 +41,7 @@ class Point:
 
 def measure(num_requests: int, *, points: int, advance: Callable[[], None]) -> list[Point]:
     """Requests come and go: prefixes in common, all three kinds of crossing, preemptions, cancellations."""
-    core = SchedulerCore(
-        "rerotate", DEPLOYMENT, num_blocks=NUM_BLOCKS // 4, max_running=RUNNING, max_tokens_a_step=2048
-    )
+    core = SchedulerCore("rerotate", DEPLOYMENT, num_blocks=NUM_BLOCKS, max_running=RUNNING, max_tokens_a_step=2048)
     draw = random.Random(7)
     heads = [[draw.randrange(200) for _ in range(96)] for _ in range(8)]
     ours = tracemalloc.Filter(True, str(pathlib.Path(posenc_runtime.__file__).parent / "*"))
@@ -72,8 +72,6 @@ def measure(num_requests: int, *, points: int, advance: Callable[[], None]) -> l
 
 
 def _cancel(core: SchedulerCore, name: str) -> None:
-    from vllm.v1.request import RequestStatus
-
     core.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
 
 

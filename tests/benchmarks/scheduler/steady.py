@@ -63,7 +63,6 @@ def measure(
     running: int, blocks: int, sides: Sequence[Side], *, steps: int, ahead: bool, advance: Callable[[], None]
 ) -> Cell:
     """Steps of all sides in turns, in a new order each time."""
-    seconds: dict[Side, list[float]] = {}
     cores = {side: steady_core(side, running, blocks, steps=steps + WARM_UP, ahead=ahead) for side in sides}
     gc.collect()
     gc.disable()
