@@ -51,7 +51,7 @@ class ScaleCoordinator:
         self._lengths = self._scale_set.lengths
         self._labels = [self._scale_set.label(index) for index in range(len(self._lengths))]
         self._requests: dict[str, Running] = {}
-        self._limits: dict[str, int] = {}  # how many tokens a request may compute before it crosses, or while it does
+        self._limits: dict[str, int] = {}  # tokens that a request may have before it must cross; 0 while it crosses
         self._calendar = Calendar()
         self._looked_at: list[str] = []
         self._ledger = BlockLedger(num_blocks)
@@ -112,7 +112,7 @@ class ScaleCoordinator:
             self._counts.prefix_reused_tokens[label] += running.reused.num_tokens
 
     def generated(self, request_id: str, num_output_tokens: int) -> None:
-        """A request has so many output tokens by now. Each counts for the scale of its place: once a block will do."""
+        """A request has so many output tokens by now. A token counts for the scale of its place, not of this moment."""
         running = self._requests[request_id]
         begin = running.num_prompt_tokens + running.num_output_tokens
         end = running.num_prompt_tokens + num_output_tokens

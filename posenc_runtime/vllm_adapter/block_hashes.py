@@ -1,4 +1,4 @@
-"""Names of a request's blocks in vLLM's prefix cache that take no time before somebody asks for them.
+"""Hashes of a request's blocks that are computed when somebody asks for them, and names in their place.
 
 vLLM keeps a list of hashes in every request and lengthens it with the request. These stand in its place: they always
 have as many as the request has full blocks.

@@ -6,10 +6,11 @@ import pytest
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 from vllm.v1.request import Request
 
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.kv.ledger import MixedRotations
 from posenc_runtime.vllm_adapter.scheduler_half import SchedulerHalf
 
 YARN = Deployment(rope_type="yarn", scales=(1.0, 2.0, 4.0), original_max_position_embeddings=64, max_model_len=256)
@@ -76,3 +77,36 @@ def test_a_request_that_was_preempted_by_a_reset_and_cancelled_since_is_passed_o
     output = SchedulerOutput.make_empty()
     output.preempted_req_ids = {"stays", "leaves"}
     assert half.build_metadata(output).plan.block_scales == {}
+
+
+def runs_on(name: str, num_computed_tokens: int, num_new_tokens: int) -> SchedulerOutput:
+    """A step in which a request gets no block."""
+    output = SchedulerOutput.make_empty()
+    output.num_scheduled_tokens = {name: num_new_tokens}
+    output.scheduled_cached_reqs = CachedRequestData(
+        req_ids=[name],
+        resumed_req_ids=set(),
+        new_token_ids=[],
+        all_token_ids={},
+        new_block_ids=[None],
+        num_computed_tokens=[num_computed_tokens],
+        num_output_tokens=[1],
+    )
+    return output
+
+
+@pytest.mark.parametrize(("num_new_tokens", "is_refused"), [(4, False), (5, True)], ids=["up-to-it", "past-it"])
+def test_no_token_past_the_length_of_its_scale_is_planned_for_a_request_that_gets_no_block(
+    num_new_tokens: int, is_refused: bool, half: SchedulerHalf
+) -> None:
+    request = arrived(half, "chat", max_tokens=24)  # 64 tokens, the length of scale 1
+    begins = SchedulerOutput.make_empty()
+    begins.scheduled_new_reqs = [NewRequestData.from_request(request, ([1, 2, 3, 4],))]
+    begins.num_scheduled_tokens = {"chat": 40}
+    half.build_metadata(begins)
+    assert half.may_be_due() == ["chat"]
+    if is_refused:
+        with pytest.raises(MixedRotations, match="tokens 60 to 65, but has reached the length of its scale"):
+            half.build_metadata(runs_on("chat", 60, num_new_tokens))
+    else:
+        assert half.build_metadata(runs_on("chat", 60, num_new_tokens)).plan.block_scales == {}
