@@ -1,36 +1,28 @@
-"""The command ``posenc``: serve a deployment, or check what a configuration file would do."""
+"""The command ``posenc``: serve a model or a deployment, or check what a configuration file would do."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import os
 import pathlib
 import shlex
 import signal
 from collections.abc import Iterator
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from posenc_runtime.vllm_adapter import serving
-from posenc_runtime.vllm_adapter.checkpoint import Checkpoint
-from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
-from posenc_runtime.vllm_adapter.engine_args import command_line, serve_arguments
-from posenc_runtime.vllm_adapter.flags import ArgumentRefused
-from posenc_runtime.vllm_adapter.support import Unsupported
-from server import report
-from server.deployment import UnreadableModel, attention_of, checkpoint_of, deployment_of, world_size_of
-from server.load import ConfigurationError, load
-from server.settings import Settings
+# What takes long to import, vLLM and torch, is imported by the commands that need it: help and refusals of settings are
+# there at once.
+if TYPE_CHECKING:
+    from posenc_runtime.vllm_adapter.checkpoint import Checkpoint
+    from server.settings import Settings
 
 app = typer.Typer(
     name="posenc",
     help="Serve long-context completions, every request at its own rotary scale.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 _out = Console(soft_wrap=True)
@@ -40,51 +32,61 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Override a setting: --set scaling.headroom_tokens=64."),
 ]
-File = Annotated[pathlib.Path, typer.Argument(metavar="FILE", help="A deployment's YAML file.")]
+Target = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[MODEL | CONFIGURATION]",
+        help="A model's folder or its name on a hub; a deployment's YAML file; or a configuration that ships, see "
+        "`posenc configs`. The demo when left out.",
+    ),
+]
+Config = Annotated[
+    pathlib.Path | None, typer.Option("--config", metavar="FILE", help="A deployment's YAML file.", show_default=False)
+]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from server.version import version_line
+
+        _out.print(version_line(), highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version, and vLLM's.")
+    ] = False,
+) -> None:
+    """Serve long-context completions, every request at its own rotary scale."""
 
 
 @app.command()
 def serve(
-    config: Annotated[pathlib.Path, typer.Option("--config", metavar="FILE", help="A deployment's YAML file.")],
+    target: Target = None,
+    config: Config = None,
+    host: Annotated[str | None, typer.Option("--host", help="Short for --set server.host=HOST.")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Short for --set server.port=PORT.")] = None,
     overrides: Overrides = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show vLLM's own log.")] = False,
 ) -> None:
-    """Serve a deployment over HTTP until interrupted."""
+    """Serve a model or a deployment over HTTP until interrupted.
+
+    Of a model alone, its own configuration says how it is scaled, and the memory how long requests may be.
+    """
+    given = [f"server.{name}={value}" for name, value in (("host", host), ("port", port)) if value is not None]
     with _refusals():
-        settings = load(config, overrides)
-        engine = settings.engine
-        serving.prepare_environment(verbose=verbose, world_size=world_size_of(settings))
-        # An object store's is read by vLLM itself, with the weights.
-        checkpoint = _checkpoint(settings, is_needed="://" not in settings.model)
-        deployment = deployment_of(settings, checkpoint)
-        http = settings.server.arguments
-        if not verbose:
-            http.setdefault("uvicorn_log_level", "warning")
-            engine = {"use_tqdm_on_load": False} | engine
-        args = serve_arguments(
-            model=settings.model,
-            served_model_name=settings.served_model_name,
-            deployment=deployment,
-            attention=attention_of(settings, checkpoint),
-            engine=engine,
-            http=http,
-        )
-        _out.print(report.headline(settings, deployment))
-        _out.print("starting the engine; this takes half a minute on a small machine")
-        # Only now: vLLM's own event loop, and the server, which needs it.
-        import uvloop
+        settings = _settings(target, config, [*(overrides or []), *given])
+        from server import starting
 
-        from posenc_runtime.vllm_adapter.interruption import end_at_signals
-        from server.app import run
-
-        end_at_signals(functools.partial(_leave, "stopped before it was ready"))
-        uvloop.run(run(args, deployment, _out.print))
-        _leave("stopped", 0)
+        starting.serve(settings, _out, verbose=verbose, checkpoint=_checkpoint(settings, is_needed=True))
 
 
 @app.command()
 def check(
-    file: File,
+    target: Target = None,
+    config: Config = None,
     overrides: Overrides = None,
     tokens: Annotated[
         list[int] | None,
@@ -93,8 +95,8 @@ def check(
         ),
     ] = None,
 ) -> None:
-    """Validate a file as serve does before it starts; print its scales, their lengths, the table's memory, and what
-    requests would get.
+    """Validate a deployment as serve does before it starts; print its scales, their lengths, the table's memory, and
+    what requests would get.
 
     Refusals are this machine's: without a GPU, what needs one is refused.
     vLLM's configuration is made, too: seconds for a model that is new here.
@@ -102,41 +104,42 @@ def check(
     Weights, memory and the address to listen on are seen by serve alone.
     """
     with _refusals():
-        settings = load(file, overrides)
-        serving.prepare_environment(verbose=False, world_size=world_size_of(settings))
+        settings = _settings(target, config, overrides)
+        from posenc_runtime.vllm_adapter import serving
+        from server import report, starting
+
+        serving.prepare_environment(verbose=False)
         checkpoint = _checkpoint(settings, is_needed=False)
-        deployment = deployment_of(settings, checkpoint)
-        attention = attention_of(settings, checkpoint)
-        args = serve_arguments(
-            model=settings.model,
-            served_model_name=settings.served_model_name,
-            deployment=deployment,
-            attention=attention,
-            engine=settings.engine,
-            http=settings.server.arguments,
-        )
+        planned = starting.planned(settings, checkpoint)
         if checkpoint is not None:
-            serving.engine_configuration(args)
-        _out.print(report.headline(settings, deployment))
-        _out.print(report.attention_line(attention))
-        if deployment.rotates:
-            _out.print(report.scales_table(deployment, checkpoint))
+            serving.engine_configuration(planned.args)
+        _out.print(report.headline(settings, planned.deployment))
+        if planned.reason:
+            _out.print(planned.reason)
+        _out.print(report.attention_line(planned.attention))
+        if planned.deployment.rotates:
+            _out.print(report.scales_table(planned.deployment, checkpoint))
             dtype = settings.engine.get("dtype", "auto")
-            _out.print(report.table_memory(deployment, checkpoint, dtype, attention))
-        _out.print(report.requests_table(deployment, tokens or report.telling_lengths(deployment)))
+            _out.print(report.table_memory(planned.deployment, checkpoint, dtype, planned.attention))
+        lengths = tokens or report.telling_lengths(planned.deployment)
+        _out.print(report.requests_table(planned.deployment, lengths))
 
 
 @app.command()
-def flags(file: File, overrides: Overrides = None) -> None:
-    """Print the command with which plain vLLM, with the plugin installed, runs a deployment."""
+def flags(target: Target = None, config: Config = None, overrides: Overrides = None) -> None:
+    """Print the command with which plain vLLM, with the plugin installed, runs a deployment, with all that follows from
+    its section in full."""
     with _refusals():
-        settings = load(file, overrides)
-        serving.prepare_environment(verbose=False, world_size=world_size_of(settings))
+        settings = _settings(target, config, overrides)
+        from posenc_runtime.vllm_adapter import serving
+        from posenc_runtime.vllm_adapter.engine_args import command_line
+        from server.deployment import attention_of, deployment_of
+
+        serving.prepare_environment(verbose=False)
         checkpoint = _checkpoint(settings, is_needed=False)
-        deployment = deployment_of(settings, checkpoint)
         words = command_line(
             settings.model,
-            deployment,
+            deployment_of(settings, checkpoint),
             settings.engine,
             attention_of(settings, checkpoint),
             served_model_name=settings.served_model_name,
@@ -145,15 +148,31 @@ def flags(file: File, overrides: Overrides = None) -> None:
         _out.print(shlex.join(words), markup=False, highlight=False)
 
 
+def _settings(target: str | None, config: pathlib.Path | None, overrides: list[str] | None) -> Settings:
+    """The settings of what the command line names.
+
+    Raises:
+        SettingRefused: when it names two things, or a setting is refused.
+    """
+    from server.target import settings_of
+
+    return settings_of(target, config, overrides)
+
+
 def _checkpoint(settings: Settings, *, is_needed: bool) -> Checkpoint | None:
     """The checkpoint's configuration; None, said on stderr, where it cannot be read and the settings say enough.
 
+    An object store's is read by vLLM itself, with the weights.
+
     Raises:
-        ConfigurationError: when it cannot be read and is needed, or cannot be scaled.
+        SettingRefused: when it cannot be read and is needed, or cannot be scaled.
     """
+    from server.deployment import UnreadableModel, checkpoint_of
+
     try:
         return checkpoint_of(settings)
     except UnreadableModel as error:
+        is_needed = is_needed and "://" not in settings.model
         if is_needed or settings.scaling.original_max_position_embeddings is None:
             raise
         _err.print(f"[bold yellow]not read[/] {escape(str(error))}; this is from the settings alone", highlight=False)
@@ -169,13 +188,16 @@ def _refusals() -> Iterator[None]:
     Raises:
         typer.Exit: with that status.
     """
+    from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
+    from posenc_runtime.vllm_adapter.refusals import Failed, Refused
+
     try:
         yield
-    except (ConfigurationError, ArgumentRefused, IncompatibleVllm, Unsupported) as error:
+    except Refused as error:
+        raise _ended("refused", str(error), error.status) from None
+    except IncompatibleVllm as error:
         raise _ended("refused", str(error), 2) from None
-    except serving.CannotListen as error:
-        raise _ended("refused", str(error), 1) from None
-    except (serving.EngineDidNotStart, serving.EngineDied) as error:
+    except Failed as error:
         raise _ended("failed", str(error), 1) from None
     except OSError as error:
         if error.errno is None or not error.strerror:
@@ -183,13 +205,6 @@ def _refusals() -> Iterator[None]:
         raise _ended("refused", error.strerror, 1) from None
     except KeyboardInterrupt:
         raise typer.Exit(128 + signal.SIGINT) from None
-
-
-def _leave(said: str, status: int) -> NoReturn:
-    """End this process at once: Triton's bindings, which vLLM imports everywhere, report leaks by the page on exit."""
-    _out.print(said)
-    _out.file.flush()
-    os._exit(status)
 
 
 def _ended(how: str, reasons: str, status: int) -> typer.Exit:

@@ -11,6 +11,7 @@ from posenc_runtime.kv.admission import admit
 from posenc_runtime.kv.budget import Budget
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
+from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup
 from posenc_runtime.vllm_adapter.checkpoint import Checkpoint
 from server.settings import Settings
 
@@ -40,6 +41,11 @@ def attention_line(choice: AttentionChoice) -> str:
     if not choice.window_tolerance:
         return "attention: bias; everything is read"
     return f"attention: bias; what weighs less than {choice.window_tolerance:g} in all is not read where biases decay"
+
+
+def attention_layers_line(groups: Iterable[LayerGroup]) -> str:
+    """What attends in the layers of a running engine."""
+    return "attention: " + "; ".join(f"layers {group.layers}: {group.backend} ({group.encoding})" for group in groups)
 
 
 def budget_line(budget: Budget) -> str:

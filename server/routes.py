@@ -1,12 +1,13 @@
-"""Our own route: what the deployment's scales are, and what runs at them now."""
+"""Our own route in vLLM's API server: what the deployment's scales are, and what runs at them now."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from fastapi import APIRouter
-from prometheus_client import REGISTRY, CollectorRegistry
+from fastapi import APIRouter, HTTPException, Request
+from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
 from posenc_runtime.kv.budget import Budget
@@ -60,43 +61,59 @@ class Scales(BaseModel):
     scales: list[Scale]
 
 
-def scales_router(
-    deployment: Deployment, registry: CollectorRegistry = REGISTRY, *, budget: Budget | None = None
-) -> APIRouter:
-    """``GET /posenc/scales``; the live state is read from the same counters as ``/metrics``.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Served:
+    """What our route shows of a running engine, at ``app.state.posenc``.
 
-    Args:
+    Attributes:
+        max_model_len: longest request that its cache has room for, tokens; the deployment's, or less.
+        registry: where its metrics are; of all API servers, where there are several.
         budget: what is re-rotated before a step; None where nothing is.
     """
+
+    deployment: Deployment
+    max_model_len: int
+    registry: CollectorRegistry
+    budget: Budget | None = None
+
+
+def scales_router() -> APIRouter:
+    """``GET /posenc/scales``; the live state is read from the same counters as ``/metrics``."""
     router = APIRouter(tags=["posenc"])
 
     @router.get("/posenc/scales")
-    def scales() -> Scales:
+    def scales(request: Request) -> Scales:
+        served: Served | None = getattr(request.app.state, "posenc", None)
+        if served is None:
+            raise HTTPException(404, "this engine was started without additional_config.posenc")
+        deployment, budget = served.deployment, served.budget
         return Scales(
             rope_type=deployment.rope_type,
             parameters=dict(deployment.parameters),
             original_max_position_embeddings=deployment.original_max_position_embeddings,
-            max_model_len=deployment.max_model_len,
+            max_model_len=served.max_model_len,
             headroom_tokens=deployment.headroom_tokens,
             on_crossing=deployment.on_crossing,
             prefix_reuse=deployment.prefix_reuse,
             rerotate_budget_tokens=budget.tokens if budget else None,
             rerotate_budget_reason=budget.reason if budget else None,
-            scales=list(_scales(deployment, registry)),
+            scales=list(_scales(served)),
         )
 
     return router
 
 
-def _scales(deployment: Deployment, registry: CollectorRegistry) -> Iterator[Scale]:
-    metrics = list(registry.collect())
+def _scales(served: Served) -> Iterator[Scale]:
+    metrics = list(served.registry.collect())
     samples = [sample for metric in metrics for sample in metric.samples]
     is_counted = not {name.removesuffix("_total") for name in _LIVE.values()}.isdisjoint(m.name for m in metrics)
-    scale_set = deployment.scale_set
+    scale_set = served.deployment.scale_set
     for index, (scale, length) in enumerate(zip(scale_set.scales, scale_set.lengths, strict=True)):
         label = scale_set.label(index)
         live = {
             field: sum(int(s.value) for s in samples if s.name == name and s.labels.get("scale") == label)
             for field, name in _LIVE.items()
         }
-        yield Scale(scale=scale, max_request_tokens=length, live=Live(**live) if is_counted else None)
+        yield Scale(
+            scale=scale, max_request_tokens=min(length, served.max_model_len), live=Live(**live) if is_counted else None
+        )

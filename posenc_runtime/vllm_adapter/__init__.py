@@ -6,13 +6,8 @@ from __future__ import annotations
 def register() -> None:
     """Entry point of the group ``vllm.general_plugins``; may be called any number of times in a process.
 
-    Raises:
-        IncompatibleVllm: when this vLLM is not the one we were written for.
+    Nothing is registered, and nothing of ours is imported, until an engine's configuration has a section of ours.
     """
-    from posenc_runtime.vllm_adapter import attention, channel, compat, models, rotary
+    from posenc_runtime.vllm_adapter import hook
 
-    compat.verify()
-    rotary.register()
-    channel.register()
-    attention.register()
-    models.register()
+    hook.install()

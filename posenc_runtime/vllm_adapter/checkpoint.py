@@ -39,6 +39,7 @@ class Checkpoint:
         attention: the backend that most of its layers need.
         furthest: the longest request that it has positions for; None where that is not known before it is loaded.
         sliding_window: tokens that some of its layers see, itself included; None where all see everything.
+        tuned_length: longest request that its own method was tuned for, tokens; None where that is the trained length.
     """
 
     max_position_embeddings: int | None
@@ -49,6 +50,7 @@ class Checkpoint:
     attention: Kind = "stock"
     furthest: int | None = None
     sliding_window: int | None = None
+    tuned_length: int | None = None
 
 
 def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
@@ -194,6 +196,7 @@ def _rotating(text_config: Any, architectures: list[str]) -> Checkpoint:
         parameters=parameters,
         architecture=", ".join(architectures),
         sliding_window=getattr(text_config, "sliding_window", None) or None,
+        tuned_length=longest if longest > trained else None,
     )
 
 

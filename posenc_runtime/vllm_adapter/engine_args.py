@@ -14,12 +14,11 @@ from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.active import KEY
 from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
-from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
+from posenc_runtime.vllm_adapter.channel import CONNECTOR, CONNECTOR_MODULE, SCHEDULER, WORKER_EXTENSION
 from posenc_runtime.vllm_adapter.flags import ArgumentRefused, flags_of
 from posenc_runtime.vllm_adapter.front_end_arguments import refuse_unusable
 from posenc_runtime.vllm_adapter.scheduler_choice import needs_ours
 from posenc_runtime.vllm_adapter.wording import did_you_mean, rule_of
-from posenc_runtime.vllm_adapter.worker_extension import NAME as WORKER_EXTENSION
 
 # Engine arguments that follow from a deployment's own settings.
 _OURS = {
@@ -56,6 +55,9 @@ def engine_arguments(
     for key, setting in _OURS.items():
         if key in given:
             raise ArgumentRefused(f"engine.{key}: follows from {setting} and must not be given, got {given[key]!r}")
+    for key in ("tensor_parallel_size", "pipeline_parallel_size"):
+        if key in given and (type(given[key]) is not int or given[key] < 1):
+            raise ArgumentRefused(f"engine.{key}: must be a whole number of at least 1, got {given[key]!r}")
     hf_overrides = given.pop("hf_overrides", None) or {}
     if not isinstance(hf_overrides, Mapping):
         raise ArgumentRefused(
@@ -85,7 +87,11 @@ def engine_arguments(
             KEY: deployment.to_mapping(),
             ATTENTION: (attention or AttentionChoice()).to_mapping(),
         },
-        "kv_transfer_config": {"kv_connector": CONNECTOR, "kv_role": "kv_both"},
+        "kv_transfer_config": {
+            "kv_connector": CONNECTOR,
+            "kv_connector_module_path": CONNECTOR_MODULE,
+            "kv_role": "kv_both",
+        },
         "worker_extension_cls": WORKER_EXTENSION,
     }
     if attention is not None and attention.fused_rotary == "on" and not _is_cuda():

@@ -7,13 +7,15 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from posenc_runtime.vllm_adapter.refusals import Refused
+
 # Their parser takes texts and their configuration numbers: what YAML reads as a number is meant as one.
 _NUMBERS = ("optimization_level", "kv_cache_dtype_skip_layers")
 # Left out, they are none. An empty value is somebody's mistake, and would open the server.
 _SECRETS = ("api_key",)
 
 
-class ArgumentRefused(ValueError):
+class ArgumentRefused(Refused):
     """An engine or front-end argument is unknown, contradicts a setting, or has a value that vLLM refuses."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics
@@ -92,7 +92,7 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...], str]] = {
 }
 
 # vllm serve may have several API servers, and a step's report reaches one of them: the last one says what is.
-_ACROSS_SERVERS = "mostrecent"
+_ACROSS_SERVERS: Literal["mostrecent"] = "mostrecent"
 
 
 class PosencPromMetrics(KVConnectorPromMetrics):
@@ -202,6 +202,7 @@ def show_attention(groups: list[LayerGroup], model_name: str, engines: Iterable[
         "posenc_attention_backend_info",
         "Which backend attends in which layers, and their position encoding; the value is always 1.",
         labels,
+        multiprocess_mode=_ACROSS_SERVERS,
     )
     for engine in engines:
         for group in groups:

@@ -16,6 +16,7 @@ from posenc_runtime.vllm_adapter.model_source import (
     reader_of_the_table,
     sources,
 )
+from posenc_runtime.vllm_adapter.refusals import Refused
 from posenc_runtime.vllm_adapter.scheduler_choice import needs_ours
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _TURNED_DTYPES = ("auto", "float16", "bfloat16")
 
 
-class Unsupported(ValueError):
+class Unsupported(Refused):
     """The engine's configuration cannot be combined with per-request scales."""
 
 

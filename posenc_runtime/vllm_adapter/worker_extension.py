@@ -1,11 +1,13 @@
-"""What a worker can be asked from the front end. vLLM mixes this class into its workers (``worker_extension_cls``)."""
+"""What vLLM mixes into its workers (``worker_extension_cls``), and imports in each of them before it builds a model."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-NAME = f"{__name__}.PosencWorkerExtension"
+from posenc_runtime.vllm_adapter.activation import activate
+
+activate()
 
 
 class PosencWorkerExtension:

@@ -12,8 +12,9 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from posenc_runtime.vllm_adapter.section import SettingRefused
 from posenc_runtime.zoo.passkey import PasskeySample, make_sample
-from server.load import ConfigurationError, load
+from server.load import load
 from server.settings import Settings
 from tests.benchmarks import record
 from tests.benchmarks.intervals import wilson
@@ -72,7 +73,7 @@ def main(
     """
     try:
         settings = load(config, overrides)
-    except ConfigurationError as error:
+    except SettingRefused as error:
         raise typer.BadParameter(str(error)) from None
     checkpoint = Checkpoint.of(settings)
     chosen = _chosen(variants(checkpoint, settings.scaling.scales), deployment)

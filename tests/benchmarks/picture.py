@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from posenc_runtime.vllm_adapter.section import SettingRefused
 from posenc_runtime.zoo.passkey import make_sample
-from server.load import ConfigurationError, load
+from server.load import load
 from server.settings import Settings
 from tests.benchmarks.accuracy import CONFIG
 from tests.benchmarks.drawing import draw
@@ -46,7 +47,7 @@ def main(
     """Draw a long and a short request that run at the same time, each at its own scale, and the KV blocks they hold."""
     try:
         settings = load(config, overrides)
-    except ConfigurationError as error:
+    except SettingRefused as error:
         raise typer.BadParameter(str(error)) from None
     checkpoint = Checkpoint.of(settings)
     served = command(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from typer.testing import CliRunner
-from vllm.entrypoints.launchers import launcher
+from vllm.entrypoints.cli.serve import ServeSubcommand
 from vllm.platforms import current_platform
 
 from posenc_runtime.vllm_adapter import serving
@@ -125,13 +125,13 @@ def test_a_generation_config_that_is_not_there_is_refused(model: pathlib.Path, t
 def test_an_address_that_is_taken_is_named_with_its_settings(
     uds: str | None, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def setup_server(*_: object, **__: object) -> None:
+    def serve(args: argparse.Namespace) -> None:
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
     # vLLM's own leaves the socket to the garbage collector, which warns.
-    monkeypatch.setattr(launcher, "setup_server", setup_server)
+    monkeypatch.setattr(ServeSubcommand, "cmd", serve)
     with pytest.raises(serving.CannotListen) as caught:
-        serving.bind(argparse.Namespace(host="127.0.0.1", port=8000, uds=uds))
+        serving.run(argparse.Namespace(host="127.0.0.1", port=8000, uds=uds), "ended")
     assert str(caught.value) == f"{named}: Address already in use"
 
 

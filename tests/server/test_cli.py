@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from posenc_runtime.vllm_adapter import compat, engine_args
-from server import cli
+from server import target
 from server.cli import app
 from tests.checkpoints import save_tiny
 
@@ -389,5 +389,5 @@ def test_an_interrupt_while_a_file_is_checked_has_a_shells_status(
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "load", interrupted)
+    monkeypatch.setattr(target, "load", interrupted)
     assert run(tmp_path, {"model": str(model)}, "check") == (130, "", "")

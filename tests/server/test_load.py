@@ -7,8 +7,9 @@ import textwrap
 
 import pytest
 
+from posenc_runtime.vllm_adapter.section import SettingRefused
 from server.deployment import deployment_of
-from server.load import ConfigurationError, load
+from server.load import load
 
 GOOD = """
 model: some/model
@@ -74,7 +75,7 @@ def test_the_served_length_defaults_to_what_the_largest_scale_reaches(file: path
 
 def refusal(path: pathlib.Path, text: str, overrides: list[str] | None = None, **environment: str) -> str:
     path.write_text(textwrap.dedent(text))
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(SettingRefused) as caught:
         deployment_of(load(path, overrides, environment), None)
     return str(caught.value)
 
@@ -110,7 +111,7 @@ BAD = {
         GOOD.replace("yarn", "linear"),
         "scaling.beta_fast: is not a known setting, got 16",
     ),
-    "unknown-method": (GOOD.replace("yarn", "yarm"), "scaling.rope_type must be one of default, "),
+    "unknown-method": (GOOD.replace("yarn", "yarm"), "scaling.rope_type must be one of auto, default, "),
     "wrong-type": (
         GOOD.replace("max_model_len: 4096", "max_model_len: many"),
         "max_model_len: must be a valid integer, got 'many'",
@@ -213,7 +214,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"absent\.yaml: cannot be read: No such file or directory"):
+    with pytest.raises(SettingRefused, match=r"absent\.yaml: cannot be read: No such file or directory"):
         load(tmp_path / "absent.yaml", environment={})
 
 

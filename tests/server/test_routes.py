@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from posenc_runtime.kv.budget import Budget
 from posenc_runtime.kv.deployment import Deployment
-from server.routes import scales_router
+from server.routes import Served, scales_router
 
 YARN = Deployment(
     rope_type="yarn",
@@ -19,11 +21,17 @@ YARN = Deployment(
 )
 
 
-def test_where_nothing_is_counted_nothing_is_said_to_have_happened() -> None:
+def told(served: Served | None) -> Any:
     app = FastAPI()
-    app.include_router(scales_router(YARN, CollectorRegistry()))
+    app.include_router(scales_router())
+    if served is not None:
+        app.state.posenc = served
     with TestClient(app) as client:
-        body = client.get("/posenc/scales").json()
+        return client.get("/posenc/scales").json()
+
+
+def test_where_nothing_is_counted_nothing_is_said_to_have_happened() -> None:
+    body = told(Served(deployment=YARN, max_model_len=250, registry=CollectorRegistry()))
     assert [scale["live"] for scale in body["scales"]] == [None, None]
     assert (body["rerotate_budget_tokens"], body["rerotate_budget_reason"]) == (None, None)
 
@@ -35,10 +43,8 @@ def test_the_answer_joins_the_configuration_with_the_counters_of_every_engine() 
     requests.labels("0", "yarn", "2.5").inc(3)
     requests.labels("1", "yarn", "2.5").inc(4)
     blocks.labels("0", "1").set(9)
-    app = FastAPI()
-    app.include_router(scales_router(YARN, registry, budget=Budget(tokens=640, reason="so long")))
-    with TestClient(app) as client:
-        body = client.get("/posenc/scales").json()
+    budget = Budget(tokens=640, reason="so long")
+    body = told(Served(deployment=YARN, max_model_len=250, registry=registry, budget=budget))
     nothing = {"requests": 0, "prompt_tokens": 0, "generation_tokens": 0, "prefix_hit_tokens": 0, "kv_blocks": 0}
     assert body == {
         "rope_type": "yarn",
@@ -55,3 +61,13 @@ def test_the_answer_joins_the_configuration_with_the_counters_of_every_engine() 
             {"scale": 2.5, "max_request_tokens": 250, "live": nothing | {"requests": 7}},
         ],
     }
+
+
+def test_scales_reach_no_further_than_the_cache_has_room_for() -> None:
+    body = told(Served(deployment=YARN, max_model_len=180, registry=CollectorRegistry()))
+    assert body["max_model_len"] == 180
+    assert [scale["max_request_tokens"] for scale in body["scales"]] == [100, 180]
+
+
+def test_an_engine_without_a_deployment_has_no_scales() -> None:
+    assert told(None) == {"detail": "this engine was started without additional_config.posenc"}

@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 from pydantic import ValidationError
 
-from server import parameters
+from posenc_runtime.vllm_adapter import parameters
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,20 @@
+"""What a process of an engine that asked for us needs to know of us, before it builds or configures anything."""
+
+from __future__ import annotations
+
+import functools
+
+
+@functools.cache
+def activate() -> None:
+    """Check vLLM, and register our rotary embeddings, attention backends and models in this process.
+
+    Raises:
+        IncompatibleVllm: when this vLLM is not one that we were written for.
+    """
+    from posenc_runtime.vllm_adapter import attention, compat, models, rotary
+
+    compat.verify()
+    rotary.register()
+    attention.register()
+    models.register()

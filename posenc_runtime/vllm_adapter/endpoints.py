@@ -1,0 +1,30 @@
+"""Our routes and reports in vLLM's API server, through its own interface for endpoint plugins.
+
+vLLM loads entry points of ``vllm.endpoint_plugins`` only where ``VLLM_PLUGINS`` names them, and warns of all others at
+every start. A section of ours in an engine's configuration asks for ours by name as well, so they are offered then, and
+are no entry points of that group.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+from typing import Any
+
+GROUP = "posenc.endpoint_plugins"
+
+
+@functools.cache
+def offer() -> None:
+    """Have vLLM's API server take our endpoint plugins, beside those that it finds itself."""
+    import vllm.plugins
+
+    stock = vllm.plugins.load_endpoint_plugins
+
+    @functools.wraps(stock)
+    def load_endpoint_plugins(supported_tasks: tuple[str, ...] | None = None) -> list[Any]:
+        ours = [entry.load()() for entry in importlib.metadata.entry_points(group=GROUP)]
+        fitting = [plugin for plugin in ours if set(plugin.required_tasks) & set(supported_tasks or ())]
+        return [*stock(supported_tasks), *fitting]
+
+    vllm.plugins.load_endpoint_plugins = load_endpoint_plugins

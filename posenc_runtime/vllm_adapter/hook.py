@@ -1,0 +1,39 @@
+"""Where vLLM meets us: an engine whose ``additional_config`` has a section of ours is configured by us as well.
+
+Every other engine, on any version of vLLM, is left as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+# Keys of additional_config; active.KEY and attention.choice.KEY say what is in them. Those modules take long to import.
+SECTIONS = ("posenc", "posenc_attention")
+
+
+def install() -> None:
+    """Look at the arguments of every engine that this process configures."""
+    try:
+        from vllm.engine.arg_utils import EngineArgs
+
+        stock = EngineArgs.create_engine_config
+    except (ImportError, AttributeError):
+        return  # a vLLM that is configured in another way: there is no section to be seen
+    if not hasattr(stock, "posenc"):
+        EngineArgs.create_engine_config = _looking_for_sections(stock)
+
+
+def _looking_for_sections(stock: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(stock)
+    def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+        additional = getattr(self, "additional_config", None)
+        if not isinstance(additional, Mapping) or not any(section in additional for section in SECTIONS):
+            return stock(self, *args, **kwargs)
+        from posenc_runtime.vllm_adapter.one_flag import configured
+
+        return configured(self, lambda completed: stock(completed, *args, **kwargs))
+
+    create_engine_config.posenc = True  # type: ignore[attr-defined]
+    return create_engine_config

@@ -1,0 +1,219 @@
+"""From our sections of ``additional_config`` to everything else that an engine needs for them."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from posenc_runtime.kv.deployment import UNROTATED, Deployment
+from posenc_runtime.vllm_adapter import endpoints
+from posenc_runtime.vllm_adapter.activation import activate
+from posenc_runtime.vllm_adapter.active import KEY
+from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
+from posenc_runtime.vllm_adapter.channel import CONNECTOR, CONNECTOR_MODULE, WORKER_EXTENSION
+from posenc_runtime.vllm_adapter.checkpoint import Checkpoint, read_checkpoint
+from posenc_runtime.vllm_adapter.completion import attention_from, deployment_from
+from posenc_runtime.vllm_adapter.derivation import derived
+from posenc_runtime.vllm_adapter.engine_args import engine_arguments
+from posenc_runtime.vllm_adapter.explanations import explained
+from posenc_runtime.vllm_adapter.flags import ArgumentRefused
+from posenc_runtime.vllm_adapter.section import AUTO, AttentionSettings, ScalingSettings, SettingRefused
+from posenc_runtime.vllm_adapter.support import refuse_block_size, refuse_unsupported
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+logger = logging.getLogger("vllm.posenc")
+
+# Engine arguments that a deployment's own depend on.
+_LOOKED_AT = (
+    *("scheduling_policy", "tensor_parallel_size", "pipeline_parallel_size", "async_scheduling"),
+    "disable_sliding_window",
+)
+_OF_THE_CHECKPOINT = (
+    *("hf_config_path", "hf_overrides", "trust_remote_code", "revision", "code_revision", "config_format"),
+    "hf_token",
+)
+_FIT_INTO_MEMORY = -1  # vLLM's max_model_len for the longest request that the cache has room for
+
+
+class Sections(BaseModel):
+    """Our sections of ``additional_config``, under the names that a deployment's file has for them."""
+
+    scaling: ScalingSettings = Field(default_factory=ScalingSettings)
+    attention: AttentionSettings = Field(default_factory=AttentionSettings)
+
+
+def configured(engine_args: Any, make: Callable[[Any], VllmConfig]) -> VllmConfig:
+    """The configuration of an engine whose ``additional_config`` has a section of ours.
+
+    Args:
+        engine_args: vLLM's; left as they are.
+        make: vLLM's own ``create_engine_config``.
+
+    Raises:
+        IncompatibleVllm: when this vLLM is not one that we were written for.
+        SettingRefused: when a section is refused, or contradicts another argument; in the names of vLLM's arguments.
+        Unsupported: when the engine cannot be combined with scaling.
+    """
+    activate()
+    endpoints.offer()
+    try:
+        completed = _completed(engine_args)
+    except (SettingRefused, ArgumentRefused) as error:
+        raise SettingRefused(in_vllms_words(str(error))) from None
+    with _our_environment(engine_args):
+        vllm_config = make(completed)
+    refuse_unsupported(vllm_config)
+    refuse_block_size(vllm_config)
+    return vllm_config
+
+
+def in_vllms_words(refusal: str) -> str:
+    """A refusal that names settings as a deployment's file does, as whoever gave vLLM's arguments knows them."""
+    names = {"scaling": f"additional_config.{KEY}.", "attention": f"additional_config.{ATTENTION}.", "engine": ""}
+    return re.sub(r"\b(scaling|attention|engine)\.(?=[a-z_])", lambda found: names[found[1]], refusal)
+
+
+def _completed(engine_args: Any) -> Any:
+    """A copy with everything that our sections ask for; what is given otherwise stays."""
+    additional = dict(engine_args.additional_config)
+    if KEY not in additional:
+        raise SettingRefused(
+            f"additional_config.{ATTENTION} needs additional_config.{KEY} beside it, which says how positions are "
+            f'scaled: "{KEY}": {{}} scales nothing'
+        )
+    scaling, attention, longest = _sections(additional.pop(KEY), additional.pop(ATTENTION, {}))
+    given = {name: getattr(engine_args, name) for name in _LOOKED_AT}
+    checkpoint = _checkpoint(engine_args)
+    if longest is None and engine_args.max_model_len not in (None, _FIT_INTO_MEMORY):
+        longest = engine_args.max_model_len
+    deployment = deployment_from(scaling, checkpoint, model=engine_args.model, max_model_len=longest, engine=given)
+    choice = attention_from(attention, checkpoint)
+    ours = _arguments(engine_args, deployment, choice, given, additional)
+    if scaling.rope_type == AUTO and deployment.rotates:
+        _say_what_auto_is(scaling, checkpoint, deployment, engine_args.model)
+        if longest is None:
+            ours["max_model_len"] = _FIT_INTO_MEMORY
+    completed = copy.copy(engine_args)
+    for name, value in ours.items():
+        setattr(completed, name, value)
+    return completed
+
+
+def _sections(scaling: Any, attention: Any) -> tuple[ScalingSettings, AttentionSettings, int | None]:
+    """What the sections say, as settings; and the longest request, which a complete deployment names as well.
+
+    Raises:
+        SettingRefused: naming the setting, the rule and the value.
+    """
+    longest = None
+    if isinstance(scaling, Mapping):
+        scaling = dict(scaling)
+        longest = scaling.pop("max_model_len", None)
+        if longest is not None and (type(longest) is not int or longest < 1):
+            raise SettingRefused(f"scaling.max_model_len: must be a whole number of at least 1, got {longest!r}")
+        parameters = scaling.pop("parameters", {})
+        if not isinstance(parameters, Mapping):
+            raise SettingRefused(f"scaling.parameters: must be a mapping, got {parameters!r}")
+        scaling |= parameters
+        if scaling.get("rope_type") == UNROTATED:  # a model without rotary embeddings says itself what it has
+            scaling = {key: value for key, value in scaling.items() if key == "headroom_tokens"}
+    if isinstance(attention, Mapping):  # what layers need is asked of the checkpoint
+        attention = {key: value for key, value in attention.items() if key != "needs"}
+    try:
+        sections = Sections.model_validate({"scaling": scaling, "attention": attention})
+    except ValidationError as error:
+        rope_type = str(scaling.get("rope_type", "default")) if isinstance(scaling, Mapping) else "default"
+        raise SettingRefused("\n".join(explained(error, Sections, rope_type))) from None
+    return sections.scaling, sections.attention, longest
+
+
+def _checkpoint(engine_args: Any) -> Checkpoint | None:
+    """The checkpoint's own configuration; None for an object store's, which vLLM reads with the weights."""
+    if "://" in engine_args.model:
+        return None
+    return read_checkpoint(
+        engine_args.model,
+        {name: getattr(engine_args, name) for name in _OF_THE_CHECKPOINT},
+    )
+
+
+def _arguments(
+    engine_args: Any,
+    deployment: Deployment,
+    choice: AttentionChoice,
+    given: dict[str, Any],
+    additional: dict[str, Any],
+) -> dict[str, Any]:
+    """What a deployment needs, but for what is given already. A value that cannot be right is refused later, with the
+    whole configuration at hand."""
+    from vllm.config import KVTransferConfig
+
+    hf_overrides = engine_args.hf_overrides
+    if isinstance(hf_overrides, Mapping) and hf_overrides.get("max_position_embeddings") == deployment.max_model_len:
+        hf_overrides = {key: value for key, value in hf_overrides.items() if key != "max_position_embeddings"}
+    backend = engine_args.attention_backend
+    if backend is not None and getattr(backend, "name", backend) != "CUSTOM":
+        given["attention_backend"] = backend
+    ours = engine_arguments(deployment, given | {"hf_overrides": hf_overrides, "additional_config": additional}, choice)
+    if engine_args.worker_extension_cls not in ("", WORKER_EXTENSION):
+        raise SettingRefused(
+            f"worker_extension_cls must be left out where additional_config.{KEY} is given, got "
+            f"{engine_args.worker_extension_cls}: posenc's own lets workers know how keys are rotated"
+        )
+    transfer = ours.pop("kv_transfer_config")
+    theirs = engine_args.kv_transfer_config
+    if isinstance(theirs, Mapping):
+        theirs = KVTransferConfig(**theirs)
+    if theirs is None:
+        ours["kv_transfer_config"] = KVTransferConfig(**transfer)
+    elif theirs.kv_connector == CONNECTOR:
+        ours["kv_transfer_config"] = theirs = copy.copy(theirs)
+        theirs.kv_connector_module_path = CONNECTOR_MODULE
+    for name in ("max_model_len", "scheduler_cls"):
+        if getattr(engine_args, name) is not None:
+            ours.pop(name, None)
+    return ours
+
+
+def _say_what_auto_is(
+    scaling: ScalingSettings, checkpoint: Checkpoint | None, deployment: Deployment, model: str
+) -> None:
+    scales = ", ".join(deployment.scale_set.label(index) for index in range(len(deployment.scales)))
+    logger.info(
+        "rope_type auto is %s at scales %s of the trained %d tokens, because %s",
+        deployment.rope_type,
+        scales,
+        deployment.original_max_position_embeddings,
+        derived(scaling, checkpoint, model).reason,
+    )
+
+
+@contextlib.contextmanager
+def _our_environment(engine_args: Any) -> Iterator[None]:
+    """What vLLM reads from the environment while it makes the configuration, and in workers. What the user set stays.
+
+    Lengths past a tokenizer's ``model_max_length`` are taken: the largest scale covers them, or we refuse. And with any
+    connector vLLM reserves a second core a worker for network transfers on CPUs, of which ours makes none.
+    """
+    from vllm.platforms import current_platform
+
+    if current_platform.is_cpu():
+        num_workers = engine_args.tensor_parallel_size * engine_args.pipeline_parallel_size
+        os.environ.setdefault("VLLM_CPU_NUM_OF_RESERVED_CPU", str(num_workers))
+    is_ours = "VLLM_ALLOW_LONG_MAX_MODEL_LEN" not in os.environ
+    os.environ.setdefault("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
+    try:
+        yield
+    finally:
+        if is_ours:
+            del os.environ["VLLM_ALLOW_LONG_MAX_MODEL_LEN"]

@@ -1,0 +1,44 @@
+"""What a server says when it takes requests: where, what to paste, and where to look."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from collections.abc import Iterator
+
+from server.routes import Served
+
+_ANYWHERE = ("", "0.0.0.0", "::")  # an address to listen at, and none to ask
+
+
+def greeting(args: argparse.Namespace, model: str, served: Served) -> Iterator[str]:
+    """The lines, the first of which begins with ``ready``.
+
+    Args:
+        args: vLLM's own.
+        model: the name that requests have for it.
+    """
+    scale_set = served.deployment.scale_set
+    address = _address(args)
+    lengths = (min(length, served.max_model_len) for length in scale_set.lengths)
+    told = (f"{scale_set.label(index)} up to {length:,}" for index, length in enumerate(lengths))
+    yield f"ready: {address or args.uds}"
+    if served.deployment.rotates:
+        yield f"scales of requests, by their tokens: {', '.join(told)}"
+    if address is None:
+        return
+    yield f"scales now: {address}/posenc/scales, metrics: {address}/metrics"
+    key = "" if not args.api_key else " -H 'Authorization: Bearer YOUR_KEY'"
+    body = json.dumps({"model": model, "max_tokens": 16, "messages": [{"role": "user", "content": "Hello"}]})
+    path = "/v1/chat/completions"
+    yield f"try: curl -s {address}{path} -H 'Content-Type: application/json'{key} -d {shlex.quote(body)}"
+
+
+def _address(args: argparse.Namespace) -> str | None:
+    """Where clients of this machine find it; None where it listens at a socket's file."""
+    if args.uds is not None:
+        return None
+    host = "localhost" if args.host is None or args.host in _ANYWHERE else args.host
+    scheme = "https" if args.ssl_certfile else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{args.port}"

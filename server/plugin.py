@@ -1,0 +1,67 @@
+"""What an API server of vLLM gets from us: a route, reports in answers, refusals of requests, and a greeting."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+from typing import Any
+
+from fastapi import FastAPI
+
+from posenc_runtime.vllm_adapter import front_end
+from posenc_runtime.vllm_adapter.active import deployment_of
+from posenc_runtime.vllm_adapter.request_log import log_requests
+from server.greeting import greeting
+from server.report import attention_layers_line, budget_line
+from server.routes import Served, scales_router
+
+logger = logging.getLogger("vllm.posenc")
+
+# Attributes that posenc serve gives vLLM's arguments.
+REQUEST_LOG = "posenc_request_log"
+ENDED = "posenc_ended"
+
+
+class EndpointPlugin:
+    """An endpoint plugin of vLLM (``vllm/plugins/endpoint_plugins/interface.py``)."""
+
+    name = "posenc"
+    required_tasks = ("generate",)
+
+    def __init__(self) -> None:
+        self._announcing: asyncio.Task[None] | None = None
+
+    def attach_router(self, app: FastAPI) -> None:
+        """Our route; it answers 404 where an engine has no deployment."""
+        app.include_router(scales_router())
+
+    async def init_state(self, engine_client: Any, state: Any, args: argparse.Namespace) -> None:
+        """Complete a server whose engine runs: what requests may ask, what answers say, and what our route shows."""
+        deployment = deployment_of(engine_client.vllm_config)
+        if deployment is None:
+            return
+        front_end.attach(engine_client, state, deployment, lambda by_itself: setattr(args, ENDED, by_itself))
+        log_requests(engine_client, getattr(args, REQUEST_LOG, "text" if args.enable_log_requests else "off"))
+        budget = await front_end.rerotate_budget(engine_client, deployment)
+        groups = await front_end.attention_layers(engine_client)
+        front_end.show_attention(engine_client, groups)
+        state.posenc = Served(
+            deployment=deployment,
+            budget=budget,
+            max_model_len=engine_client.model_config.max_model_len,
+            registry=front_end.registry(),
+        )
+        logger.info("%s", attention_layers_line(groups))
+        if budget is not None:
+            logger.info("%s", budget_line(budget))
+        self._announcing = asyncio.create_task(_announced(state, args))
+
+
+async def _announced(state: Any, args: argparse.Namespace) -> None:
+    """Say that requests are taken, once they are: vLLM makes its server after it has initialised its plugins."""
+    while not getattr(getattr(state, "server", None), "started", False):
+        await asyncio.sleep(0.02)
+    names = args.served_model_name or [args.model]
+    for line in greeting(args, names[0], state.posenc):
+        logger.info("%s", line)

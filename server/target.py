@@ -1,0 +1,37 @@
+"""What the command line names: the demo, a deployment's file, a configuration that ships, or a model alone."""
+
+from __future__ import annotations
+
+import pathlib
+
+from posenc_runtime.vllm_adapter.section import AUTO, SettingRefused
+from server import shipped
+from server.load import load, load_model
+from server.settings import Settings
+
+_DEMO = "demo"
+_FILES = (".yaml", ".yml")
+
+
+def settings_of(target: str | None, config: pathlib.Path | None, overrides: list[str] | None = None) -> Settings:
+    """The settings of what was named, with what lies over them.
+
+    Args:
+        target: a file that ends with .yaml or .yml, the name of a configuration that ships, or else a model; the demo
+            where neither this nor ``config`` is given.
+        config: a deployment's file.
+
+    Raises:
+        SettingRefused: when both are given, or a setting is refused.
+    """
+    if target is not None and config is not None:
+        raise SettingRefused(f"--config: must be left out where {target!r} is named, got {str(config)!r}")
+    if config is not None:
+        return load(config, overrides)
+    if target is None:
+        return load(shipped.path_of(_DEMO), overrides)
+    if target.endswith(_FILES):
+        return load(pathlib.Path(target), overrides)
+    if target in shipped.names():
+        return load(shipped.path_of(target), overrides)
+    return load_model(target, {"scaling": {"rope_type": AUTO}}, overrides)
