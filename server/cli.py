@@ -21,7 +21,7 @@ from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
 from posenc_runtime.vllm_adapter.engine_args import command_line, serve_arguments
 from posenc_runtime.vllm_adapter.flags import ArgumentRefused
 from posenc_runtime.vllm_adapter.support import Unsupported
-from server import report
+from server import report, shipped
 from server.deployment import UnreadableModel, attention_of, checkpoint_of, deployment_of, world_size_of
 from server.load import ConfigurationError, load
 from server.settings import Settings
@@ -143,6 +143,22 @@ def flags(file: File, overrides: Overrides = None) -> None:
             http=settings.server.arguments,
         )
         _out.print(shlex.join(words), markup=False, highlight=False)
+
+
+@app.command()
+def configs(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Print the path of this one alone.")] = None,
+) -> None:
+    """List the deployments that come with Posenc, or print the path of one.
+
+    posenc serve --config "$(posenc configs demo)"
+    """
+    with _refusals():
+        if name is not None:
+            _out.print(str(shipped.path_of(name)), markup=False, highlight=False)
+            return
+        for each in shipped.names():
+            _out.print(report.deployment_lines(each, shipped.about(each)), highlight=False)
 
 
 def _checkpoint(settings: Settings, *, is_needed: bool) -> Checkpoint | None:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
 
 from posenc_runtime.vllm_adapter.wording import did_you_mean, rule_of
+from server import packaged
 from server.layers import UniqueKeysLoader, environment_layer, set_layer
 from server.parameters import parameters_model
 from server.settings import Settings
@@ -41,9 +42,14 @@ def load(
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
     try:
-        return _merged(layers)
+        settings = _merged(layers)
     except ValidationError as error:
         raise ConfigurationError("\n".join(_explained(error, _rope_type(layers)))) from None
+    try:
+        settings.model = packaged.located(settings.model)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+    return settings
 
 
 def _merged(layers: list[dict[str, Any]]) -> Settings:

@@ -1,0 +1,70 @@
+"""The deployments that come with Posenc, found alike in a checkout and in an installed package."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+import yaml
+
+from posenc_runtime.vllm_adapter.wording import did_you_mean
+from server.layers import UniqueKeysLoader
+from server.load import ConfigurationError
+
+# In a checkout this is a link to the folder at the top; in a wheel it is a folder.
+_FOLDER = (pathlib.Path(__file__).parent / "configs").resolve()
+
+
+@dataclasses.dataclass(frozen=True)
+class About:
+    """What a deployment's file says of itself.
+
+    Attributes:
+        summary: its first line, a comment.
+        model: as written there.
+    """
+
+    summary: str
+    model: str
+
+
+def names() -> list[str]:
+    """Names of the deployments that come with Posenc, in the order of the alphabet.
+
+    Raises:
+        ConfigurationError: when none are there.
+    """
+    found = sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+    if not found:
+        raise ConfigurationError(
+            f"configurations: must lie in {_FOLDER}, got none: install posenc again, or check it out again with "
+            "symbolic links, because server/configs is one"
+        )
+    return found
+
+
+def path_of(name: str) -> pathlib.Path:
+    """The file of a deployment that comes with Posenc.
+
+    Raises:
+        ConfigurationError: when there is none of this name.
+    """
+    known = names()
+    if name not in known:
+        raise ConfigurationError(
+            f"configuration: must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}"
+        )
+    return _FOLDER / f"{name}.yaml"
+
+
+def about(name: str) -> About:
+    """What the file of a deployment says of itself.
+
+    Raises:
+        ConfigurationError: when there is none of this name.
+    """
+    text = path_of(name).read_text(encoding="utf-8")
+    return About(
+        summary=text.partition("\n")[0].removeprefix("#").strip(),
+        model=yaml.load(text, Loader=UniqueKeysLoader)["model"],
+    )
