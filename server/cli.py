@@ -159,6 +159,24 @@ def _settings(target: str | None, config: pathlib.Path | None, overrides: list[s
     return settings_of(target, config, overrides)
 
 
+@app.command()
+def configs(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Print the path of this one alone.")] = None,
+) -> None:
+    """List the deployments that come with Posenc, or print the path of one.
+
+    posenc serve --config "$(posenc configs demo)"
+    """
+    with _refusals():
+        from server import report, shipped
+
+        if name is not None:
+            _out.print(str(shipped.path_of(name)), markup=False, highlight=False)
+            return
+        for each in shipped.names():
+            _out.print(report.deployment_lines(each, shipped.about(each)), highlight=False)
+
+
 def _checkpoint(settings: Settings, *, is_needed: bool) -> Checkpoint | None:
     """The checkpoint's configuration; None, said on stderr, where it cannot be read and the settings say enough.
 

@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from posenc_runtime.vllm_adapter.explanations import explained
 from posenc_runtime.vllm_adapter.section import SettingRefused
+from server import packaged
 from server.layers import UniqueKeysLoader, environment_layer, set_layer
 from server.settings import Settings
 
@@ -53,9 +54,14 @@ def _layered(lowest: dict[str, Any], overrides: list[str] | None, environment: M
     except ValueError as error:
         raise SettingRefused(str(error)) from None
     try:
-        return _merged(layers)
+        settings = _merged(layers)
     except ValidationError as error:
         raise SettingRefused("\n".join(explained(error, Settings, _rope_type(layers)))) from None
+    try:
+        settings.model = packaged.located(settings.model)
+    except ValueError as error:
+        raise SettingRefused(str(error)) from None
+    return settings
 
 
 def _merged(layers: list[dict[str, Any]]) -> Settings:

@@ -14,6 +14,7 @@ from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup
 from posenc_runtime.vllm_adapter.checkpoint import Checkpoint
 from server.settings import Settings
+from server.shipped import About
 
 _BYTES_PER_VALUE = {"float32": 4, "float": 4}  # every other data type that vLLM serves in takes 2
 
@@ -28,6 +29,11 @@ def headline(settings: Settings, deployment: Deployment) -> str:
         f"[bold]{name}[/]: trained on {deployment.original_max_position_embeddings} tokens, serves "
         f"{deployment.max_model_len}; {deployment.rope_type} at scales {scales}"
     )
+
+
+def deployment_lines(name: str, about: About) -> str:
+    """A deployment that comes with Posenc, in rich's markup: its name and model, and below them what it is."""
+    return f"[bold]{name}[/]  {escape(about.model)}\n    {escape(about.summary)}"
 
 
 def attention_line(choice: AttentionChoice) -> str:

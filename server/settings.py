@@ -30,7 +30,7 @@ class Settings(BaseSettings):
 
     Attributes:
         model: a folder or a name on a hub, anything that vLLM takes. A path that starts with a dot is relative to
-            the file that says it.
+            the file that says it, and ``package:NAME/PATH`` is a folder of an installed Python package.
         served_model_name: what clients call it; the model's own name when left out.
         max_model_len: longest request, tokens; what the largest scale reaches when left out.
         engine: any engine argument of vLLM.

@@ -55,6 +55,14 @@ def test_the_python_that_it_shows_makes_engine_arguments() -> None:
     assert isinstance(arguments, dict) and arguments["kv_transfer_config"]["kv_connector"] == "PosencConnector"
 
 
+def test_its_pictures_are_shown_wherever_it_is_read_and_are_files_of_the_repository() -> None:
+    start = "https://raw.githubusercontent.com/posenc/posenc/main/"
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", README)
+    assert pictures
+    for picture in pictures:
+        assert picture.startswith(start) and (ROOT / picture.removeprefix(start)).exists()
+
+
 def test_every_file_that_it_links_to_exists() -> None:
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in link]
     assert links and all((ROOT / link).exists() for link in links)

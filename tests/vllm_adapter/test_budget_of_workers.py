@@ -11,8 +11,8 @@ import pytest
 from posenc_runtime.kv.budget import Budget, Speed, given
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.connector import PosencConnector, PosencHandshake
-from posenc_runtime.vllm_adapter.scheduler_half import SchedulerHalf
 from posenc_runtime.vllm_adapter.front_end import rerotate_budget
+from posenc_runtime.vllm_adapter.scheduler_half import SchedulerHalf
 
 MEASURED = Deployment(rope_type="linear", scales=(1.0, 2.0), original_max_position_embeddings=256, max_model_len=512)
 SET = dataclasses.replace(MEASURED, rerotate_budget_tokens=96)
