@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import pathlib
 import shlex
 import signal
@@ -80,7 +81,7 @@ def serve(
         settings = _settings(target, config, [*(overrides or []), *given])
         from server import starting
 
-        starting.serve(settings, _out, verbose=verbose, checkpoint=_checkpoint(settings, is_needed=True))
+        starting.serve(settings, functools.partial(_checkpoint, settings, is_needed=True), verbose=verbose)
 
 
 @app.command()
@@ -106,11 +107,11 @@ def check(
     with _refusals():
         settings = _settings(target, config, overrides)
         from posenc_runtime.vllm_adapter import serving
-        from server import report, starting
+        from server import planning, report
 
         serving.prepare_environment(verbose=False)
         checkpoint = _checkpoint(settings, is_needed=False)
-        planned = starting.planned(settings, checkpoint)
+        planned = planning.planned(settings, checkpoint)
         if checkpoint is not None:
             serving.engine_configuration(planned.args)
         _out.print(report.headline(settings, planned.deployment))

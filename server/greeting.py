@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from server.routes import Served
 
+READY = "ready"  # what the first line begins with
 _ANYWHERE = ("", "0.0.0.0", "::")  # an address to listen at, and none to ask
 
 
@@ -23,7 +24,7 @@ def greeting(args: argparse.Namespace, model: str, served: Served) -> Iterator[s
     address = _address(args)
     lengths = (min(length, served.max_model_len) for length in scale_set.lengths)
     told = (f"{scale_set.label(index)} up to {length:,}" for index, length in enumerate(lengths))
-    yield f"ready: {address or args.uds}"
+    yield f"{READY}: {address or args.uds}"
     if served.deployment.rotates:
         yield f"scales of requests, by their tokens: {', '.join(told)}"
     if address is None:

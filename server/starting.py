@@ -2,91 +2,90 @@
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import logging
 import os
-from typing import NoReturn
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 
-from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter import serving
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
-from posenc_runtime.vllm_adapter.checkpoint import Checkpoint
-from posenc_runtime.vllm_adapter.derivation import derived
-from posenc_runtime.vllm_adapter.engine_args import serve_arguments
-from posenc_runtime.vllm_adapter.section import AUTO
-from server import plugin, report
-from server.deployment import attention_of, deployment_of
+from posenc_runtime.vllm_adapter.refusals import Failed, Refused
+from server.causes import cause
+from server.greeting import READY
+from server.held_output import HeldOutput
+from server.progress import Progress
 from server.settings import Settings
 
-_FIT_INTO_MEMORY = -1  # vLLM's max_model_len for the longest request that the cache has room for
+if TYPE_CHECKING:
+    from posenc_runtime.vllm_adapter.checkpoint import Checkpoint
+
+_LAST_WORDS_SECONDS = 0.5  # that what an engine wrote last may take to get here
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What is going to be served.
-
-    Attributes:
-        args: vLLM's own, for its server.
-        reason: a line that says what ``auto`` stands for and why; empty where the settings say it all.
-    """
-
-    deployment: Deployment
-    attention: AttentionChoice
-    args: argparse.Namespace
-    reason: str
-
-
-def planned(settings: Settings, checkpoint: Checkpoint | None, *, quiet: bool = True) -> Plan:
-    """Complete the settings, and have vLLM's own parser check its arguments.
+def serve(settings: Settings, read: Callable[[], Checkpoint | None], *, verbose: bool) -> NoReturn:
+    """Serve until told to stop; then this process ends.
 
     Args:
-        checkpoint: None where it cannot be read.
-        quiet: whether vLLM's own progress bars and access log are left out, unless the settings ask for them.
-
-    Raises:
-        SettingRefused: when two settings contradict each other.
-        ArgumentRefused: when an argument is unknown, contradicts the deployment, or is refused by vLLM.
-    """
-    deployment, attention = deployment_of(settings, checkpoint), attention_of(settings, checkpoint)
-    engine, http = settings.engine, settings.server.arguments
-    if quiet:
-        engine = {"use_tqdm_on_load": False} | engine
-        http = {"uvicorn_log_level": "warning"} | http
-    args = serve_arguments(
-        model=settings.model,
-        served_model_name=settings.served_model_name,
-        deployment=deployment,
-        attention=attention,
-        engine=engine,
-        http=http,
-    )
-    reason = ""
-    if settings.scaling.rope_type == AUTO and deployment.rotates:
-        reason = f"auto: {derived(settings.scaling, checkpoint, settings.model).reason}"
-        if settings.max_model_len is None:
-            args.max_model_len = _FIT_INTO_MEMORY
-            reason += "; requests may be as long as the cache has room for"
-    setattr(args, plugin.REQUEST_LOG, settings.log_requests)
-    return Plan(deployment=deployment, attention=attention, args=args, reason=reason)
-
-
-def serve(settings: Settings, out: Console, *, verbose: bool, checkpoint: Checkpoint | None) -> NoReturn:
-    """Serve until told to stop; then this process ends.
+        read: reads the checkpoint's configuration.
+        verbose: show what vLLM writes while it starts, which is otherwise shown only where that fails.
 
     Raises:
         Refused: when something that was asked for is refused.
         Failed: when the engine does not start, or ends by itself.
     """
+    # A copy of where this process writes to, before that is held.
+    terminal = Console(file=os.fdopen(os.dup(1), "w"), soft_wrap=True)
+    if verbose:
+        _run(settings, read, terminal, terminal.print, verbose=True)
+    progress = Progress(terminal)
+    held = HeldOutput(progress.heard)
+
+    def shown(line: str) -> None:
+        if line.startswith(READY):
+            progress.end()
+            held.release()
+        terminal.print(line, markup=False, highlight=False)
+
+    try:
+        with progress:
+            _run(settings, read, terminal, shown, verbose=False)
+    except Refused:
+        held.release()
+        raise
+    except Failed as error:
+        time.sleep(_LAST_WORDS_SECONDS)
+        said = held.release()
+        if found := cause(said):
+            raise type(error)(found) from None
+        sys.stderr.write(said)
+        raise
+    except BaseException:
+        sys.stderr.write(held.release())
+        raise
+
+
+def _run(
+    settings: Settings,
+    read: Callable[[], Checkpoint | None],
+    out: Console,
+    show: Callable[[str], None],
+    *,
+    verbose: bool,
+) -> NoReturn:
+    # Imported here: vLLM writes while it is imported, too.
+    from posenc_runtime.vllm_adapter import serving
+    from server import plugin, report
+    from server.planning import planned
+
     serving.prepare_environment(verbose=verbose)
-    plan = planned(settings, checkpoint, quiet=not verbose)
+    plan = planned(settings, read(), quiet=not verbose)
     serving.engine_configuration(plan.args)
     out.print(report.headline(settings, plan.deployment))
     if plan.reason:
         out.print(plan.reason)
-    _show(out)
+    show_ours(show)  # only now: vLLM, when it is imported, disables the loggers that it finds
     try:
         serving.run(plan.args, plugin.ENDED)
     except serving.StoppedEarly as stop:
@@ -94,12 +93,12 @@ def serve(settings: Settings, out: Console, *, verbose: bool, checkpoint: Checkp
     _leave(out, "stopped", 0)
 
 
-def _show(out: Console) -> None:
+def show_ours(show: Callable[[str], None]) -> None:
     """Have what our plugin says of the start, and of requests, shown as it is; vLLM's own log has levels and files."""
 
     class Shown(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            out.print(record.getMessage(), markup=False, highlight=False)
+            show(record.getMessage())
 
     logger = logging.getLogger("vllm.posenc")
     logger.setLevel(logging.INFO)

@@ -79,8 +79,9 @@ def configured(engine_args: Any, make: Callable[[Any], VllmConfig]) -> VllmConfi
 
 def in_vllms_words(refusal: str) -> str:
     """A refusal that names settings as a deployment's file does, as whoever gave vLLM's arguments knows them."""
-    names = {"scaling": f"additional_config.{KEY}.", "attention": f"additional_config.{ATTENTION}.", "engine": ""}
-    return re.sub(r"\b(scaling|attention|engine)\.(?=[a-z_])", lambda found: names[found[1]], refusal)
+    names = {"scaling": f"additional_config.{KEY}", "attention": f"additional_config.{ATTENTION}"}
+    sections = re.sub(r"\b(scaling|attention)(?=\.[a-z_]|:)", lambda found: names[found[1]], refusal)
+    return re.sub(r"\bengine(\.(?=[a-z_])|: )", "", sections)
 
 
 def _completed(engine_args: Any) -> Any:

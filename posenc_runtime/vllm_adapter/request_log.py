@@ -25,7 +25,7 @@ class Entry:
         crossings: as its answer says them.
         finish_reason: of its first answer; None for a request that was aborted.
         seconds: from its arrival to its end.
-        first_token_seconds: from its arrival to its first token; None where there was none.
+        first_token_seconds: from its arrival to its first token; None where answers are not streamed.
     """
 
     request_id: str
@@ -42,10 +42,10 @@ class Entry:
         if self.crossings:
             ways = (f"{each['how']} from {each['from']:g} at {each['at']} tokens" for each in self.crossings)
             scale += f" ({', '.join(ways)})"
-        first = "none" if self.first_token_seconds is None else f"{self.first_token_seconds:.2f} s"
+        first = "" if self.first_token_seconds is None else f", first token after {self.first_token_seconds:.2f} s"
         return (
             f"{self.request_id}: {self.prompt_tokens} + {self.generation_tokens} tokens, scale {scale}, "
-            f"{self.finish_reason or 'aborted'} after {self.seconds:.2f} s, first token {first}"
+            f"{self.finish_reason or 'aborted'} after {self.seconds:.2f} s{first}"
         )
 
     def as_json(self) -> str:

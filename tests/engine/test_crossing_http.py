@@ -19,8 +19,10 @@ from tests.engine.running_server import running_server
 HEADROOM = 8
 
 
-@pytest.fixture(scope="module")
-def address(tiny: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(scope="module", params=["posenc", "vllm"])
+def address(
+    request: pytest.FixtureRequest, tiny: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     settings = {
         "model": str(tiny),
         "served_model_name": "tiny",
@@ -32,7 +34,7 @@ def address(tiny: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         },
         "engine": {"dtype": "float32", "enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": 2**26},
     }
-    with running_server(tmp_path_factory.mktemp("server"), settings) as address:
+    with running_server(tmp_path_factory.mktemp("server"), settings, server=request.param) as address:
         yield address
 
 

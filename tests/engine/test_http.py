@@ -1,4 +1,4 @@
-"""The server as clients of OpenAI's API see it."""
+"""Our server, and plain vLLM with one flag, as clients of OpenAI's API see them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ from tests.engine.running_server import running_server
 HEADROOM = 40
 
 
-@pytest.fixture(scope="module")
-def address(tiny: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(scope="module", params=["posenc", "vllm"])
+def address(
+    request: pytest.FixtureRequest, tiny: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     settings = {
         "model": str(tiny),
         "served_model_name": "tiny",
         "scaling": {"rope_type": "yarn", "scales": [1, 2, 4, 8], "headroom_tokens": HEADROOM, "on_crossing": "pin"},
         "engine": {"dtype": "float32", "enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": 2**28},
     }
-    with running_server(tmp_path_factory.mktemp("server"), settings) as address:
+    with running_server(tmp_path_factory.mktemp("server"), settings, server=request.param) as address:
         yield address
 
 
@@ -56,6 +58,7 @@ def test_a_completion_says_the_scale_that_it_ran_at(client: openai.OpenAI) -> No
     assert answer.usage is not None and answer.usage.completion_tokens == 8
 
 
+@pytest.mark.parametrize("address", ["posenc"], indirect=True)
 def test_a_connection_outlives_the_5_seconds_that_clients_keep_an_idle_one(address: str) -> None:
     # Were the server to close it first, the close would meet the client's next request and reset it.
     url = httpx.URL(address)

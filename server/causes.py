@@ -1,0 +1,64 @@
+"""Why an engine did not start, found in what its processes wrote, where something can be done about it."""
+
+from __future__ import annotations
+
+import re
+
+_MORE_MEMORY = (
+    "give the cache more (engine.gpu_memory_utilization, or engine.kv_cache_memory_bytes), cache in fewer bits "
+    "(engine.kv_cache_dtype, where keys are not re-rotated), or spread the model over devices "
+    "(engine.tensor_parallel_size)"
+)
+
+_TOO_LONG = (
+    r"max seq len \((\d+)\), \(?([\d.]+) GiB KV cache is needed, which is larger than the available KV cache "
+    r"memory \(([\d.]+) GiB\)"
+)
+
+# vLLM's words, and ours; {1} is what the first group found.
+_CAUSES = (
+    (
+        _TOO_LONG + r"\. Based on the available memory, the estimated maximum model length is (\d+)",
+        "max_model_len: the cache must have room for one request of that many tokens, got {1}, which take {2} GiB, and "
+        "{3} GiB: set max_model_len to {4}, or " + _MORE_MEMORY,
+    ),
+    (
+        _TOO_LONG,
+        "max_model_len: the cache must have room for one request of that many tokens, got {1}, which take {2} GiB, and "
+        "{3} GiB: lower max_model_len, or " + _MORE_MEMORY,
+    ),
+    (
+        r"No available memory for the cache blocks|Cannot auto-fit max_model_len",
+        "engine.gpu_memory_utilization: there must be memory left for the cache beside the weights, got none: "
+        + _MORE_MEMORY,
+    ),
+    (
+        r"Free memory on device (\S+) \(([\d.]+)/([\d.]+) GiB\) on startup is less than desired GPU memory utilization "
+        r"\(([\d.]+), ([\d.]+) GiB\)",
+        "engine.gpu_memory_utilization: that part of the device's memory must be free, got {4}, which is {5} GiB, and "
+        "{2} of {3} GiB are free: end what else runs on {1}, or lower it",
+    ),
+    (
+        r"Available memory on node \S+ \(([\d.]+)/([\d.]+) GiB\) on kv cache allocation is less than requested memory "
+        r"for kv \(([\d./]+) GiB\)",
+        "engine.kv_cache_memory_bytes: as much memory must be free for the cache, got {3} GiB, and {1} of {2} GiB are "
+        "free: lower it, or end what else runs here",
+    ),
+    (
+        r"torch\.(?:cuda\.)?OutOfMemoryError: ([^\n]{0,300})",
+        "the device has too little memory for the model: {1}. Lower engine.max_num_batched_tokens or "
+        "engine.max_num_seqs, quantise the weights, or spread the model over devices (engine.tensor_parallel_size)",
+    ),
+)
+
+
+def cause(said: str) -> str | None:
+    """One paragraph with the rule, the values and what to do; None where the cause is nothing that we know.
+
+    Args:
+        said: what the engine's processes wrote.
+    """
+    for theirs, ours in _CAUSES:
+        if found := re.search(theirs, said):
+            return ours.format(found[0], *found.groups())
+    return None

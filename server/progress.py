@@ -1,0 +1,56 @@
+"""What a start shows while it goes on: for how long, and at what."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.markup import escape
+
+_LINE_SECONDS = 15.0  # between two lines where nothing can be drawn over
+_BAR = re.compile(r"(?:^|\s)([A-Z][\w .,-]+?)(?: \([^)]*\))*:\s+(\d+)%")
+
+
+class Progress:
+    """Shown on leaving no more. On a terminal it is one line that moves, elsewhere a line now and then."""
+
+    def __init__(self, out: Console) -> None:
+        self._out, self._began = out, time.monotonic()
+        self._doing, self._ended = "", threading.Event()
+        self._thread = threading.Thread(target=self._show, daemon=True)
+
+    def heard(self, line: str) -> None:
+        """Note a state of one of vLLM's progress bars; other lines are passed over."""
+        if found := _BAR.search(line):
+            self._doing = f": {found[1].strip().lower()}, {found[2]} %"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Show nothing any more; may be called again."""
+        self._ended.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _show(self) -> None:
+        if not self._out.is_terminal:
+            while not self._ended.wait(_LINE_SECONDS):
+                self._out.print(self._line(), markup=False, highlight=False)
+            return
+        with self._out.status("starting the engine") as status:
+            while not self._ended.wait(0.2):
+                status.update(escape(self._line()))
+
+    def _line(self) -> str:
+        return f"starting the engine, {time.monotonic() - self._began:.0f} s{self._doing}"

@@ -1,0 +1,172 @@
+"""Whoever has not asked for us is left alone; whoever has gets all that follows."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
+
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter import hook
+from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
+from posenc_runtime.vllm_adapter.one_flag import in_vllms_words
+from posenc_runtime.vllm_adapter.section import SettingRefused
+from posenc_runtime.vllm_adapter.support import Unsupported
+from tests.checkpoints import save_tiny
+
+YARN = {"rope_type": "yarn", "scales": [1, 2, 4]}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_tiny(tmp_path_factory.mktemp("tiny")))
+
+
+def configured(model: str, section: Any = YARN, **arguments: Any) -> Any:
+    hook.install()
+    additional = {"posenc": section} | arguments.pop("additional_config", {})
+    engine_args = EngineArgs(model=model, dtype="float32", block_size=32, additional_config=additional, **arguments)
+    return engine_args.create_engine_config()
+
+
+def test_scheduler_connector_and_lengths_follow_from_the_section(model: str) -> None:
+    config = configured(model, max_num_seqs=7)
+    assert config.scheduler_config.scheduler_cls.endswith("PosencScheduler")
+    assert config.kv_transfer_config.kv_connector == "PosencConnector"
+    assert config.model_config.max_model_len == 1024
+    assert config.parallel_config.worker_extension_cls.endswith("PosencWorkerExtension")
+    assert config.scheduler_config.max_num_seqs == 7
+    deployment = Deployment.from_mapping(config.additional_config["posenc"])
+    assert (deployment.original_max_position_embeddings, deployment.max_model_len) == (256, 1024)
+
+
+def test_arguments_stay_as_they_were_given_and_can_be_used_again(model: str) -> None:
+    hook.install()
+    engine_args = EngineArgs(model=model, dtype="float32", block_size=32, additional_config={"posenc": YARN})
+    for _ in range(2):
+        assert engine_args.create_engine_config().model_config.max_model_len == 1024
+    assert engine_args.additional_config == {"posenc": YARN} and engine_args.max_model_len is None
+
+
+def test_the_arguments_of_a_served_length_and_of_a_batch_win(model: str) -> None:
+    config = configured(model, max_model_len=600, additional_config={"mine": 1})
+    assert config.model_config.max_model_len == 600
+    assert config.additional_config["posenc"]["max_model_len"] == 600 and config.additional_config["mine"] == 1
+
+
+def test_a_complete_deployment_is_a_section_too(model: str) -> None:
+    whole = configured(model).additional_config["posenc"]
+    assert configured(model, whole).additional_config["posenc"] == whole
+
+
+def test_a_method_s_parameters_stand_beside_the_scales(model: str) -> None:
+    config = configured(model, YARN | {"beta_fast": 16.0})
+    assert config.additional_config["posenc"]["parameters"] == {"beta_fast": 16.0}
+
+
+def test_auto_takes_the_method_from_the_checkpoint_and_leaves_the_length_to_the_memory(model: str) -> None:
+    config = configured(model, {"rope_type": "auto"})
+    section = config.additional_config["posenc"]
+    assert (section["rope_type"], section["scales"], section["max_model_len"]) == ("yarn", [1, 2, 4], 1024)
+    assert config.model_config.original_max_model_len == -1
+
+
+def test_the_async_arguments_of_a_server_are_looked_at_as_well(model: str) -> None:
+    hook.install()
+    arguments = AsyncEngineArgs(model=model, dtype="float32", block_size=32, additional_config={"posenc": YARN})
+    assert arguments.create_engine_config().model_config.max_model_len == 1024
+
+
+@pytest.mark.parametrize(
+    ("section", "arguments", "rule"),
+    [
+        (
+            {"rope_tpye": "yarn"},
+            {},
+            r"^additional_config\.posenc\.rope_tpye: is not a known .*mean rope_type\?$",
+        ),
+        ({"rope_type": "yarm"}, {}, r"^additional_config\.posenc\.rope_type must be one of auto, default, "),
+        ([], {}, r"^additional_config\.posenc: must be a mapping of settings, got \[\]$"),
+        (YARN | {"max_model_len": "long"}, {}, r"^additional_config\.posenc\.max_model_len: must be a whole number"),
+        (YARN, {"max_model_len": 2000}, r"scales must cover max_model_len 2000"),
+        (YARN, {"worker_extension_cls": "their.Extension"}, "^worker_extension_cls must be left out where"),
+        (YARN, {"hf_overrides": {"rope_theta": 5.0}}, r"^hf_overrides\.rope_theta: the section scaling says"),
+        (
+            YARN,
+            {"additional_config": {"posenc_attention": {"backend": "x"}}},
+            r"^additional_config\.posenc_attention\.",
+        ),
+    ],
+)
+def test_a_section_that_cannot_be_right_is_refused_in_the_names_of_vllms_arguments(
+    section: Any, arguments: dict[str, Any], rule: str, model: str
+) -> None:
+    with pytest.raises(SettingRefused, match=rule):
+        configured(model, section, **arguments)
+
+
+def test_a_scheduler_that_cannot_cross_is_refused(model: str) -> None:
+    with pytest.raises(Unsupported, match="scheduler_cls must be"):
+        configured(model, scheduler_cls="vllm.v1.core.sched.scheduler.Scheduler")
+
+
+def test_attention_alone_is_refused_with_what_is_missing(model: str) -> None:
+    hook.install()
+    arguments = EngineArgs(model=model, additional_config={"posenc_attention": {}})
+    with pytest.raises(SettingRefused, match=r"needs additional_config\.posenc beside it"):
+        arguments.create_engine_config()
+
+
+def test_a_section_on_a_version_that_we_do_not_know_is_refused(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> None:
+        raise IncompatibleVllm("posenc needs another vLLM")
+
+    from posenc_runtime.vllm_adapter import one_flag
+
+    monkeypatch.setattr(one_flag, "activate", unknown)
+    with pytest.raises(IncompatibleVllm, match="needs another vLLM"):
+        configured(model)
+
+
+def test_words_of_a_file_become_names_of_arguments() -> None:
+    said = "engine.hf_overrides: see scaling.on_crossing and attention.backend"
+    assert in_vllms_words(said) == (
+        "hf_overrides: see additional_config.posenc.on_crossing and additional_config.posenc_attention.backend"
+    )
+
+
+def test_without_a_section_nothing_of_ours_is_imported_registered_or_said(model: str) -> None:
+    """In a process of its own: this one has registered everything."""
+    script = f"""
+        import json, sys
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.model_executor.custom_op import op_registry_oot
+        import vllm.plugins
+        offered = vllm.plugins.load_endpoint_plugins
+        EngineArgs(model={model!r}, dtype="float32").create_engine_config()
+        ours = sorted(name for name in sys.modules if name.startswith(("posenc_runtime.", "server")))
+        print(json.dumps([ours, sorted(op_registry_oot), vllm.plugins.load_endpoint_plugins is offered]))
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True, timeout=200
+    )
+    assert json.loads(ran.stdout.splitlines()[-1]) == [
+        ["posenc_runtime.vllm_adapter", "posenc_runtime.vllm_adapter.hook"], [], True
+    ]  # fmt: skip
+    assert "posenc" not in ran.stderr.lower()
+
+
+def test_a_vllm_of_another_make_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm.engine.arg_utils", None)  # as if there were no such module
+    hook.install()
+
+
+def test_no_entry_point_of_ours_is_in_the_group_that_vllm_warns_of() -> None:
+    project = (pathlib.Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    assert '"vllm.endpoint_plugins"' not in project and '"posenc.endpoint_plugins"' in project
