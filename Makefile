@@ -23,7 +23,7 @@ MAKE_ENVIRONMENT := POSENC_DEVICE='$(POSENC_DEVICE)' POSENC_VENV='$(POSENC_VENV)
 # Test runs follow each other even under -j: engines and the fast tests together would starve each other. Tests run in
 # the order of their files: by size, the default, the longest would come last.
 .NOTPARALLEL:
-.PHONY: help setup environment serve test test-fast test-compiled test-engine test-gpu check format bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture train-demo train-counting clean clean-env
+.PHONY: help setup environment serve test test-fast test-compiled test-engine test-gpu check format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture train-demo train-counting clean clean-env
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ test-engine: environment ## tests that start a vLLM engine: ARGS=...
 test-gpu: environment ## kernels on an NVIDIA GPU, then the engine tests there: ARGS=...
 	$(call timed,kernels on the GPU,$(BIN)/python -m pytest -m "gpu and not engine" -rs $(ARGS))
 	$(call timed,engine tests,$(BIN)/python -m pytest -m engine -rs --timeout 900 $(ARGS))
+
+matrix: environment ## every vLLM that we know, each in an environment of its own: ARGS="0.32.0 --engine"
+	$(call timed,matrix,$(BIN)/python -m tests.matrix $(ARGS))
 
 check: environment ## lint, formatting, types and import rules
 	$(call timed,check,failed=0; \
@@ -103,4 +106,4 @@ clean: ## remove caches and build leftovers, keep the environment
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 clean-env: clean ## remove the environment too
-	rm -rf $(VENV) $(VENV).lock
+	rm -rf $(VENV) $(VENV).lock .matrix

@@ -6,6 +6,7 @@ have ended. Ours transfer nothing, and all of them know the same.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -30,16 +31,23 @@ def let_one_answer(connector_class: type[KVConnectorBase]) -> None:
 
     One that is a part of another connector is not: the others may have to be heard.
     """
-    stock: Callable[[KVConnectorBase, int], KVOutputAggregator] = KVOutputAggregator.from_connector
-    if hasattr(stock, "one_answers"):
-        return
+    stock = KVOutputAggregator.from_connector.__func__
+    if not hasattr(stock, "one_answers"):
+        KVOutputAggregator.from_connector = classmethod(one_of(stock, connector_class))
 
+
+def one_of(
+    stock: Callable[..., KVOutputAggregator], connector_class: type[KVConnectorBase]
+) -> Callable[..., KVOutputAggregator]:
+    """``KVOutputAggregator.from_connector``, a class method, where a connector may be of this class."""
+
+    @functools.wraps(stock)
     def from_connector(
         cls: type[KVOutputAggregator], connector: KVConnectorBase, world_size: int
     ) -> KVOutputAggregator:
         if isinstance(connector, connector_class):
             return OneAnswers(world_size)
-        return stock(connector, world_size)
+        return stock(cls, connector, world_size)
 
     from_connector.one_answers = True  # type: ignore[attr-defined]
-    KVOutputAggregator.from_connector = classmethod(from_connector)
+    return from_connector

@@ -6,6 +6,7 @@ What decides a request's first scale is known then: the length of its prompt, ``
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from posenc_runtime.vllm_adapter import compat
@@ -24,7 +25,11 @@ def salt_on_arrival() -> None:
     compat.verify_core()
     from vllm.v1.engine.core import EngineCore
 
-    stock = EngineCore.preprocess_add_request
+    EngineCore.preprocess_add_request = salting(EngineCore.preprocess_add_request)
+
+
+def salting(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """``EngineCore.preprocess_add_request`` for engines that may have our connector."""
 
     @functools.wraps(stock)
     def preprocess_add_request(self: EngineCore, request: EngineCoreRequest) -> Any:
@@ -38,4 +43,4 @@ def salt_on_arrival() -> None:
             half.turned_away(request.request_id)
             raise
 
-    EngineCore.preprocess_add_request = preprocess_add_request
+    return preprocess_add_request

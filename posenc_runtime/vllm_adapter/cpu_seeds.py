@@ -24,10 +24,11 @@ def keep_seeds() -> None:
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
     compat.verify_cpu_runner()
-    CPUModelRunner.sample_tokens = _sample_tokens
+    CPUModelRunner.sample_tokens = sample_tokens
 
 
-def _sample_tokens(self: Any, grammar_output: Any) -> Any:
+def sample_tokens(self: Any, grammar_output: Any) -> Any:
+    """The runner's, over generators of those whose prompts are at their end."""
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     generators = self.input_batch.generators  # by row; rows without one draw from the process's own

@@ -138,7 +138,6 @@ def serve_arguments(
     Raises:
         ArgumentRefused: when an argument is unknown, contradicts the deployment, or is refused by vLLM.
     """
-    from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args
     from vllm.exceptions import VLLMClientError
 
     for name in _OF_PARTS:
@@ -152,7 +151,7 @@ def serve_arguments(
     args: argparse.Namespace = parser.parse_args(["--model", model, *flags])
     refuse_unusable(args)
     try:
-        validate_parsed_serve_args(args)
+        compat.cli_args().validate_parsed_serve_args(args)
     except (TypeError, ValueError, VLLMClientError) as error:
         parameter = getattr(error, "parameter", None)
         raise ArgumentRefused(f"server{f'.{parameter}' if parameter else ''}: {error}") from None
@@ -221,16 +220,15 @@ def _is_cuda() -> bool:
 def _parser() -> tuple[Any, dict[str, dict[str, argparse.Action]]]:
     """vLLM's parser, and its actions by argument name for each section of ours: the engine's and the front end's."""
     from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.entrypoints.launchers.cli_args import FrontendArgs, make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     class Parser(FlexibleArgumentParser):
         def error(self, message: str) -> NoReturn:
             raise ArgumentRefused(_as_setting(message, http_names))
 
-    http_names = {field.name for field in dataclasses.fields(FrontendArgs)}
+    http_names = {field.name for field in dataclasses.fields(compat.cli_args().FrontendArgs)}
     engine_names = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
-    parser = make_arg_parser(Parser())
+    parser = compat.cli_args().make_arg_parser(Parser())
     actions = {action.dest: action for action in parser._actions if action.option_strings}
     return parser, {
         "engine": {name: action for name, action in actions.items() if name in engine_names},

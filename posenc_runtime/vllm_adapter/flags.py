@@ -39,8 +39,8 @@ def flags_of(name: str, action: argparse.Action, value: Any) -> Iterator[str]:
         if not isinstance(value, bool):
             raise ArgumentRefused(f"{name}: must be true or false, got {value!r}")
         # Some flags have no opposite: left out, they are false.
-        flag = positive if value else "--no-" + positive.removeprefix("--")
-        if flag in action.option_strings:
+        flag = positive if value else _opposite(action, positive)
+        if flag is not None:
             yield flag
         return
     if action.nargs == "?" and isinstance(value, bool):
@@ -64,6 +64,13 @@ def flags_of(name: str, action: argparse.Action, value: Any) -> Iterator[str]:
         return
     yield positive
     yield from texts
+
+
+def _opposite(action: argparse.Action, positive: str) -> str | None:
+    """The flag of the same action that says no: ``--no-x``, or of ``--enable-x`` and ``--disable-x`` the other one."""
+    name = positive.removeprefix("--")
+    spelled = (f"--no-{name}", f"--disable-{name.removeprefix('enable-')}", f"--enable-{name.removeprefix('disable-')}")
+    return next((flag for flag in spelled if flag in action.option_strings and flag != positive), None)
 
 
 def _is_read_as_text(action: argparse.Action, value: Any) -> bool:

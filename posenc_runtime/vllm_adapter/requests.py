@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +19,7 @@ _OURS = "posenc"
 ASK_SEVERAL = {
     "serving_generative_scoring": ("create_generative_scoring", "/generative_scoring", "the items"),
     "serving_structured_decisions": ("create_decision", "/v1/systemone", "the questions"),
+    "openai_serving_decisions": ("create_decisions", "/v1/decisions", "the questions"),
 }
 
 
@@ -75,34 +78,30 @@ def check_requests(deployment: Deployment) -> None:
     vLLM answers 400 to what is raised here.
     A request that asks for ``pin`` without saying how long its answer may be gets the headroom, as above.
     """
-    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-    from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
-
-    checked = {
-        "to_sampling_params": (_checked, (ChatCompletionRequest, CompletionRequest, ResponsesRequest)),
-        "to_beam_search_params": (_refusing_beams, (ChatCompletionRequest, CompletionRequest)),
-    }
-    for name, (check, request_classes) in checked.items():
-        for request_class in request_classes:
-            method = getattr(request_class, name)
-            setattr(request_class, name, check(getattr(method, "__wrapped__", method), deployment))
+    for (module, request_class, name), check in WRAPPED.items():
+        owner = getattr(importlib.import_module(module), request_class)
+        setattr(owner, name, check(inspect.unwrap(getattr(owner, name)), deployment))
 
 
 def _checked(to_sampling_params: Callable[..., Any], deployment: Deployment) -> Callable[..., Any]:
+    signature = inspect.signature(to_sampling_params)
+    _, length, *_ = signature.parameters  # called otherwise in each class of requests
+
     @functools.wraps(to_sampling_params)
-    def checked(request: Any, max_tokens: int, *args: Any, **kwargs: Any) -> Any:
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        asked = signature.bind(*args, **kwargs)
+        request = asked.args[0]
         _refuse_unknown_keys(request)
-        asked = (request.vllm_xargs or {}).get(ON_CROSSING)
+        wish = (request.vllm_xargs or {}).get(ON_CROSSING)
         try:
-            chosen = choose_on_crossing(deployment, asked)
+            chosen = choose_on_crossing(deployment, wish)
         except ValueError as error:
             raise ValueError(f"vllm_xargs.{ON_CROSSING}: {error}") from None
         lengths = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-        is_pinned = asked and chosen == "pin" and len(deployment.scales) > 1
+        is_pinned = wish and chosen == "pin" and len(deployment.scales) > 1
         if is_pinned and not any(vars(request).get(name) for name in lengths):
-            max_tokens = min(max_tokens, deployment.headroom_tokens)
-        return to_sampling_params(request, max_tokens, *args, **kwargs)
+            asked.arguments[length] = min(asked.arguments[length], deployment.headroom_tokens)
+        return to_sampling_params(*asked.args, **asked.kwargs)
 
     return checked
 
@@ -121,6 +120,20 @@ def _refusing_beams(to_beam_search_params: Callable[..., Any], deployment: Deplo
         return to_beam_search_params(request, *args, **kwargs)
 
     return checked
+
+
+_CHAT = ("vllm.entrypoints.openai.chat_completion.protocol", "ChatCompletionRequest")
+_COMPLETION = ("vllm.entrypoints.openai.completion.protocol", "CompletionRequest")
+_RESPONSES = ("vllm.entrypoints.openai.responses.protocol", "ResponsesRequest")
+
+# Methods of vLLM's that are wrapped: module, class and name, and by what.
+WRAPPED: Mapping[tuple[str, str, str], Callable[[Callable[..., Any], Deployment], Callable[..., Any]]] = {
+    (*_CHAT, "to_sampling_params"): _checked,
+    (*_COMPLETION, "to_sampling_params"): _checked,
+    (*_RESPONSES, "to_sampling_params"): _checked,
+    (*_CHAT, "to_beam_search_params"): _refusing_beams,
+    (*_COMPLETION, "to_beam_search_params"): _refusing_beams,
+}
 
 
 def _refuse_unknown_keys(request: Any) -> None:

@@ -1,19 +1,20 @@
 """The scale in every answer.
 
-vLLM carries what the connector says at the end of a request in ``kv_transfer_params``, but only in answers that are not
-streamed, and of several prompts only the first one's, or none. Its serving objects are wrapped, not replaced: what
-comes in is watched, what goes out is completed.
+vLLM carries what the connector says at the end of a request in ``kv_transfer_params``, but not in streamed messages, in
+no stream at all before it had a field for it there, and of several prompts together only the first one's, or none. Its
+serving objects are wrapped, not replaced: what comes in is watched, what goes out is completed.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from posenc_runtime.kv.admission import admit
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter import compat
 
 _KEY = "kv_transfer_params"
 _DATA = "data: "
@@ -41,7 +42,7 @@ def announce_scales(state: Any) -> None:
         state: ``app.state`` after ``init_app_state``.
     """
     chat, completion = state.openai_serving_chat, state.openai_serving_completion
-    if chat is not None:
+    if chat is not None and compat.STREAMS_WITHOUT_PARAMS.is_here:
         chat.chat_completion_stream_generator = _streaming(chat.chat_completion_stream_generator)
     if completion is not None:
         completion.completion_stream_generator = _streaming(completion.completion_stream_generator)
@@ -50,7 +51,8 @@ def announce_scales(state: Any) -> None:
     if batch is not None:
         batch.chat_completion_full_generator_batch = _batch(batch.chat_completion_full_generator_batch)
     if messages is not None:  # makes its events of a chat's
-        messages.chat_completion_stream_generator = _streaming(messages.chat_completion_stream_generator)
+        if compat.MESSAGES_MADE_OF_TEXTS.is_here:
+            messages.chat_completion_stream_generator = _streaming(messages.chat_completion_stream_generator)
         messages.message_stream_converter = _converting(messages.message_stream_converter)
 
 
@@ -63,7 +65,11 @@ def announce_stopped(engine: Any, deployment: Deployment) -> None:
     Args:
         engine: vLLM's client of the engine; its ``generate`` is wrapped.
     """
-    stock = engine.generate
+    engine.generate = naming_stopped(engine.generate, deployment)
+
+
+def naming_stopped(stock: Callable[..., AsyncIterator[Any]], deployment: Deployment) -> Callable[..., Any]:
+    """``generate`` of vLLM's client, whose last outputs all say something of their request."""
 
     async def generate(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         async for output in stock(prompt, sampling_params, *args, **kwargs):
@@ -83,13 +89,14 @@ def announce_stopped(engine: Any, deployment: Deployment) -> None:
                 }
             yield output
 
-    engine.generate = generate
+    return generate
 
 
 def _whole(respond: Callable[..., Any]) -> Callable[..., Any]:
-    def announcing(outputs: list[Any], *args: Any, **kwargs: Any) -> Any:
-        response = respond(outputs, *args, **kwargs)
-        said = {index: output.kv_transfer_params for index, output in enumerate(outputs) if output.kv_transfer_params}
+    def announcing(final_res_batch: list[Any], *args: Any, **kwargs: Any) -> Any:
+        response = respond(final_res_batch, *args, **kwargs)
+        params = [output.kv_transfer_params for output in final_res_batch]
+        said = {index: each for index, each in enumerate(params) if each}
         if said:
             response.kv_transfer_params = _params(said)
         return response
@@ -110,13 +117,14 @@ def _batch(respond: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _converting(converter: Callable[..., AsyncIterator[str]]) -> Callable[..., AsyncIterator[str]]:
-    async def announcing(chunks: AsyncIterator[str]) -> AsyncIterator[str]:
+    params_in = _params_in_text if compat.MESSAGES_MADE_OF_TEXTS.is_here else _params_in_chunk
+
+    async def announcing(generator: AsyncIterator[Any]) -> AsyncIterator[str]:
         said: dict[str, Any] = {}
 
-        async def watched() -> AsyncIterator[str]:
-            async for chunk in chunks:
-                if _KEY in chunk:
-                    said.update(json.loads(chunk.removeprefix(_DATA)).get(_KEY) or {})
+        async def watched() -> AsyncIterator[Any]:
+            async for chunk in generator:
+                said.update(params_in(chunk))
                 yield chunk
 
         async for event in converter(watched()):
@@ -126,6 +134,14 @@ def _converting(converter: Callable[..., AsyncIterator[str]]) -> Callable[..., A
                 yield event
 
     return announcing
+
+
+def _params_in_text(event: str) -> Mapping[str, Any]:
+    return json.loads(event.removeprefix(_DATA)).get(_KEY) or {} if _KEY in event else {}
+
+
+def _params_in_chunk(chunk: Any) -> Mapping[str, Any]:
+    return getattr(chunk, _KEY, None) or {}  # an error has none
 
 
 def _streaming(generator: Callable[..., AsyncIterator[str]]) -> Callable[..., AsyncIterator[str]]:
@@ -160,10 +176,12 @@ async def _watched(results: AsyncIterator[Any], said: _Said, index: int = 0) -> 
 def _completed(event: str, said: dict[int, dict[str, Any]]) -> str:
     if not said or not event.startswith(_DATA + "{"):
         return event
+    if len(said) == 1 and not compat.STREAMS_WITHOUT_PARAMS.is_here:
+        return event  # vLLM has said it, where the answer ended
     chunk = json.loads(event.removeprefix(_DATA))
     if "error" in chunk:
         return event
-    return _with(chunk, _params(said))
+    return _with(chunk, _params(said) | (chunk.get(_KEY) or {}))
 
 
 def _with(chunk: dict[str, Any], params: dict[str, Any]) -> str:
@@ -176,3 +194,18 @@ def _params(said: dict[int, dict[str, Any]]) -> dict[str, Any]:
     if not others:
         return first
     return first | {"posenc_prompts": [each["posenc"] for each in (first, *others)]}
+
+
+_CHAT = ("vllm.entrypoints.openai.chat_completion.serving", "OpenAIServingChat")
+_BATCH = ("vllm.entrypoints.openai.chat_completion.batch_serving", "OpenAIServingChatBatch")
+_COMPLETION = ("vllm.entrypoints.openai.completion.serving", "OpenAIServingCompletion")
+_MESSAGES = ("vllm.entrypoints.anthropic.serving", "AnthropicServingMessages")
+
+# Methods of vLLM's that are wrapped: module, class and name, and by what.
+WRAPPED: Mapping[tuple[str, str, str], Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    (*_CHAT, "chat_completion_stream_generator"): _streaming,
+    (*_COMPLETION, "completion_stream_generator"): _streaming,
+    (*_COMPLETION, "request_output_to_completion_response"): _whole,
+    (*_BATCH, "chat_completion_full_generator_batch"): _batch,
+    (*_MESSAGES, "message_stream_converter"): _converting,
+}

@@ -44,13 +44,18 @@ def register() -> None:
         fake_impl=_rope_rows_fake,
         dispatch_key="CompositeExplicitAutograd",  # wherever the tensors are
     )
-    for rotary_class in _rotary_classes():
-        substitute = _scaling(rotary_class) if rotary_class.__name__ in _SUPPORTED else _refusing(rotary_class)
+    for rotary_class in rotary_classes():
+        substitute = substitute_of(rotary_class)
         name = rotary_class.name
         rotary_class.register_oot(substitute, name=rotary_class.__name__)
         substitute.name = name  # so that custom_ops=["+rotary_embedding"] goes on addressing it
     long_rotary.substitute()
     rope_cache.substitute()
+
+
+def substitute_of(rotary_class: Any) -> Any:
+    """The class of ours that models get in the place of one of vLLM's."""
+    return _scaling(rotary_class) if rotary_class.__name__ in _SUPPORTED else _refusing(rotary_class)
 
 
 def stacked_table(made: Rotary, unscaled: Tensor) -> Tensor:
@@ -194,14 +199,16 @@ def _unscaled_table(module: Any, rotary_class: Any, num_rows: int) -> Tensor:
 def by_scale(parent: Callable[..., Any]) -> Callable[..., Any]:
     """A method of vLLM that rotates, with each token's row in the stacked table; nothing where attention rotates."""
 
-    def forward(self: Any, positions: Tensor, query: Tensor, key: Tensor | None = None, *others: Any) -> Any:
+    def forward(
+        self: Any, positions: Tensor, query: Tensor, key: Tensor | None = None, *others: Any, **named: Any
+    ) -> Any:
         if self.posenc_fused:
             return query, key
         if self.posenc_scaled:
             num_tokens = positions.numel()
             torch.ops.vllm.posenc_rope_rows(positions, self.posenc_rows)
             positions = self.posenc_rows[:num_tokens]
-        return parent(self, positions, query, key, *others)
+        return parent(self, positions, query, key, *others, **named)
 
     return forward
 
@@ -230,7 +237,7 @@ def current_deployment() -> Deployment | None:
     return deployment
 
 
-def _rotary_classes() -> Iterator[Any]:
+def rotary_classes() -> Iterator[Any]:
     """Every class that a model of vLLM can be given as its rotary embedding."""
     from vllm.model_executor.layers import rotary_embedding
     from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase

@@ -21,6 +21,7 @@ from vllm.v1.request import RequestStatus
 from posenc_runtime.kv.crossing import blocks_to_copy
 from posenc_runtime.kv.ledger import NULL_BLOCK
 from posenc_runtime.kv.moves import HeldBlocks, Mask, Moves
+from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.block_tables import replace_as_new, replace_as_resumed
 from posenc_runtime.vllm_adapter.prefix_reuse import PrefixReuse
 
@@ -68,7 +69,8 @@ class PosencScheduler(AsyncScheduler):
             output: SchedulerOutput = super().schedule(throttle_prefills)
         finally:
             self._pause_state = pause_state
-        self._place_crossing()  # the last thing: vLLM puts whom it could not schedule back among those without blocks
+        if not compat.PAUSES_ADMIT_NOBODY.is_here:
+            self._place_crossing()  # the last thing: vLLM puts whom it could not schedule among those without blocks
         if self._reuse:
             self._reuse.begin()
         return output
@@ -243,15 +245,22 @@ class PosencScheduler(AsyncScheduler):
         num_new_tokens = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
         return self._half.allowance(request_id, num_computed_tokens, num_new_tokens)
 
-    def _get_local_prefix_cache_hit(self, request: Request) -> tuple[KVCacheBlocks, int, int, bool]:
+    def _get_local_prefix_cache_hit(
+        self, request: Request, max_cache_hit_length: int | None = None
+    ) -> tuple[KVCacheBlocks, int, int, bool]:
         """A request that replays its crossings may find all that it computed at its first scale, but one token.
 
         With that token it runs, and crosses before the next step. Found in full, it would be due to cross before it
         runs at all, and vLLM stops admitting requests at the first one that cannot be scheduled.
         """
         max_tokens = min(request.num_tokens, self._half.first_length(request)) - 1
-        if max_tokens == request.num_tokens - 1 or not self.kv_cache_manager.prefix_cache_lookup_enabled(request):
-            found: tuple[KVCacheBlocks, int, int, bool] = super()._get_local_prefix_cache_hit(request)
+        if max_cache_hit_length is not None:
+            max_tokens = min(max_tokens, max_cache_hit_length)
+        found: tuple[KVCacheBlocks, int, int, bool]
+        if not compat.PREFIX_HITS_WITHOUT_BOUND.is_here:
+            found = super()._get_local_prefix_cache_hit(request, max_tokens)
+        elif max_tokens == request.num_tokens - 1 or not self.kv_cache_manager.prefix_cache_lookup_enabled(request):
+            found = super()._get_local_prefix_cache_hit(request)
         else:
             blocks, num_tokens, _ = self.kv_cache_manager.coordinator.find_longest_cache_hit(
                 request.block_hashes, max_tokens
@@ -309,12 +318,13 @@ class PosencScheduler(AsyncScheduler):
             self.finished_recving_kv_req_ids.discard(request.request_id)
             self.deferred_waiting.discard(request)
             self._inflight_prefills.discard(request)
-            self._set_kv_fetch_stage(request, None)
+            if not compat.NO_FETCH_STAGES.is_here:
+                self._set_kv_fetch_stage(request, None)
             self.waiting.prepend_request(request)
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
         """A request that is crossing is not scheduled, but its adapter has its place: it may be back in this step."""
-        if self.lora_config and request.lora_request:
+        if compat.ADAPTERS_OF_A_STEP_ALONE.is_here and self.lora_config and request.lora_request:
             adapters = {other.lora_request.lora_int_id for other in self.running if other.lora_request}
             if len(adapters | {request.lora_request.lora_int_id}) > self.lora_config.max_loras:
                 return False
@@ -373,4 +383,5 @@ class _InStep(PosencScheduler):
     """Steps are heard of before the next one is scheduled."""
 
     _update_after_schedule = Scheduler._update_after_schedule
-    _update_request_with_output = Scheduler._update_request_with_output
+    if compat.OUTPUTS_AHEAD_APART.is_here:
+        _update_request_with_output = Scheduler._update_request_with_output

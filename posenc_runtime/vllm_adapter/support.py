@@ -153,13 +153,15 @@ def _refuse_rerotation(vllm_config: VllmConfig) -> None:
 def refuse_block_size(vllm_config: VllmConfig) -> None:
     """Check the size of KV blocks on the CPU, which vLLM looks at when weights are loaded already.
 
+    One that nobody gave is chosen by then, by what attends.
+
     Raises:
         Unsupported: naming the size, and what it must be a multiple of.
     """
     from vllm.platforms import current_platform
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
-    if not current_platform.is_cpu():
+    if not (current_platform.is_cpu() and vllm_config.cache_config.user_specified_block_size):
         return
     block_size = vllm_config.cache_config.block_size
     for allowed in CPUAttentionBackend.get_supported_kernel_block_sizes():

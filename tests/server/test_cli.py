@@ -357,7 +357,6 @@ def test_flags_prints_a_command_of_plain_vllm_that_starts_here(
 def test_flags_prints_the_names_and_the_front_end_that_a_file_asks_for(
     model: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     monkeypatch.setattr(compat, "has_command", lambda: True)
@@ -366,7 +365,7 @@ def test_flags_prints_the_names_and_the_front_end_that_a_file_asks_for(
     status, out, _ = run(tmp_path, settings, "flags")
     command, verb, named, *arguments = shlex.split(out)
     assert (status, command, verb, named) == (0, "vllm", "serve", str(model))
-    args = make_arg_parser(FlexibleArgumentParser()).parse_args(arguments)
+    args = compat.cli_args().make_arg_parser(FlexibleArgumentParser()).parse_args(arguments)
     assert (args.served_model_name, args.host, args.port) == (["tiny"], "127.0.0.1", 8123)
     assert (args.api_key, args.enable_auto_tool_choice, args.tool_call_parser) == (["a secret"], True, "hermes")
 

@@ -168,14 +168,17 @@ def test_a_bad_front_end_argument_is_refused_by_its_path() -> None:
 
 
 def test_the_flags_for_plain_vllm_mean_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     engine = {"max_num_seqs": 7, "enforce_eager": True, "enable_prefix_caching": False}
     monkeypatch.setattr(compat, "has_command", lambda: True)
     *command, model = command_line("some/model", YARN, engine)[:3]
     assert (command, model) == (["vllm", "serve"], "some/model")
-    args = make_arg_parser(FlexibleArgumentParser()).parse_args(command_line("some/model", YARN, engine)[3:])
+    args = (
+        compat.cli_args()
+        .make_arg_parser(FlexibleArgumentParser())
+        .parse_args(command_line("some/model", YARN, engine)[3:])
+    )
     for name, value in engine_arguments(YARN, engine).items():
         if name != "kv_transfer_config":  # parsed into an object of vLLM
             assert getattr(args, name) == value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import types
 from typing import Any
 
@@ -108,7 +109,9 @@ def test_a_request_that_asks_to_be_pinned_gets_the_headroom_where_it_could_be_pi
 ) -> None:
     check_requests(deployment)
     request = kind(**BODIES[kind], vllm_xargs={"posenc_on_crossing": "pin"})
+    length, defaults = list(inspect.signature(kind.to_sampling_params).parameters)[1:]
     assert request.to_sampling_params(1000, {}).max_tokens == given
+    assert request.to_sampling_params(**{length: 1000, defaults: {}}).max_tokens == given
     said = {ChatCompletionRequest: "max_completion_tokens", ResponsesRequest: "max_output_tokens"}[kind]
     request = kind(**BODIES[kind], vllm_xargs={"posenc_on_crossing": "pin"}, **{said: 300})
     assert request.to_sampling_params(300, {}).max_tokens == 300

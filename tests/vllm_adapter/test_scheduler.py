@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 
 import pytest
 from vllm.v1.request import RequestStatus
 
+from posenc_runtime.vllm_adapter import compat
+from posenc_runtime.vllm_adapter.compat.differences import Difference
 from posenc_runtime.vllm_adapter.scheduler import PosencScheduler
 
 
@@ -21,8 +24,9 @@ def request(adapter: int | None) -> types.SimpleNamespace:
     ids=["same-adapter", "another-adapter", "no-adapter", "nobody-has-one", "nobody-runs"],
 )
 def test_a_request_that_is_crossing_keeps_its_adapters_place(
-    running: list[int | None], waiting: int | None, ready: bool
+    running: list[int | None], waiting: int | None, ready: bool, as_if: Callable[[Difference, bool], None]
 ) -> None:
+    as_if(compat.ADAPTERS_OF_A_STEP_ALONE, True)
     scheduler = object.__new__(PosencScheduler)
     scheduler.lora_config = types.SimpleNamespace(max_loras=1)
     scheduler.running = [request(adapter) for adapter in running]

@@ -267,8 +267,14 @@ def test_a_crossing_is_waited_for_once_and_its_tokens_count_on_the_side_where_th
     assert report["generation_tokens"] == {"1": 6 + 2, "3": 14}
 
 
+computed_again_while_paused = pytest.mark.skipif(
+    compat.PAUSES_ADMIT_NOBODY.is_here,
+    reason="this vLLM serves nobody who has lost its blocks while it serves only requests under way",
+)
+
+
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
-@pytest.mark.parametrize("on_crossing", ["rerotate", "recompute"])
+@pytest.mark.parametrize("on_crossing", ["rerotate", pytest.param("recompute", marks=computed_again_while_paused)])
 @pytest.mark.parametrize(("depth", "ahead"), [PIPELINES["in-step"], PIPELINES["ahead"]], ids=["in-step", "ahead"])
 def test_a_pause_that_waits_for_requests_under_way_waits_for_those_that_cross(
     depth: int, ahead: bool, on_crossing: str, policy: str, vllm_config: Any
@@ -296,6 +302,7 @@ def test_a_pause_that_waits_for_requests_under_way_waits_for_those_that_cross(
     assert crossed
 
 
+@computed_again_while_paused
 def test_a_pause_waits_also_for_one_that_waits_for_room_to_be_computed_again_when_nobody_runs(vllm_config: Any) -> None:
     lengths = {"original_max_position_embeddings": 12, "max_model_len": 36, "on_crossing": "recompute"}
     deployment = dataclasses.replace(CROWD, scales=(1.0, 3.0), **lengths)
@@ -313,6 +320,23 @@ def test_a_pause_waits_also_for_one_that_waits_for_room_to_be_computed_again_whe
         core.drain()
         assert core.said["under-way"] == said_alone(deployment, asked)
     assert nobody_ran
+
+
+@pytest.mark.skipif(not compat.PAUSES_ADMIT_NOBODY.is_here, reason="this vLLM serves whoever is under way")
+def test_whoever_is_to_be_computed_again_where_a_pause_admits_nobody_goes_on_when_it_is_over(vllm_config: Any) -> None:
+    lengths = {"original_max_position_embeddings": 12, "max_model_len": 36, "on_crossing": "recompute"}
+    deployment = dataclasses.replace(CROWD, scales=(1.0, 3.0), **lengths)
+    asked = Asked(0, TEXT[:7], 20)
+    for num_steps in range(1, 20):
+        core = EngineCore(vllm_config, deployment, block_size=4, num_blocks=60, model_runner=2, depth=1, ahead=False)
+        core.admit("under-way", asked)
+        for _ in range(num_steps):
+            core.step()
+        core.scheduler.set_pause_state(PauseState.PAUSED_NEW)
+        core.drain()
+        core.scheduler.set_pause_state(PauseState.UNPAUSED)
+        core.drain()
+        assert core.said["under-way"] == said_alone(deployment, asked)
 
 
 def test_a_request_that_waits_for_room_is_hashed_at_other_scales_once(

@@ -60,7 +60,7 @@ def test_architectures_that_read_the_table_themselves_are_refused_by_name(archit
 
 
 @pytest.mark.parametrize(
-    "architecture", ["GlmForCausalLM", "GPTNeoXForCausalLM", "Olmo2ForCausalLM", "NobodyHeardOfForCausalLM"]
+    "architecture", ["OlmoForCausalLM", "SmolLM3ForCausalLM", "Olmo2ForCausalLM", "NobodyHeardOfForCausalLM"]
 )
 def test_architectures_that_only_the_transformers_backend_runs_are_refused_by_name(architecture: str) -> None:
     with pytest.raises(Unsupported, match=f"does not serve {architecture}: vLLM has no model of its own for it"):

@@ -45,13 +45,13 @@ class Implementation:
         logits_soft_cap: float | None = None,
         attn_type: str = AttentionType.DECODER,
         kv_sharing_target_layer_name: str | None = None,
-        *,
+        *others: Any,
         encoding: str | None = None,
         use_alibi_sqrt: bool = False,
         distance_bias: Callable[[], BiasForm] | None = None,
         cope: Callable[[], Cope] | None = None,
         attend: Callable[[], PositionEncoding] | None = None,
-        **others: Any,
+        **named: Any,
     ) -> Any:
         """The attention of one layer; keywords as ``Asked`` has them.
 
@@ -71,12 +71,12 @@ class Implementation:
         kind = select(choice, asked, stock_has_alibi_sqrt=self._stock_has_alibi_sqrt)
         arguments = (
             *(num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window, kv_cache_dtype),
-            *(logits_soft_cap, attn_type, kv_sharing_target_layer_name),
+            *(logits_soft_cap, attn_type, kv_sharing_target_layer_name, *others),
         )
         if kind == "stock":
             if self._stock_has_alibi_sqrt:
-                others["use_alibi_sqrt"] = use_alibi_sqrt
-            return self._stock(*arguments, **others)
+                named["use_alibi_sqrt"] = use_alibi_sqrt
+            return self._stock(*arguments, **named)
         dtype = str(vllm_config.model_config.dtype).removeprefix("torch.")
         refuse(
             asked,
@@ -85,6 +85,7 @@ class Implementation:
             kv_sharing_target_layer_name=kv_sharing_target_layer_name,
             attn_type=attn_type if attn_type != AttentionType.DECODER else None,
             kv_cache_dtype=kv_cache_dtype if kv_cache_dtype not in ("auto", dtype) else None,
-            **others,
+            others=others,
+            **named,
         )
         return self._own[kind](*arguments, asked=asked, choice=choice)

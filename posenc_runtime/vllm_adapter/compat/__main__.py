@@ -1,0 +1,49 @@
+"""``python -m posenc_runtime.vllm_adapter.compat [FOLDER ...]``: holds vLLMs against what we know of them.
+
+Without a folder, the one that is installed; with folders, also those that lie unpacked in them.
+The exit status is 1 where something is not as it should be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pathlib
+import sys
+import warnings
+
+from posenc_runtime.vllm_adapter.compat.report import Report
+from posenc_runtime.vllm_adapter.compat.versions import SUPPORTED
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m posenc_runtime.vllm_adapter.compat",
+        description=f"Hold vLLM against what posenc knows of it; posenc knows {', '.join(SUPPORTED)}.",
+    )
+    parser.add_argument("folders", nargs="*", type=pathlib.Path, help="folders with a package vllm in them")
+    parser.add_argument("--report", action="store_true", help="of the installed one, in a line for programs")
+    options = parser.parse_args(arguments)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # importing all of vLLM warns of much that is not ours
+        here = Report.of_this_process()
+    if options.report:
+        print(here.line())
+        return 0
+    print(here.told("installed"))
+    good = here.is_good
+    platform = importlib.import_module("vllm.platforms").current_platform
+    for folder in options.folders:
+        try:
+            found = Report.of_sources(folder, "cpu" if platform.is_cpu() else "cuda")
+        except ValueError as error:
+            print(error)
+            good = False
+            continue
+        print(found.told(str(folder)))
+        good &= found.is_good
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""What older ones of the vLLMs that we know do otherwise than the newest, each in one place.
+
+Code asks a difference whether it ``is_here`` and names no version. Whoever drops a release takes out the differences
+that no release is left to have: a test names them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import importlib.util
+import inspect
+import re
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from posenc_runtime.vllm_adapter.compat.versions import SUPPORTED, as_numbers, installed
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Something that vLLM did otherwise up to a release.
+
+    Attributes:
+        before: the first release that does it as the newest one.
+        what: how it was, in a sentence.
+        seen: looks at vLLM itself whether it is so; asked by tests, for it reads sources.
+    """
+
+    before: str
+    what: str
+    seen: Callable[[], bool]
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """Of the versions that we know, those that have it."""
+        return tuple(version for version in SUPPORTED if as_numbers(version) < as_numbers(self.before))
+
+    @functools.cached_property
+    def is_here(self) -> bool:
+        """Whether the vLLM in this process has it."""
+        return installed() in self.versions
+
+
+def _lacks(module: str, path: str, parameter: str = "") -> bool:
+    """Whether there is no such attribute, or it has no such parameter."""
+    owner: Any = importlib.import_module(module)
+    *parents, name = path.split(".")
+    for parent in parents:
+        owner = getattr(owner, parent)
+    if not hasattr(owner, name):
+        return True
+    return bool(parameter) and parameter not in inspect.signature(getattr(owner, name)).parameters
+
+
+def _says(module: str, path: str, pattern: str) -> bool:
+    """Whether the source of a class or a function has this in it."""
+    owner: Any = importlib.import_module(module)
+    for name in path.split("."):
+        owner = getattr(owner, name)
+    return re.search(pattern, inspect.getsource(owner)) is not None
+
+
+ARGUMENTS_BESIDE_LAUNCHERS = Difference(
+    before="0.33.0",
+    what="the parser of serve's arguments lies beside the launchers",
+    seen=lambda: importlib.util.find_spec("vllm.entrypoints.launchers.cli_args") is not None,
+)
+STREAMS_WITHOUT_PARAMS = Difference(
+    before="0.33.0",
+    what="chunks of a streamed chat or completion carry no kv_transfer_params",
+    seen=lambda: (
+        "kv_transfer_params"
+        not in importlib.import_module(
+            "vllm.entrypoints.openai.chat_completion.protocol"
+        ).ChatCompletionStreamResponse.model_fields
+    ),
+)
+MESSAGES_MADE_OF_TEXTS = Difference(
+    before="0.33.0",
+    what="events of a streamed message are made of a chat's events, which are texts, and not of its chunks",
+    seen=lambda: _lacks(
+        "vllm.entrypoints.anthropic.serving", "AnthropicServingMessages.chat_completion_stream_generator_raw"
+    ),
+)
+PREFIX_HITS_WITHOUT_BOUND = Difference(
+    before="0.33.0",
+    what="the scheduler does not say how long a cached prefix may be at most",
+    seen=lambda: _lacks(
+        "vllm.v1.core.sched.scheduler", "Scheduler._get_local_prefix_cache_hit", "max_cache_hit_length"
+    ),
+)
+ADAPTERS_OF_A_STEP_ALONE = Difference(
+    before="0.33.0",
+    what="of running requests, only those that are in a step keep the place of their LoRA adapter",
+    seen=lambda: _says("vllm.v1.core.sched.scheduler", "Scheduler.schedule", r"for req in scheduled_running_reqs\s+if"),
+)
+OUTPUTS_AHEAD_APART = Difference(
+    before="0.33.0",
+    what="the scheduler that works ahead takes outputs in by a method of its own",
+    seen=lambda: (
+        "_update_request_with_output"
+        in vars(importlib.import_module("vllm.v1.core.sched.async_scheduler").AsyncScheduler)
+    ),
+)
+NO_FETCH_STAGES = Difference(
+    before="0.32.0",
+    what="the scheduler does not note how far a request's keys from elsewhere have come",
+    seen=lambda: _lacks("vllm.v1.core.sched.scheduler", "Scheduler._set_kv_fetch_stage"),
+)
+
+PAUSES_ADMIT_NOBODY = Difference(
+    before="0.32.0",
+    what="while requests under way are served and no others, one that is under way and has no blocks is not, either",
+    seen=lambda: _says(
+        "vllm.v1.core.sched.scheduler", "Scheduler.schedule", r"_pause_state == PauseState\.UNPAUSED:\s+step_skipped"
+    ),
+)
+
+DIFFERENCES: dict[str, Difference] = {
+    name: value for name, value in list(globals().items()) if isinstance(value, Difference)
+}
+
+
+def cli_args() -> ModuleType:
+    """The module with the parser of serve's arguments, what checks them, and ``FrontendArgs``."""
+    where = "launchers" if ARGUMENTS_BESIDE_LAUNCHERS.is_here else "common"
+    return importlib.import_module(f"vllm.entrypoints.{where}.cli_args")

@@ -1,0 +1,32 @@
+"""Every name that our own sources import from vLLM, wherever in them."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pathlib
+from collections.abc import Iterator
+
+_ADAPTER = pathlib.Path(__file__).resolve().parent.parent
+
+
+def imported() -> set[tuple[str, str]]:
+    """Module and name; what this package imports is left out, for it knows when there is what."""
+    found = set()
+    for source in sorted(_ADAPTER.rglob("*.py")):
+        if pathlib.Path(__file__).parent in source.parents:
+            continue
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "vllm" and not node.level:
+                found |= {(node.module or "", alias.name) for alias in node.names}
+    return found
+
+
+def missing() -> Iterator[str]:
+    """Those that this vLLM does not have."""
+    for module, name in sorted(imported()):
+        try:
+            if not hasattr(importlib.import_module(module), name):
+                importlib.import_module(f"{module}.{name}")
+        except ImportError:
+            yield f"{module}.{name}"

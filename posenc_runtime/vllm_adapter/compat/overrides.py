@@ -1,0 +1,166 @@
+"""What of ours vLLM calls in the place of its own: methods that we override, and functions that we wrap."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from posenc_runtime.vllm_adapter.compat.signatures import misfits
+
+_OURS = "posenc_runtime.vllm_adapter"
+_METHODS = (classmethod, staticmethod)
+
+# Classes that nobody but us makes, so that vLLM's way to make its own says nothing about ours.
+MADE_BY_US = {
+    *("attention.cpu._OwnLayout", "attention.cpu.BiasImpl", "attention.cpu.CopeImpl", "attention.cpu.PlainImpl"),
+    *("attention.cuda._OwnKernels", "attention.cuda.BiasImpl", "attention.cuda.CopeImpl", "attention.cuda.PlainImpl"),
+    *("models.decoder.PosencDecoderLayer", "models.decoder.PosencModel"),
+    "models.baichuan.BaichuanDecoderLayer",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Replaced:
+    """A function of vLLM and the one of ours that is called in its place.
+
+    Attributes:
+        name: ours, for people.
+        ours_has_object, stock_has_object: as ``misfits`` has them.
+    """
+
+    name: str
+    ours: Callable[..., Any]
+    stock: Callable[..., Any]
+    ours_has_object: bool = True
+    stock_has_object: bool = True
+
+    def misfits(self) -> list[str]:
+        """The ways to call the one of vLLM that ours does not take."""
+        found = misfits(
+            self.ours, self.stock, ours_has_object=self.ours_has_object, stock_has_object=self.stock_has_object
+        )
+        return [f"{self.name} {each}" for each in found]
+
+
+def in_scheduler() -> Iterator[Replaced]:
+    """What the process with the scheduler has of ours."""
+    from posenc_runtime.vllm_adapter import answers, arrivals, connector, scheduler
+
+    yield from _of_classes([connector.PosencConnector, scheduler.PosencScheduler, scheduler._InStep])
+    add = _stock("vllm.v1.engine.core", "EngineCore.preprocess_add_request")
+    yield Replaced("arrivals.salting", arrivals.salting(add), add)
+    choose = _stock("vllm.distributed.kv_transfer.kv_connector.utils", "KVOutputAggregator.from_connector")
+    yield Replaced("answers.one_of", answers.one_of(choose, connector.PosencConnector), choose)
+
+
+def in_server() -> Iterator[Replaced]:
+    """What the process with the HTTP routes has of ours."""
+    from posenc_runtime.kv.deployment import Deployment
+    from posenc_runtime.vllm_adapter import requests, responses
+
+    any_deployment = Deployment(rope_type="default", original_max_position_embeddings=1, max_model_len=1)
+    for (module, *path), answer in responses.WRAPPED.items():
+        stock = _stock(module, ".".join(path))
+        yield Replaced(f"responses around {'.'.join(path)}", answer(stock), stock, ours_has_object=False)
+    generate = _stock("vllm.v1.engine.async_llm", "AsyncLLM.generate")
+    named = responses.naming_stopped(generate, any_deployment)
+    yield Replaced("responses.naming_stopped", named, generate, ours_has_object=False)
+    for (module, *path), check in requests.WRAPPED.items():
+        stock = _stock(module, ".".join(path))
+        yield Replaced(f"requests around {'.'.join(path)}", check(stock, any_deployment), stock)
+
+
+def in_cpu_runner() -> Iterator[Replaced]:
+    """What a worker on the CPU has of ours."""
+    from posenc_runtime.vllm_adapter import cpu_seeds
+
+    sample = _stock("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.sample_tokens")
+    yield Replaced("cpu_seeds.sample_tokens", cpu_seeds.sample_tokens, sample)
+
+
+def everywhere() -> Iterator[Replaced]:
+    """All of it: every class of ours that has one of vLLM's behind it, and every function in the place of another."""
+    from posenc_runtime.vllm_adapter import rotary
+    from posenc_runtime.vllm_adapter.attention.implementation import Implementation
+
+    yield from _of_classes({*_classes(), *map(rotary.substitute_of, rotary.rotary_classes())})
+    for function in (*in_scheduler(), *in_server(), *in_cpu_runner()):
+        if not function.name.startswith(("scheduler.", "connector.")):
+            yield function
+    for module, path in (
+        ("vllm.v1.attention.backends.cpu_attn", "CPUAttentionBackendImpl.__init__"),
+        ("vllm.v1.attention.backends.triton_attn", "TritonAttentionImpl.__init__"),
+    ):
+        yield Replaced(f"Implementation for {path}", Implementation.__call__, _stock(module, path))
+
+
+def abstract() -> list[str]:
+    """Classes of ours, with what vLLM demands of them and they do not have."""
+    return [
+        f"{_short(each)} has no {', '.join(sorted(each.__abstractmethods__))}"
+        for each in sorted(_classes(), key=_short)
+        if getattr(each, "__abstractmethods__", None)
+    ]
+
+
+def _stock(module: str, path: str) -> Any:
+    """The function of vLLM's own, also where ours stands in its place already."""
+    found: Any = importlib.import_module(module)
+    for name in path.split("."):
+        found = getattr(found, name)
+    return inspect.unwrap(getattr(found, "__func__", found))
+
+
+def _classes() -> Iterator[type[Any]]:
+    package = importlib.import_module(_OURS)
+    for found in pkgutil.walk_packages(package.__path__, f"{_OURS}."):
+        if found.name.startswith(f"{_OURS}.compat"):
+            continue
+        module = importlib.import_module(found.name)
+        for _, member in inspect.getmembers(module, inspect.isclass):
+            if member.__module__ == module.__name__ and any(map(_is_of_vllm, member.__mro__)):
+                yield member
+
+
+def _of_classes(classes: Iterable[type[Any]]) -> Iterator[Replaced]:
+    for each in sorted(classes, key=_short):
+        yield from _overridden(each)
+
+
+def _overridden(cls: type[Any]) -> Iterator[Replaced]:
+    """The methods by which a class of ours, and what we mix into it, takes the place of vLLM's."""
+    for name in sorted({name for base in cls.__mro__ if _is_ours(base) for name in vars(base)}):
+        owner, *behind = [base for base in cls.__mro__ if name in vars(base)]
+        stock_owner = next((base for base in behind if _is_of_vllm(base)), None)
+        if not _is_ours(owner) or stock_owner is None or (name == "__init__" and _short(cls) in MADE_BY_US):
+            continue
+        ours, stock = vars(owner)[name], vars(stock_owner)[name]
+        if not (_is_method(ours) and _is_method(stock)):
+            continue
+        yield Replaced(
+            f"{_short(cls)}.{name}",
+            ours.__func__ if isinstance(ours, _METHODS) else ours,
+            stock.__func__ if isinstance(stock, _METHODS) else stock,
+            ours_has_object=not isinstance(ours, staticmethod),
+            stock_has_object=not isinstance(stock, staticmethod),
+        )
+
+
+def _is_method(member: Any) -> bool:
+    return inspect.isfunction(member) or isinstance(member, _METHODS)
+
+
+def _is_ours(cls: type[Any]) -> bool:
+    return cls.__module__.startswith("posenc_runtime.")
+
+
+def _is_of_vllm(cls: type[Any]) -> bool:
+    return cls.__module__.startswith("vllm.")
+
+
+def _short(cls: type[Any]) -> str:
+    return f"{cls.__module__.removeprefix(f'{_OURS}.')}.{cls.__qualname__}"

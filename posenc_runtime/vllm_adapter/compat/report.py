@@ -1,0 +1,138 @@
+"""What one vLLM looks like to us: found in the process that has it, told as plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+from typing import Self
+
+from posenc_runtime.vllm_adapter.compat import imports, names, overrides, presence, versions
+from posenc_runtime.vllm_adapter.compat.differences import DIFFERENCES
+
+_ROOT = pathlib.Path(__file__).resolve().parents[3]
+# Another process writes its report behind this: vLLM writes to both streams what it likes.
+_MARK = "posenc-compat-report: "
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """A vLLM, held against what we know.
+
+    Attributes:
+        version: what it says it is.
+        is_known: whether it is one of the supported.
+        is_compiled: whether its compiled libraries are beside its sources; without them nothing of it can run.
+        num_names, lacking: what we touch, and which of that is not there.
+        num_functions, misfits: functions of ours that it calls in the place of its own, and what they do not take.
+        old_ways: differences from the newest that it has.
+        astray: differences that it has and should not have by its version, or the other way about.
+    """
+
+    version: str
+    is_known: bool
+    is_compiled: bool
+    num_names: int
+    lacking: list[str]
+    num_functions: int
+    misfits: list[str]
+    old_ways: list[str]
+    astray: list[str]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether all is as it should be."""
+        return self.is_known and not (self.lacking or self.misfits or self.astray)
+
+    @classmethod
+    def of_this_process(cls) -> Self:
+        """The vLLM that this process imports."""
+        every = [*names.ENGINE_NAMES, *names.SERVER_NAMES, *names.CORE_NAMES, *names.CPU_RUNNER_NAMES]
+        made = [
+            *names.ENGINE_ATTRIBUTES,
+            *names.SERVER_ATTRIBUTES,
+            *names.CORE_ATTRIBUTES,
+            *names.CPU_RUNNER_ATTRIBUTES,
+        ]
+        replaced = list(overrides.everywhere())
+        version = versions.installed()
+        expected = {name for name, difference in DIFFERENCES.items() if version in difference.versions}
+        seen = {name for name, difference in DIFFERENCES.items() if difference.seen()}
+        return cls(
+            version=version,
+            is_known=version in versions.SUPPORTED,
+            is_compiled=importlib.util.find_spec("vllm._C") is not None,
+            num_names=len(every) + sum(len(attributes) for *_, attributes in made) + len(imports.imported()),
+            lacking=[*presence.missing(tuple(every), tuple(made)), *imports.missing()],
+            num_functions=len(replaced),
+            misfits=[*(misfit for each in replaced for misfit in each.misfits()), *overrides.abstract()],
+            old_ways=sorted(seen),
+            astray=sorted(expected ^ seen),
+        )
+
+    @classmethod
+    def of_sources(cls, folder: pathlib.Path, device: str) -> Self:
+        """The vLLM whose package lies in a folder, looked at by another process of this interpreter.
+
+        What it needs besides comes from the environment of this process.
+
+        Args:
+            device: that it is to think it was built for, ``cpu`` or ``cuda``: sources alone do not say.
+
+        Raises:
+            ValueError: when there is no vLLM, or it cannot be looked at; the message has the reason.
+        """
+        said = folder / "vllm" / "_version.py"
+        named = re.search(r"^__version__ = .*'(.+)'", said.read_text() if said.exists() else "", re.MULTILINE)
+        if named is None:
+            raise ValueError(f"must be a folder with vllm/_version.py in it, got {folder}")
+        version = named[1].split("+")[0]
+        with tempfile.TemporaryDirectory() as metadata:
+            built = f"{version}+cpu" if device == "cpu" else version
+            installed = pathlib.Path(metadata, f"vllm-{built}.dist-info")
+            installed.mkdir()
+            (installed / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {built}\n")
+            path = [metadata, str(folder.resolve()), str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+            looked = subprocess.run(
+                [sys.executable, "-m", "posenc_runtime.vllm_adapter.compat", "--report"],
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(path), "VLLM_LOGGING_LEVEL": "ERROR"},
+                cwd=metadata,
+                capture_output=True,
+                text=True,
+            )
+        for line in looked.stdout.splitlines():
+            if line.startswith(_MARK):
+                return cls(**json.loads(line.removeprefix(_MARK)))
+        reason = "\n".join(looked.stderr.strip().splitlines()[-5:])
+        raise ValueError(f"vLLM {version} in {folder} cannot be looked at:\n{reason}")
+
+    def line(self) -> str:
+        """For ``of_sources`` of another process."""
+        return _MARK + json.dumps(dataclasses.asdict(self))
+
+    def told(self, where: str) -> str:
+        """For people.
+
+        Args:
+            where: it was found.
+        """
+        known = "" if self.is_known else ", which posenc does not know"
+        compiled = "" if self.is_compiled else "; without its compiled libraries: read, and not to be run"
+        lines = [f"vLLM {self.version}{known} ({where}{compiled})"]
+        lines += _part(f"{self.num_names} names that posenc touches", "there", self.lacking)
+        lines += _part(f"{self.num_functions} functions of posenc in the place of vLLM's", "called alike", self.misfits)
+        lines += [f"  done unlike vLLM {versions.SUPPORTED[-1]}: {len(self.old_ways) or 'nothing'}"]
+        lines += [f"    {name}: {DIFFERENCES[name].what}" for name in self.old_ways]
+        if self.astray:
+            lines += [f"  not as its version says: {', '.join(self.astray)}"]
+        return "\n".join(lines)
+
+
+def _part(what: str, state: str, wrong: list[str]) -> list[str]:
+    return [f"  {what}: {f'{len(wrong)} not' if wrong else 'all'} {state}", *(f"    {each}" for each in wrong)]

