@@ -36,9 +36,14 @@ def serve(settings: Settings, read: Callable[[], Checkpoint | None], *, verbose:
         Failed: when the engine does not start, or ends by itself.
     """
     # A copy of where this process writes to, before that is held.
-    terminal = Console(file=os.fdopen(os.dup(1), "w"), soft_wrap=True)
-    if verbose:
-        _run(settings, read, terminal, terminal.print, verbose=True)
+    with os.fdopen(os.dup(1), "w") as stdout:
+        terminal = Console(file=stdout, soft_wrap=True)
+        if verbose:
+            _run(settings, read, terminal, terminal.print, verbose=True)
+        _run_quietly(settings, read, terminal)
+
+
+def _run_quietly(settings: Settings, read: Callable[[], Checkpoint | None], terminal: Console) -> NoReturn:
     progress = Progress(terminal)
     held = HeldOutput(progress.heard)
 

@@ -118,7 +118,8 @@ def _stock(module: str, path: str) -> Any:
 def _classes() -> Iterator[type[Any]]:
     package = importlib.import_module(_OURS)
     for found in pkgutil.walk_packages(package.__path__, f"{_OURS}."):
-        if found.name.startswith(f"{_OURS}.compat"):
+        # What workers import registers everything of ours in the process that imports it.
+        if found.name.startswith((f"{_OURS}.compat", f"{_OURS}.worker_extension")):
             continue
         module = importlib.import_module(found.name)
         for _, member in inspect.getmembers(module, inspect.isclass):
