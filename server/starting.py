@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
@@ -66,8 +67,11 @@ def _run_quietly(settings: Settings, read: Callable[[], Checkpoint | None], term
             raise type(error)(found) from None
         sys.stderr.write(said)
         raise
-    except BaseException:
+    except Exception:
         sys.stderr.write(held.release())
+        raise
+    except BaseException:
+        held.release()
         raise
 
 
@@ -91,11 +95,12 @@ def _run(
     if plan.reason:
         out.print(plan.reason)
     show_ours(show)  # only now: vLLM, when it is imported, disables the loggers that it finds
-    try:
-        serving.run(plan.args, plugin.ENDED)
-    except serving.StoppedEarly as stop:
-        _leave(out, str(stop), 128 + stop.number)
+    serving.run(plan.args, plugin.ENDED, functools.partial(_stop_early, out))
     _leave(out, "stopped", 0)
+
+
+def _stop_early(out: Console, number: int) -> NoReturn:
+    _leave(out, "stopped before it was ready", 128 + number)
 
 
 def show_ours(show: Callable[[str], None]) -> None:

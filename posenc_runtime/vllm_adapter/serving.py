@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import multiprocessing
+import functools
 import os
-import signal
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from posenc_runtime.vllm_adapter import hook
 from posenc_runtime.vllm_adapter.engine_args import refusals_of_vllm, with_section
 from posenc_runtime.vllm_adapter.flags import ArgumentRefused
+from posenc_runtime.vllm_adapter.interruption import end_at_signals
 from posenc_runtime.vllm_adapter.refusals import Failed, Refused
 from posenc_runtime.vllm_adapter.support import Unsupported
 
@@ -26,18 +26,6 @@ class EngineDidNotStart(Failed):
 
 class EngineDied(Failed):
     """The engine's process ended while it served: no memory, or a bug."""
-
-
-class StoppedEarly(RuntimeError):
-    """A signal came before there was anything to serve.
-
-    Attributes:
-        number: the signal's.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__("stopped before it was ready")
-        self.number = number
 
 
 class CannotListen(Refused):
@@ -107,30 +95,33 @@ def _refused(setting: str, allowed: str, value: str) -> Iterator[None]:
         raise ArgumentRefused(f"{setting}: must be {allowed}, got {value!r}: {why}") from error
 
 
-def run(args: argparse.Namespace, ended: str) -> None:
+def run(args: argparse.Namespace, ended: str, leave: Callable[[int], NoReturn]) -> None:
     """Serve with vLLM's own server, in this process, until it is told to stop.
 
     Args:
         args: from ``engine_args.serve_arguments``.
         ended: attribute of ``args`` that says afterwards whether the engine ended by itself.
+        leave: ends this process when a signal comes before it serves; it gets the signal's number.
 
     Raises:
         CannotListen: when the address is not to be had.
         EngineDidNotStart: when the engine's process ended while starting.
         EngineDied: when it ended while it served.
-        StoppedEarly: when a signal came before it served.
     """
+    from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.entrypoints.cli.serve import ServeSubcommand
-    from vllm.utils.system_utils import kill_process_tree
 
     hook.install()  # whatever VLLM_PLUGINS says
+    stock = AsyncEngineArgs.create_engine_config
+
+    @functools.wraps(stock)
+    def create_engine_config(*given: Any, **named: Any) -> VllmConfig:
+        end_at_signals(leave)  # vLLM has set its own handlers by now, and starts the engine next
+        return stock(*given, **named)
+
+    AsyncEngineArgs.create_engine_config = create_engine_config
     try:
         ServeSubcommand.cmd(args)
-    except KeyboardInterrupt as error:  # vLLM's own for SIGTERM has a text
-        for process in multiprocessing.active_children():
-            if process.pid is not None:
-                kill_process_tree(process.pid)
-        raise StoppedEarly(signal.SIGTERM if error.args else signal.SIGINT) from None
     except OSError as error:
         if error.filename is not None or error.errno is None:
             raise
@@ -147,5 +138,7 @@ def run(args: argparse.Namespace, ended: str) -> None:
         raise EngineDidNotStart(
             "the engine did not start: the cause is above; --verbose shows all that vLLM says"
         ) from error
+    finally:
+        AsyncEngineArgs.create_engine_config = stock
     if getattr(args, ended, False):
         raise EngineDied("the engine ended while it served: the cause is above; --verbose shows all that vLLM says")

@@ -41,7 +41,7 @@ def install(arguments: dict[str, Any]) -> None:
 
     from posenc_runtime import vllm_adapter
     from posenc_runtime.kernels import key_norms, ops
-    from posenc_runtime.vllm_adapter import cpu_key_order, speed
+    from posenc_runtime.vllm_adapter import cpu_key_order, engine_args, speed
     from posenc_runtime.vllm_adapter.attention import fused_rotary
     from tests.engine import flash_attention_in_torch
     from tests.kernels import interpreted_assembly, interpreted_calls
@@ -60,6 +60,7 @@ def install(arguments: dict[str, Any]) -> None:
     cpu_key_order.cpu_key_order = lambda *_: None  # type: ignore[assignment, return-value]
     speed._TURNED_BYTES = {"cpu": 2**19}  # what a worker turns to measure how fast it is: kernels are interpreted here
     # What is asked of the GPU is answered as by an H100.
+    engine_args._is_cuda = lambda: True
     fused_rotary._capability = lambda: (9, 0)
     torch.cuda.get_device_capability = lambda device=None: (9, 0)
     CpuPlatform.has_device_capability = lambda *_, **__: True

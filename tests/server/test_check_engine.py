@@ -6,6 +6,7 @@ import argparse
 import errno
 import os
 import pathlib
+import sys
 from typing import Any
 
 import pytest
@@ -131,7 +132,7 @@ def test_an_address_that_is_taken_is_named_with_its_settings(
     # vLLM's own leaves the socket to the garbage collector, which warns.
     monkeypatch.setattr(ServeSubcommand, "cmd", serve)
     with pytest.raises(serving.CannotListen) as caught:
-        serving.run(argparse.Namespace(host="127.0.0.1", port=8000, uds=uds), "ended")
+        serving.run(argparse.Namespace(host="127.0.0.1", port=8000, uds=uds), "ended", sys.exit)
     assert str(caught.value) == f"{named}: Address already in use"
 
 
