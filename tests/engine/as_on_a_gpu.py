@@ -42,6 +42,7 @@ def install(arguments: dict[str, Any]) -> None:
     from posenc_runtime import vllm_adapter
     from posenc_runtime.kernels import key_norms, ops
     from posenc_runtime.vllm_adapter import cpu_key_order, engine_args, speed
+    from posenc_runtime.vllm_adapter.activation import activate
     from posenc_runtime.vllm_adapter.attention import fused_rotary
     from tests.engine import flash_attention_in_torch
     from tests.kernels import interpreted_assembly, interpreted_calls
@@ -50,6 +51,7 @@ def install(arguments: dict[str, Any]) -> None:
     interpreted_assembly.mend()
     interpreted_calls.mend()
     vllm_adapter.register()
+    activate()  # before what it registers for CPUs is replaced
     backend = AttentionBackendEnum[arguments.get("attention_backend", "TRITON_ATTN")]
     register_backend(AttentionBackendEnum.CPU_ATTN, backend.get_path())
     for name in OPERATIONS:
