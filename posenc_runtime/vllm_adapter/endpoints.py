@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+from collections.abc import Callable
 from typing import Any
 
 GROUP = "posenc.endpoint_plugins"
@@ -19,7 +20,11 @@ def offer() -> None:
     """Have vLLM's API server take our endpoint plugins, beside those that it finds itself."""
     import vllm.plugins
 
-    stock = vllm.plugins.load_endpoint_plugins
+    vllm.plugins.load_endpoint_plugins = with_ours(vllm.plugins.load_endpoint_plugins)
+
+
+def with_ours(stock: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """vLLM's function that loads endpoint plugins, with ours among them where a server has a task for them."""
 
     @functools.wraps(stock)
     def load_endpoint_plugins(supported_tasks: tuple[str, ...] | None = None) -> list[Any]:
@@ -27,4 +32,4 @@ def offer() -> None:
         fitting = [plugin for plugin in ours if set(plugin.required_tasks) & set(supported_tasks or ())]
         return [*stock(supported_tasks), *fitting]
 
-    vllm.plugins.load_endpoint_plugins = load_endpoint_plugins
+    return load_endpoint_plugins

@@ -60,8 +60,16 @@ def in_scheduler() -> Iterator[Replaced]:
 def in_server() -> Iterator[Replaced]:
     """What the process with the HTTP routes has of ours."""
     from posenc_runtime.kv.deployment import Deployment
-    from posenc_runtime.vllm_adapter import requests, responses
+    from posenc_runtime.vllm_adapter import endpoints, requests, responses
 
+    load = _stock("vllm.plugins", "load_endpoint_plugins")
+    yield Replaced(
+        "endpoints.load_endpoint_plugins",
+        endpoints.with_ours(load),
+        load,
+        ours_has_object=False,
+        stock_has_object=False,
+    )
     any_deployment = Deployment(rope_type="default", original_max_position_embeddings=1, max_model_len=1)
     for (module, *path), answer in responses.WRAPPED.items():
         stock = _stock(module, ".".join(path))
