@@ -57,6 +57,7 @@ print("vllm", vllm.__version__, "torch", torch.__version__, "transformers", tran
 
 HINTS = (
     (r"No space left on device", "The disk is full: the environment takes about 4 GB, and 9 GB for CUDA."),
+    (r"ResolutionImpossible", "If pyproject.toml has changed, make constraints chooses releases anew."),
     (r"No matching distribution found for torch==", f"This PyTorch comes from {TORCH_CPU_INDEX}: can it be reached?"),
     (
         r"ConnectionError|ConnectTimeout|ReadTimeout|Name or service not known|Max retries exceeded|ProxyError",
@@ -118,6 +119,11 @@ def fingerprint(sources: Iterable[bytes], choices: Iterable[str]) -> str:
     return hashlib.sha256("\n".join([*parts, *choices]).encode()).hexdigest()
 
 
+def constraints(device: str) -> Path:
+    """The releases that are known to work together; the file's head says how it was made."""
+    return ROOT / "deploy" / f"constraints-{device}.txt"
+
+
 def hint(log: str) -> str:
     advice = [text for pattern, text in HINTS if re.search(pattern, log)]
     return " ".join([*advice[:1], "Run make setup again: it goes on from where it stopped."])
@@ -171,7 +177,8 @@ class Setup:
     def _packages(self) -> None:
         # One resolution for vLLM, posenc and its tools: in two, the second could undo what the first chose.
         self._progress.start(f"vLLM for {self._device}, posenc and its tools")
-        if self._python(*PIP_INSTALL, "--editable", f".[{self._extras}]") is None:
+        packages = ("--constraint", str(constraints(self._device)), "--editable", f".[{self._extras}]")
+        if self._python(*PIP_INSTALL, *packages) is None:
             self._fail()
         self._progress.done()
 
@@ -203,7 +210,7 @@ def set_up(folder: Path, with_dev: bool, quiet: bool) -> None:
     began = time.monotonic()
     device = wanted_device(os.environ)
     extras = f"{device},dev" if with_dev else device
-    sources = [ROOT / "pyproject.toml", Path(__file__)]
+    sources = [ROOT / "pyproject.toml", constraints(device), Path(__file__)]
     mark = fingerprint((source.read_bytes() for source in sources), (extras, str(sys.version_info[:2]), str(folder)))
     venv = VenvFolder(folder, ROOT)
     if not venv.ready(mark):

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import environment
 import pytest
 from environment import SetupError, find_interpreter, fingerprint, hint, supported, version_of, wanted_device
+from packaging.requirements import Requirement
 from progress import PipNews, Progress, canonical, duration
 from venv_folder import NotOurs, VenvFolder
 
@@ -232,6 +233,7 @@ def test_a_duration_is_told_in_minutes_and_seconds(seconds: float, text: str) ->
     ("output", "advice"),
     [
         ("ERROR: [Errno 28] No space left on device", "The disk is full"),
+        ("ERROR: ResolutionImpossible: for help visit", "make constraints"),
         ("ERROR: No matching distribution found for torch==2.13.0+cpu", "can it be reached"),
         ("WARNING: Retrying ... NewConnectionError", "check the network"),
         ("a traceback", "Run make setup again"),
@@ -254,6 +256,27 @@ def test_torch_is_the_one_that_the_cpu_build_of_vllm_asks_for() -> None:
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("the CPU build of vLLM is not installed here")
     assert any(requirement.partition(";")[0].strip() == environment.TORCH_CPU for requirement in required)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_requirement_is_pinned_to_a_release_that_meets_it(device: str) -> None:
+    """`make constraints` makes the pins anew."""
+    lines = environment.constraints(device).read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    # vLLM names its torch to the last digit.
+    assert "torch" not in pins
+    for requirement in map(Requirement, [*PYPROJECT["project"]["dependencies"], *EXTRAS[device], *EXTRAS["dev"]]):
+        if requirement.name != "torch":
+            pinned = pins.get(canonical(requirement.name), "nothing")
+            assert pinned != "nothing" and pinned in requirement.specifier, f"{requirement}: pinned to {pinned}"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_pins_are_releases_alone_without_companions(device: str) -> None:
+    lines = environment.constraints(device).read_text().splitlines()
+    companions = [line.partition(";")[0] for line in (DEPLOY / "companions.txt").read_text().splitlines()[1:]]
+    assert all(re.fullmatch(r"#.*|[a-z0-9-]+==[0-9a-z.]+", line) for line in lines)
+    assert companions and not any(line.startswith(f"{companion}==") for line in lines for companion in companions)
 
 
 def copies(dockerfile: pathlib.Path) -> Iterator[str]:
