@@ -19,11 +19,20 @@ endef
 unexport POSENC_DEVICE POSENC_VENV
 MAKE_ENVIRONMENT := POSENC_DEVICE='$(POSENC_DEVICE)' POSENC_VENV='$(POSENC_VENV)' $(PYTHON) deploy/environment.py
 
+# Resolved for the oldest Python, and for the oldest Linux that has wheels of everything: newer ones take the same
+# releases. torch is left to vLLM, which names it to the last digit, and setuptools too, which it names by the Python.
+COMPILE = UV_CUSTOM_COMPILE_COMMAND='make constraints' $(firstword $(shell command -v uv) $(BIN)/uv) pip compile --quiet --upgrade \
+	pyproject.toml --extra dev --override deploy/companions.txt --python-version 3.11 \
+	--python-platform x86_64-manylinux_2_31 --only-binary :all: --no-annotate \
+	--no-emit-package torch --no-emit-package setuptools $(ARGS)
+# Where torch for the CPU is read from: --find-links DIR, if a mirror has it.
+CPU_TORCH := --extra-index-url https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match
+
 .DEFAULT_GOAL := help
 # Test runs follow each other even under -j: engines and the fast tests together would starve each other. Tests run in
 # the order of their files: by size, the default, the longest would come last.
 .NOTPARALLEL:
-.PHONY: help setup environment serve test test-fast test-compiled test-engine test-gpu check format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture train-demo train-counting clean clean-env
+.PHONY: help setup environment constraints serve test test-fast test-compiled test-engine test-gpu check format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture train-demo train-counting clean clean-env
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +44,12 @@ setup: ## make the environment in .venv (a second run does nothing)
 
 environment:
 	@$(MAKE_ENVIRONMENT) --quiet
+
+# Without this bound cuda-python would be one for CUDA 12, which lets the newest cuda-bindings in; torch brings CUDA 13.
+# The environment is no prerequisite: it cannot be made while pins contradict pyproject.toml. What it left of uv will do.
+constraints: ## choose the newest releases that go together, for `make setup`: CPU_TORCH=... ARGS=...
+	@$(COMPILE) --extra cpu $(CPU_TORCH) --output-file deploy/constraints-cpu.txt
+	@echo 'cuda-python>=13' | $(COMPILE) - --extra cuda --output-file deploy/constraints-cuda.txt
 
 serve: environment ## serve a model: CONFIG=configs/demo.yaml
 	@$(BIN)/posenc serve --config $(CONFIG)

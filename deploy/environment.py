@@ -20,25 +20,17 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from installer import COMPANIONS, Installer
 from progress import Progress, duration
 from venv_folder import NotOurs, VenvFolder
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST, NEWEST = (3, 11), (3, 13)
 
-# The CPU build of vLLM asks for this exact torch, which lies on PyTorch's own index only. That index is asked for this
-# one wheel and for nothing else: as an extra index it would be asked about every package, and where it cannot be
-# reached each of those questions waits for a timeout.
+# The CPU build of vLLM asks for this exact torch, which lies on PyTorch's own index only. Mirrors that the user has set
+# are asked first. PyTorch's index is asked for this one wheel alone: otherwise it would be asked about every package.
 TORCH_CPU = "torch==2.13.0+cpu"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-
-# vLLM asks for these without saying which build, so that pip takes the CUDA ones, and transformers then fails on import
-# because it finds them. Serving text needs none of them: those that cannot be imported go. Leaving them out beforehand
-# would mean keeping a copy of vLLM's own list of requirements.
-COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
-
-# --no-compile: imports compile what they use, while pip would compile two hundred packages whole.
-PIP_INSTALL = ("-m", "pip", "install", "--no-compile", "--prefer-binary")
 
 # -I: what the current folder would supply does not count as installed. Our packages are imported no deeper than their
 # top, so that a mistake in a source does not stop the environment in which it would be found.
@@ -57,6 +49,7 @@ print("vllm", vllm.__version__, "torch", torch.__version__, "transformers", tran
 
 HINTS = (
     (r"No space left on device", "The disk is full: the environment takes about 4 GB, and 9 GB for CUDA."),
+    (r"ResolutionImpossible", "If pyproject.toml has changed, make constraints chooses releases anew."),
     (r"No matching distribution found for torch==", f"This PyTorch comes from {TORCH_CPU_INDEX}: can it be reached?"),
     (
         r"ConnectionError|ConnectTimeout|ReadTimeout|Name or service not known|Max retries exceeded|ProxyError",
@@ -118,6 +111,11 @@ def fingerprint(sources: Iterable[bytes], choices: Iterable[str]) -> str:
     return hashlib.sha256("\n".join([*parts, *choices]).encode()).hexdigest()
 
 
+def constraints(device: str) -> Path:
+    """The releases that are known to work together; the file's head says how it was made."""
+    return ROOT / "deploy" / f"constraints-{device}.txt"
+
+
 def hint(log: str) -> str:
     advice = [text for pattern, text in HINTS if re.search(pattern, log)]
     return " ".join([*advice[:1], "Run make setup again: it goes on from where it stopped."])
@@ -129,15 +127,12 @@ class Setup:
     def __init__(self, venv: VenvFolder, device: str, extras: str) -> None:
         self._venv, self._device, self._extras = venv, device, extras
         self._own_torch = device == "cpu" and sys.platform == "linux"
-        self._progress = Progress(steps=5 if self._own_torch else 4)
+        self._progress = Progress(steps=4 if self._own_torch else 3)
 
     def run(self) -> None:
         try:
             self._virtual_environment()
-            if self._own_torch:
-                self._torch()
             self._packages()
-            self._companions()
             self._imports()
         except BaseException:
             self._progress.failed()
@@ -152,45 +147,36 @@ class Setup:
             self._venv.drop_half_installed()
         self._venv.write_record(ready=False, device=self._device)
         self._venv.log.write_bytes(b"")
-        if not fits and self._python("-m", "venv", str(self._venv.folder), python=sys.executable) is None:
+        if not fits and self._run(sys.executable, "-m", "venv", str(self._venv.folder)) is None:
             self._fail()
+        self._installer = Installer(self._venv, self._progress.tick)
         self._progress.done("already there" if fits else "")
 
-    def _torch(self) -> None:
-        self._progress.start(f"PyTorch {TORCH_CPU.split('==')[1]}")
-        if self._venv.has(TORCH_CPU):
-            self._progress.done("already there")
-            return
-        own_index = ("--index-url", TORCH_CPU_INDEX, "--timeout", "10", "--retries", "1")
-        wheel_alone = (*PIP_INSTALL, "--no-deps", TORCH_CPU)
-        # Where PyTorch's index is out of reach, a mirror that pip is set to use may have the wheel.
-        if self._python(*wheel_alone, *own_index) is None and self._python(*wheel_alone) is None:
-            self._fail()
-        self._progress.done()
-
     def _packages(self) -> None:
+        if self._own_torch:
+            wheel = ("--no-deps", TORCH_CPU)
+            self._install(f"PyTorch {TORCH_CPU.split('==')[1]}", wheel, (*wheel, "--extra-index-url", TORCH_CPU_INDEX))
         # One resolution for vLLM, posenc and its tools: in two, the second could undo what the first chose.
-        self._progress.start(f"vLLM for {self._device}, posenc and its tools")
-        if self._python(*PIP_INSTALL, "--editable", f".[{self._extras}]") is None:
-            self._fail()
-        self._progress.done()
+        packages = ("--constraint", str(constraints(self._device)), "--editable", f".[{self._extras}]")
+        # A mirror may hold the wheel for the CPU, which counts as newer than the one for CUDA.
+        other_torch = () if self._own_torch else (TORCH_CPU.replace("==", "!="),)
+        self._install(f"vLLM for {self._device}, posenc and its tools", (*packages, *other_torch))
 
-    def _companions(self) -> None:
-        self._progress.start("companions of PyTorch")
-        broken = self._venv.broken(COMPANIONS, self._progress.tick)
-        if broken and self._python("-m", "pip", "uninstall", "--yes", *broken) is None:
+    def _install(self, label: str, *ways: tuple[str, ...]) -> None:
+        self._progress.start(label)
+        if not self._installer.install(*ways):
             self._fail()
-        self._progress.done(f"removed, as they cannot be imported: {', '.join(broken)}" if broken else "")
+        self._progress.done(f"with {self._installer.tool}")
 
     def _imports(self) -> None:
         self._progress.start("trial import")
-        versions = self._python(*VERIFY)
+        versions = self._run(str(self._venv.python), *VERIFY)
         if versions is None:
             self._fail()
         self._progress.done(versions)
 
-    def _python(self, *arguments: str, python: str = "") -> str | None:
-        return self._venv.run(arguments, self._progress.tick, python)
+    def _run(self, *command: str) -> str | None:
+        return self._venv.run(command, self._progress.tick)
 
     def _fail(self) -> NoReturn:
         output = self._venv.log.read_text(errors="replace").rpartition("\n$ ")[2]
@@ -203,7 +189,7 @@ def set_up(folder: Path, with_dev: bool, quiet: bool) -> None:
     began = time.monotonic()
     device = wanted_device(os.environ)
     extras = f"{device},dev" if with_dev else device
-    sources = [ROOT / "pyproject.toml", Path(__file__)]
+    sources = [ROOT / "pyproject.toml", constraints(device), ROOT / COMPANIONS, Path(__file__)]
     mark = fingerprint((source.read_bytes() for source in sources), (extras, str(sys.version_info[:2]), str(folder)))
     venv = VenvFolder(folder, ROOT)
     if not venv.ready(mark):

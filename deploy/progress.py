@@ -1,4 +1,4 @@
-"""What a set-up shows while it runs: one line per step, with what pip is doing right now.
+"""What a set-up shows while it runs: one line per step, with what uv or pip is doing right now.
 
 Its syntax is that of Python 3.8, as environment.py says.
 """
@@ -25,12 +25,13 @@ def duration(seconds: float) -> str:
     return f"{whole}s" if whole < 60 else f"{whole // 60}m{whole % 60:02d}s"
 
 
-class PipNews:
-    """What pip is doing right now, read from what it prints and, while it is silent, from what it has unpacked."""
+class News:
+    """What uv or pip is doing right now, read from what it prints and, while it is silent, from what is unpacked."""
 
-    _DOWNLOADING = re.compile(r"Downloading (?:\S*/)?([A-Za-z0-9_.]+?)-\d\S*?(\.metadata)?(?: (\(.+\)))?$")
+    _DOWNLOADING = re.compile(r"Downloading (?:\S*/)?([A-Za-z0-9_.-]+?)(?:-\d\S*?(\.metadata)?)?(?: (\(.+\)))?$")
     _LOOKING_AT = re.compile(r"(?:Collecting|Requirement already satisfied:) ([A-Za-z0-9_.-]+)")
     _INSTALLING = re.compile(r"Installing collected packages: (.+)")
+    _UV_HAS = re.compile(r"(Downloaded|Prepared) (.+?)(?: in .+)?$")
     _BUILDING = ("Building ", "Preparing ", "Getting requirements", "Installing build dependencies")
 
     def __init__(self) -> None:
@@ -46,6 +47,8 @@ class PipNews:
             self._doing = f"looking at {found[1]}"
         elif found := self._INSTALLING.match(line):
             self._order = [canonical(name) for name in found[1].split(", ")]
+        elif found := self._UV_HAS.match(line):
+            self._doing = f"{found[1].lower()} {found[2]}"
         elif line.startswith(self._BUILDING):
             self._doing = "building posenc"
 

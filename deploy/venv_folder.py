@@ -12,12 +12,11 @@ import select
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from progress import PipNews, canonical
+from progress import News, canonical
 
 
 class NotOurs(Exception):
@@ -52,7 +51,7 @@ class VenvFolder:
         return made.get("ready") is True and made.get("mark") == mark and whole
 
     def lock(self) -> None:
-        """One set-up at a time. pip inherits the lock, so that one which outlives its set-up is waited for as well."""
+        """One set-up at a time. uv and pip inherit the lock, so that a set-up waits for those that outlived theirs."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(f"{self.folder}.lock", os.O_CREAT | os.O_RDWR, 0o644)
         try:
@@ -81,17 +80,13 @@ class VenvFolder:
         self.folder.mkdir(parents=True)
 
     def installed(self) -> set[str]:
-        """The packages whose files are all in place: pip writes INSTALLER after them."""
+        """The packages whose files are all in place: INSTALLER is written after them."""
         return {canonical(info.name.split("-")[0]) for info in self._dist_infos() if (info / "INSTALLER").exists()}
 
-    def has(self, requirement: str) -> bool:
-        name = requirement.replace("==", "-")
-        return any(info.name == f"{name}.dist-info" for info in self._dist_infos())
-
     def drop_half_installed(self) -> None:
-        """Remove what a killed pip left, which the next one would take for a package that is installed.
+        """Remove what a killed uv or pip left, which the next one would take for a package that is installed.
 
-        pip completes RECORD last of all, and only then does it name INSTALLER.
+        Both complete RECORD last of all, and only then does it name INSTALLER.
         """
         for info in self._dist_infos():
             record = info / "RECORD"
@@ -106,18 +101,20 @@ class VenvFolder:
     def _dist_infos(self) -> list[Path]:
         return list(self.folder.glob("lib/python3.*/site-packages/[!~]*.dist-info"))
 
-    def run(self, arguments: Sequence[str], tick: Callable[[str], None], python: str | Path = "") -> str | None:
-        """Run Python with its output in the log, telling what pip is doing; the last line, or None on failure."""
-        command = [str(python or self.python), *arguments]
+    def run(self, command: Sequence[str], tick: Callable[[str], None], **settings: str) -> str | None:
+        """Run it with its output in the log, telling what it is doing; the last line, or None on failure.
+
+        Settings are environment variables that the user's own go before.
+        """
         ours = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
         inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-        news, last, unfinished = PipNews(), "", b""
+        news, last, unfinished = News(), "", b""
         with self.log.open("ab", buffering=0) as log:
             log.write(f"\n$ {' '.join(command)}\n".encode())
             with subprocess.Popen(
                 command,
                 cwd=self._sources,
-                env={**inherited, **ours, "PYTHONUNBUFFERED": "1"},
+                env={**settings, **inherited, **ours, "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -142,18 +139,3 @@ class VenvFolder:
                     raise
             log.write(f"(exit status {process.returncode})\n".encode())
         return last if process.returncode == 0 else None
-
-    def broken(self, packages: Iterable[str], tick: Callable[[], None]) -> list[str]:
-        """Those of the packages that are installed and cannot be imported; a bad library may end the process."""
-        there = self.installed()
-        trials = {
-            name: subprocess.Popen(
-                [str(self.python), "-I", "-c", f"import {name}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            )
-            for name in packages
-            if name in there
-        }
-        while any(trial.poll() is None for trial in trials.values()):
-            tick()
-            time.sleep(0.12)
-        return [name for name, trial in trials.items() if trial.returncode != 0]
