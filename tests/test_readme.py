@@ -6,9 +6,10 @@ import json
 import pathlib
 import re
 import shlex
+from typing import Any
 
 from posenc_runtime.encodings.scaling import available
-from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.section import ScalingSettings
 from server.deployment import deployment_of
 from server.load import load
 
@@ -40,19 +41,22 @@ def test_the_configuration_that_it_shows_can_be_loaded(tmp_path: pathlib.Path) -
     assert deployment.scale_set.lengths == (32768, 65536, 131072)
 
 
-def test_the_flags_that_it_shows_are_a_deployment() -> None:
-    words = shlex.split(block("bash").replace("\\\n", " "))
-    additional_config = json.loads(words[words.index("--additional-config") + 1])
-    deployment = Deployment.from_mapping(additional_config["posenc"])
-    assert deployment.max_model_len == int(words[words.index("--max-model-len") + 1])
+def section_of_the_flag() -> dict[str, Any]:
+    words = shlex.split(block("bash"))
+    section: dict[str, Any] = json.loads(words[words.index("--additional-config") + 1])["posenc"]
+    return section
 
 
-def test_the_python_that_it_shows_makes_engine_arguments() -> None:
+def test_the_flag_that_it_shows_is_all_that_a_deployment_needs() -> None:
+    settings = ScalingSettings.model_validate(section_of_the_flag())
+    assert (settings.rope_type, settings.scales) == ("yarn", [1, 2, 4])
+
+
+def test_the_python_that_it_shows_asks_for_what_the_flag_does() -> None:
     code = block("python").replace("from vllm import LLM\n", "").replace("llm = LLM(", "arguments = dict(model=")
-    scope: dict[str, object] = {}
+    scope: dict[str, Any] = {}
     exec(compile(code, "README.md", "exec"), scope)
-    arguments = scope["arguments"]
-    assert isinstance(arguments, dict) and arguments["kv_transfer_config"]["kv_connector"] == "PosencConnector"
+    assert scope["arguments"]["additional_config"]["posenc"] == section_of_the_flag()
 
 
 def test_its_pictures_are_shown_wherever_it_is_read_and_are_files_of_the_repository() -> None:
