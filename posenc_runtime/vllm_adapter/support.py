@@ -8,6 +8,7 @@ from posenc_runtime.encodings.scaling import available, method, own_rope_types
 from posenc_runtime.vllm_adapter.active import deployment_of
 from posenc_runtime.vllm_adapter.attention.choice import choice_of
 from posenc_runtime.vllm_adapter.attention.fused_rotary import reason_against_rotating
+from posenc_runtime.vllm_adapter.attention.needs import has_alibi
 from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
 from posenc_runtime.vllm_adapter.model_source import (
     condition_of_rotating,
@@ -206,8 +207,11 @@ def refuse_method(rope_type: str, own: str) -> None:
 
 
 def rotates(hf_text_config: Any) -> bool:
-    """Whether a checkpoint's configuration says that its model has rotary embeddings."""
-    return bool(getattr(hf_text_config, "rope_parameters", None))
+    """Whether a checkpoint's configuration says that its model has rotary embeddings.
+
+    Falcon's has ``rope_parameters`` beside ALiBi, too, which is then all that its layers have.
+    """
+    return bool(getattr(hf_text_config, "rope_parameters", None)) and not has_alibi(hf_text_config)
 
 
 def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
@@ -217,10 +221,11 @@ def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
         Unsupported: naming the architecture or the rope type, and the reason.
     """
     rope_parameters = getattr(hf_text_config, "rope_parameters", None) or {}
-    if not rope_parameters:
+    if not rotates(hf_text_config):
+        has = "ALiBi" if has_alibi(hf_text_config) else "no rope_parameters"
         raise Unsupported(
             f"scaling needs a model with rotary embeddings, but the configuration of {', '.join(architectures)} has "
-            "no rope_parameters"
+            f"{has}"
         )
     if "rope_type" not in rope_parameters:
         raise Unsupported(

@@ -6,6 +6,7 @@ import types
 from typing import Any
 
 import pytest
+from transformers import FalconConfig
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import rotary
@@ -87,6 +88,12 @@ def test_architectures_that_only_the_transformers_backend_runs_are_refused_by_na
 def test_checkpoints_that_cannot_be_scaled_are_refused_with_the_reason(rope_parameters: Any, rule: str) -> None:
     with pytest.raises(Unsupported, match=rule):
         refuse_checkpoint(config(rope_parameters), ["BloomForCausalLM"])
+
+
+def test_a_falcon_with_alibi_has_nothing_to_scale() -> None:
+    refuse_checkpoint(FalconConfig(), ["FalconForCausalLM"])
+    with pytest.raises(Unsupported, match="but the configuration of FalconForCausalLM has ALiBi"):
+        refuse_checkpoint(FalconConfig(alibi=True), ["FalconForCausalLM"])
 
 
 def engine(**changed: Any) -> types.SimpleNamespace:

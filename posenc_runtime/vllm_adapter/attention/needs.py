@@ -22,18 +22,22 @@ def needed_by(kind: type[PositionEncoding]) -> Kind:
 
 
 def needed_for(hf_text_config: Any) -> Kind:
-    """The backend of most layers of a checkpoint.
-
-    Models with ALiBi say so each in its own way: BLOOM by being one, Falcon and Baichuan by ``alibi``, MPT in its
-    ``attn_config``, Jais by ``position_embedding_type``.
-    """
+    """The backend of most layers of a checkpoint."""
     if isinstance(hf_text_config, PosencConfig):
         return needed_by(encoding(hf_text_config.position_encoding_type))
+    return "bias" if has_alibi(hf_text_config) else "stock"
+
+
+def has_alibi(hf_text_config: Any) -> bool:
+    """Whether a model of others has ALiBi.
+
+    Each says so in its own way: BLOOM by being one, Falcon and Baichuan by ``alibi``, MPT in its ``attn_config``, Jais
+    by ``position_embedding_type``.
+    """
     attn_config = getattr(hf_text_config, "attn_config", None)
-    has_alibi = (
+    return (
         getattr(hf_text_config, "model_type", None) == "bloom"
         or getattr(hf_text_config, "alibi", False) is True
         or getattr(hf_text_config, "position_embedding_type", None) == "alibi"
         or (attn_config.get("alibi") if isinstance(attn_config, dict) else getattr(attn_config, "alibi", False)) is True
     )
-    return "bias" if has_alibi else "stock"
