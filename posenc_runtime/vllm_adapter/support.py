@@ -138,10 +138,11 @@ def _refuse_rerotation(vllm_config: VllmConfig) -> None:
             "scale that it was quantised with. Set on_crossing to recompute or pin, and prefix_reuse to exact"
         )
     if window := vllm_config.model_config.get_sliding_window():
+        is_idle = vllm_config.model_config.max_model_len <= window
         raise Unsupported(
             "re-rotation needs layers that keep all keys of a request, but this model has a sliding window of "
-            f"{window} tokens: set on_crossing to recompute or pin, and prefix_reuse to exact; or, where max_model_len "
-            "is no more than that, engine.disable_sliding_window to true"
+            f"{window} tokens: set on_crossing to recompute or pin, and prefix_reuse to exact"
+            + ("; or, as no request is longer than that, engine.disable_sliding_window to true" if is_idle else "")
         )
     for architecture in vllm_config.model_config.architectures:
         if condition := condition_of_rotating(architecture):

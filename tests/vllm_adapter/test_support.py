@@ -148,7 +148,14 @@ TURNING = [
         {"cache_config__cache_dtype": "int8_per_token_head"}, "kv_cache_dtype int8_per_token_head cannot", id="int8"
     ),
     pytest.param(
-        {"model_config__get_sliding_window": lambda: 4096}, "a sliding window of 4096 tokens", id="sliding-window"
+        {"model_config__get_sliding_window": lambda: 256},
+        "a sliding window of 256 tokens: .* exact$",
+        id="short-window",
+    ),
+    pytest.param(
+        {"model_config__get_sliding_window": lambda: 512},
+        "a sliding window of 512 tokens: .*; or, as no request is longer than that, engine.disable_sliding_window to",
+        id="window-of-all",
     ),
     pytest.param(
         {"model_config__architectures": ["CohereForCausalLM"]}, "needs a model that rotates the keys", id="some-layers"
