@@ -6,7 +6,7 @@ import types
 from typing import Any
 
 import pytest
-from transformers import FalconConfig
+from transformers import FalconConfig, HrmTextConfig, PreTrainedConfig
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import rotary
@@ -20,6 +20,7 @@ from posenc_runtime.vllm_adapter.support import (
     refuse_method,
     refuse_unsupported,
 )
+from tests.model_configs import SARVAM_MLA
 
 LLAMA = {"rope_type": "default", "rope_theta": 10000.0}
 
@@ -226,6 +227,23 @@ def test_prefixes_are_not_reused_where_none_are_kept() -> None:
     refuse_unsupported(deployed(engine(cache_config__enable_prefix_caching=False)))
     with pytest.raises(Unsupported, match=r"^prefix_reuse must be exact where enable_prefix_caching is false"):
         refuse_unsupported(deployed(engine(cache_config__enable_prefix_caching=False), prefix_reuse="rerotate"))
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"on_crossing": "recompute"}, {"on_crossing": "pin", "prefix_reuse": "rerotate"}]
+)
+def test_prompts_that_are_read_in_both_directions_are_computed_once_and_whole(settings: dict[str, Any]) -> None:
+    both_ways = {"model_config__architectures": ["HrmTextForCausalLM"], "model_config__hf_text_config": HrmTextConfig()}
+    refuse_unsupported(deployed(engine(**both_ways), on_crossing="pin"))
+    with pytest.raises(Unsupported, match=r"^on_crossing must be pin, and prefix_reuse exact, for HrmTextForCausalLM"):
+        refuse_unsupported(deployed(engine(**both_ways), **settings))
+
+
+def test_latents_are_refused_where_vllm_does_not_know_the_type_of_the_model() -> None:
+    latents = {"model_config__architectures": ["SarvamMLAForCausalLM"]}
+    asked = engine(**latents, model_config__hf_text_config=PreTrainedConfig(**SARVAM_MLA, rope_parameters=LLAMA))
+    with pytest.raises(Unsupported, match=r"^posenc does not serve multi-head latent attention"):
+        refuse_unsupported(deployed(asked, on_crossing="pin"))
 
 
 def test_requests_that_no_scale_covers_are_refused_at_start_up_and_not_when_they_get_there() -> None:
