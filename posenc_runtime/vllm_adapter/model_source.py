@@ -35,10 +35,42 @@ def module_of(architecture: str) -> str | None:
     return module
 
 
+def has_latent_attention(architecture: str) -> bool:
+    """Whether a model file that defines an architecture has layers of multi-head latent attention."""
+    return _has(architecture, r"\b(MultiHeadLatentAttentionWrapper|MLAAttention)\b")
+
+
+def reads_prompts_both_ways(architecture: str) -> bool:
+    """Whether a token of a prompt attends to those behind it, as in a prefix language model."""
+    return _has(architecture, r"\bPrefillPrefixLMAttention\b")
+
+
+def mentions(architecture: str, key: str) -> bool:
+    """Whether a model file that defines an architecture has a configuration's key in it."""
+    return _has(architecture, rf"\b{re.escape(key)}\b")
+
+
+def fixed_rope_type(architecture: str) -> str | None:
+    """The type of rotation that an architecture's own file asks for by name, whatever a configuration says."""
+    source = dict(sources(architecture)).get(module_of(architecture) or "", "")
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.keyword(arg="rope_parameters", value=ast.Dict(keys=keys, values=values)):
+                for pair in zip(keys, values, strict=True):
+                    match pair:
+                        case ast.Constant(value="rope_type"), ast.Constant(value=str(rope_type)):
+                            return rope_type
+    return None
+
+
 @functools.cache
 def reader_of_the_table(architecture: str) -> str | None:
     """Name of the model file, among those that define an architecture, which reads the table itself."""
     return next((name for name, source in sources(architecture) if _READS_TABLE.search(source)), None)
+
+
+def _has(architecture: str, pattern: str) -> bool:
+    return any(re.search(pattern, source) for _, source in sources(architecture))
 
 
 def sources(architecture: str) -> Iterator[tuple[str, str]]:
@@ -53,14 +85,23 @@ def sources(architecture: str) -> Iterator[tuple[str, str]]:
     pending, seen = [module_name], set[str]()
     while pending:
         name = pending.pop()
-        path = None if name in seen else _path(name)
+        file = None if name in seen else _file(name)
         seen.add(name)
-        if path is None:
-            continue
-        source = path.read_text(encoding="utf-8")
-        yield name, source
-        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        pending += (name for name in _imports(source, package) if name.startswith(followed))
+        if file is not None:
+            source, imported = file
+            yield name, source
+            pending += (name for name in imported if name.startswith(followed))
+
+
+@functools.cache
+def _file(module_name: str) -> tuple[str, tuple[str, ...]] | None:
+    """The text of a module, and what it imports; None of what is no module."""
+    path = _path(module_name)
+    if path is None:
+        return None
+    source = path.read_text(encoding="utf-8")
+    package = module_name if path.name == "__init__.py" else module_name.rpartition(".")[0]
+    return source, tuple(_imports(source, package))
 
 
 def _path(module_name: str) -> pathlib.Path | None:

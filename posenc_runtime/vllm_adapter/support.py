@@ -10,13 +10,8 @@ from posenc_runtime.vllm_adapter.attention.choice import choice_of
 from posenc_runtime.vllm_adapter.attention.fused_rotary import reason_against_rotating
 from posenc_runtime.vllm_adapter.attention.needs import has_alibi
 from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
-from posenc_runtime.vllm_adapter.model_source import (
-    condition_of_rotating,
-    has_own_model,
-    module_of,
-    reader_of_the_table,
-    sources,
-)
+from posenc_runtime.vllm_adapter.model_rules import caches_latents, reason_against_scaling, reason_against_turning
+from posenc_runtime.vllm_adapter.model_source import reads_prompts_both_ways
 from posenc_runtime.vllm_adapter.refusals import Refused
 from posenc_runtime.vllm_adapter.scheduler_choice import needs_ours
 
@@ -77,7 +72,8 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
     refusals = {
         "encoder-decoder models": model.is_encoder_decoder,
         "multimodal models": model.is_multimodal_model,
-        "multi-head latent attention (MLA)": model.use_mla,
+        "multi-head latent attention (MLA)": model.use_mla
+        or any(caches_latents(model.hf_text_config, architecture) for architecture in model.architectures),
         "models with recurrent layers": model.is_hybrid,
         "pooling and draft models": model.runner_type != "generate",
         "models that run on vLLM's Transformers backend, which rotates by itself": model.using_transformers_backend(),
@@ -117,6 +113,13 @@ def _refuse_moving_requests(vllm_config: VllmConfig, deployment: Deployment) -> 
             f"enable_return_routed_experts must be false where {needs.where}: what vLLM keeps of a request's experts "
             "is lost when the request crosses (or set on_crossing to pin and prefix_reuse to exact)"
         )
+    for architecture in vllm_config.model_config.architectures:
+        if reads_prompts_both_ways(architecture):
+            raise Unsupported(
+                f"on_crossing must be pin, and prefix_reuse exact, for {architecture}, whose prompts are read in both "
+                f"directions, got {deployment.on_crossing} and {deployment.prefix_reuse}: an answer that is read again "
+                "as a prompt becomes another one, and the beginning of a prompt is nothing by itself"
+            )
     if deployment.reuses_prefixes and not vllm_config.cache_config.enable_prefix_caching:
         raise Unsupported(
             "prefix_reuse must be exact where enable_prefix_caching is false, got rerotate: there is no prefix to reuse"
@@ -138,16 +141,16 @@ def _refuse_rerotation(vllm_config: VllmConfig) -> None:
             "scale that it was quantised with. Set on_crossing to recompute or pin, and prefix_reuse to exact"
         )
     if window := vllm_config.model_config.get_sliding_window():
+        is_idle = vllm_config.model_config.max_model_len <= window
         raise Unsupported(
             "re-rotation needs layers that keep all keys of a request, but this model has a sliding window of "
-            f"{window} tokens: set on_crossing to recompute or pin, and prefix_reuse to exact; or, where max_model_len "
-            "is no more than that, engine.disable_sliding_window to true"
+            f"{window} tokens: set on_crossing to recompute or pin, and prefix_reuse to exact"
+            + ("; or, as no request is longer than that, engine.disable_sliding_window to true" if is_idle else "")
         )
     for architecture in vllm_config.model_config.architectures:
-        if condition := condition_of_rotating(architecture):
+        if reason := reason_against_turning(vllm_config.model_config.hf_text_config, architecture):
             raise Unsupported(
-                f"re-rotation needs a model that rotates the keys of every layer, but {architecture} of vLLM asks "
-                f"`{condition}` first: set on_crossing to recompute or pin, and prefix_reuse to exact"
+                f"re-rotation needs {reason}: set on_crossing to recompute or pin, and prefix_reuse to exact"
             )
 
 
@@ -248,19 +251,12 @@ def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
             raise Unsupported(
                 f"posenc does not scale rope_parameters with {key}: its positions are not one number a token"
             )
+    if (chunks := getattr(hf_text_config, "dual_chunk_attention_config", None)) is not None:
+        raise Unsupported(
+            f"posenc does not scale checkpoints with dual_chunk_attention_config, got {chunks}: their queries are "
+            "rotated several times, by positions within chunks. To do without, give hf_overrides "
+            "{dual_chunk_attention_config: null}, and original_max_position_embeddings as it was trained"
+        )
     for architecture in architectures:
-        if not has_own_model(architecture):
-            raise Unsupported(
-                f"posenc does not serve {architecture}: vLLM has no model of its own for it, and its Transformers "
-                "backend rotates past the rotary embedding, so every request would run unscaled"
-            )
-        if next(sources(architecture), None) is None:
-            raise Unsupported(
-                f"posenc does not serve {architecture}: the source of its model, {module_of(architecture)}, cannot be "
-                "read, and nothing else says how it rotates"
-            )
-        if reader := reader_of_the_table(architecture):
-            raise Unsupported(
-                f"posenc does not serve {architecture}: {reader} of vLLM reads the table of rotations past the rotary "
-                "embedding, so every request would run unscaled"
-            )
+        if reason := reason_against_scaling(hf_text_config, architecture):
+            raise Unsupported(reason)

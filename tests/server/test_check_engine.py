@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 import yaml
+from transformers import FalconConfig, HrmTextConfig, MiniCPM3Config, PreTrainedConfig, Qwen2Config
 from typer.testing import CliRunner
 from vllm.entrypoints.cli.serve import ServeSubcommand
 from vllm.platforms import current_platform
+from vllm.transformers_utils import config as vllm_config
 
 from posenc_runtime.vllm_adapter import serving
 from server.cli import app
-from tests.checkpoints import save_tiny
+from tests.checkpoints import save_tiny, save_weights
+from tests.model_configs import DUAL_CHUNKS, MIMO_V2, PLAMO_3
 
 
 @pytest.fixture(autouse=True)
@@ -155,3 +158,76 @@ def test_a_window_is_taken_from_layers_only_where_requests_fit_into_it(
     engine = {"dtype": "float32", "enforce_eager": True, "disable_sliding_window": True}
     found, _, err = check(windowed, tmp_path, engine=engine, max_model_len=max_model_len)
     assert found == status and said in err
+
+
+def test_a_window_is_recommended_to_be_disabled_only_where_requests_fit_into_it(tmp_path: pathlib.Path) -> None:
+    windowed = save_tiny(tmp_path / "model", "mistral", sliding_window=64)
+    engine = {"dtype": "float32", "enforce_eager": True}
+    for max_model_len, is_recommended in ((64, True), (512, False)):
+        status, _, err = check(windowed, tmp_path, engine=engine, max_model_len=max_model_len)
+        assert (status, "a sliding window of 64 tokens" in err) == (2, True)
+        assert ("engine.disable_sliding_window to true" in err) is is_recommended
+
+
+def saved(folder: pathlib.Path, architecture: str, config: PreTrainedConfig) -> pathlib.Path:
+    return save_weights(folder / "model", config.to_dict() | {"architectures": [architecture]}, {})
+
+
+@pytest.mark.parametrize(
+    ("said", "rule"),
+    [
+        (PLAMO_3, "posenc does not serve Plamo3ForCausalLM with rope_theta 1000000 and rope_local_theta 10000"),
+        (MIMO_V2, "posenc does not serve MiMoV2ForCausalLM with rope_theta 5000000 and swa_rope_theta 10000"),
+    ],
+    ids=["plamo-3", "mimo-v2"],
+)
+def test_models_whose_layers_rotate_by_several_bases_are_refused(
+    said: dict[str, Any], rule: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Both come with code of their own for their configuration, which does no more than this.
+    monkeypatch.setitem(vllm_config._CONFIG_REGISTRY, said["model_type"], PreTrainedConfig)
+    status, out, err = check(save_weights(tmp_path / "model", said, {}), tmp_path)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"refused model: {rule}: ") and len(err.splitlines()) == 1
+
+
+def test_heads_of_which_the_end_is_rotated_are_computed_again(tmp_path: pathlib.Path) -> None:
+    model = saved(tmp_path, "MiniCPM3ForCausalLM", MiniCPM3Config())
+    status, _, err = check(model, tmp_path)
+    assert status == 2
+    assert "refused re-rotation needs a model that rotates heads from their beginning, but MiniCPM3ForCausalLM" in err
+    scaling = {"rope_type": "yarn", "scales": [1, 2], "on_crossing": "recompute"}
+    assert check(model, tmp_path, scaling=scaling)[0] == 0
+
+
+def test_prompts_that_are_read_in_both_directions_are_not_computed_again(tmp_path: pathlib.Path) -> None:
+    model = saved(tmp_path, "HrmTextForCausalLM", HrmTextConfig())
+    status, _, err = check(model, tmp_path)
+    assert status == 2
+    assert "refused on_crossing must be pin, and prefix_reuse exact, for HrmTextForCausalLM" in err
+    assert check(model, tmp_path, scaling={"rope_type": "yarn", "scales": [1, 2], "on_crossing": "pin"})[0] == 0
+
+
+def test_dual_chunks_are_refused_until_an_override_takes_them_out(tmp_path: pathlib.Path) -> None:
+    million = Qwen2Config(max_position_embeddings=1010000, dual_chunk_attention_config=DUAL_CHUNKS)
+    model = saved(tmp_path, "Qwen2ForCausalLM", million)
+    status, out, err = check(model, tmp_path)
+    assert (status, out) == (2, "") and len(err.splitlines()) == 1
+    assert err.startswith(
+        "refused model: posenc does not scale checkpoints with dual_chunk_attention_config, got {'chunk_si"
+    )
+    status, out, _ = check(
+        model,
+        tmp_path,
+        scaling={"rope_type": "yarn", "scales": [1, 2], "original_max_position_embeddings": 262144},
+        engine={"hf_overrides": {"dual_chunk_attention_config": None}},
+    )
+    assert status == 0 and "524288" in out.replace(",", "")
+
+
+def test_a_falcon_with_alibi_is_served_and_not_scaled(tmp_path: pathlib.Path) -> None:
+    model = saved(tmp_path, "FalconForCausalLM", FalconConfig(alibi=True))
+    status, _, err = check(model, tmp_path)
+    assert status == 2 and "because FalconForCausalLM has no rotary embeddings to scale" in err
+    status, out, err = check(model, tmp_path, scaling={}, max_model_len=512)
+    assert (status, err) == (0, "") and "bias" in out

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from typing import Any
+
 from vllm.entrypoints.launchers.app import build_app
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
@@ -21,11 +24,24 @@ ONLY_WHERE_A_CLIENT_IS_INSTALLED = {"/v2/chat"}
 NOT_IN_ALL_RELEASES_THAT_WE_KNOW = {"/inference/v1/abort_requests", "/v1/systemone", "/v1/decisions"}
 
 
-def test_no_route_answers_by_several_requests_unknown_to_us() -> None:
+def routes() -> list[Any]:
     every = ["--model", "none", "--enable-scale-out"]
     arguments = compat.cli_args().make_arg_parser(FlexibleArgumentParser()).parse_args(every)
-    routes = build_app(arguments, ("generate",)).routes
-    taking = {route.path for route in routes if "POST" in (getattr(route, "methods", None) or ())}
+    return [
+        each for each in build_app(arguments, ("generate",)).routes if "POST" in (getattr(each, "methods", ()) or ())
+    ]
+
+
+def test_no_route_answers_by_several_requests_unknown_to_us() -> None:
+    taking = {route.path for route in routes()}
     refused = {route for _, route, _ in ASK_SEVERAL.values()}
     known = ONE | SEVERAL_OF_WHICH_EACH_SAYS_ITS_OWN | AS_ANOTHER_ROUTE | NO_ANSWER_OF_THE_MODEL | refused
     assert taking - ONLY_WHERE_A_CLIENT_IS_INSTALLED == known - (NOT_IN_ALL_RELEASES_THAT_WE_KNOW - taking)
+
+
+def test_a_route_that_is_refused_calls_the_method_that_refuses() -> None:
+    asked = {route.path: inspect.getsource(inspect.unwrap(route.endpoint)) for route in routes()}
+    methods = {route: method for method, route, _ in ASK_SEVERAL.values() if route in asked}
+    assert "/generative_scoring" in methods
+    for route, method in methods.items():
+        assert f".{method}(" in asked[route]

@@ -6,6 +6,7 @@ import types
 from typing import Any
 
 import pytest
+from transformers import FalconConfig, HrmTextConfig, PreTrainedConfig
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import rotary
@@ -19,6 +20,7 @@ from posenc_runtime.vllm_adapter.support import (
     refuse_method,
     refuse_unsupported,
 )
+from tests.model_configs import SARVAM_MLA
 
 LLAMA = {"rope_type": "default", "rope_theta": 10000.0}
 
@@ -89,6 +91,12 @@ def test_checkpoints_that_cannot_be_scaled_are_refused_with_the_reason(rope_para
         refuse_checkpoint(config(rope_parameters), ["BloomForCausalLM"])
 
 
+def test_a_falcon_with_alibi_has_nothing_to_scale() -> None:
+    refuse_checkpoint(FalconConfig(), ["FalconForCausalLM"])
+    with pytest.raises(Unsupported, match="but the configuration of FalconForCausalLM has ALiBi"):
+        refuse_checkpoint(FalconConfig(alibi=True), ["FalconForCausalLM"])
+
+
 def engine(**changed: Any) -> types.SimpleNamespace:
     """A configuration of vLLM's that is served, but for what is changed: ``section__setting``."""
     sections: dict[str, dict[str, Any]] = {
@@ -141,7 +149,14 @@ TURNING = [
         {"cache_config__cache_dtype": "int8_per_token_head"}, "kv_cache_dtype int8_per_token_head cannot", id="int8"
     ),
     pytest.param(
-        {"model_config__get_sliding_window": lambda: 4096}, "a sliding window of 4096 tokens", id="sliding-window"
+        {"model_config__get_sliding_window": lambda: 256},
+        "a sliding window of 256 tokens: .* exact$",
+        id="short-window",
+    ),
+    pytest.param(
+        {"model_config__get_sliding_window": lambda: 512},
+        "a sliding window of 512 tokens: .*; or, as no request is longer than that, engine.disable_sliding_window to",
+        id="window-of-all",
     ),
     pytest.param(
         {"model_config__architectures": ["CohereForCausalLM"]}, "needs a model that rotates the keys", id="some-layers"
@@ -212,6 +227,23 @@ def test_prefixes_are_not_reused_where_none_are_kept() -> None:
     refuse_unsupported(deployed(engine(cache_config__enable_prefix_caching=False)))
     with pytest.raises(Unsupported, match=r"^prefix_reuse must be exact where enable_prefix_caching is false"):
         refuse_unsupported(deployed(engine(cache_config__enable_prefix_caching=False), prefix_reuse="rerotate"))
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"on_crossing": "recompute"}, {"on_crossing": "pin", "prefix_reuse": "rerotate"}]
+)
+def test_prompts_that_are_read_in_both_directions_are_computed_once_and_whole(settings: dict[str, Any]) -> None:
+    both_ways = {"model_config__architectures": ["HrmTextForCausalLM"], "model_config__hf_text_config": HrmTextConfig()}
+    refuse_unsupported(deployed(engine(**both_ways), on_crossing="pin"))
+    with pytest.raises(Unsupported, match=r"^on_crossing must be pin, and prefix_reuse exact, for HrmTextForCausalLM"):
+        refuse_unsupported(deployed(engine(**both_ways), **settings))
+
+
+def test_latents_are_refused_where_vllm_does_not_know_the_type_of_the_model() -> None:
+    latents = {"model_config__architectures": ["SarvamMLAForCausalLM"]}
+    asked = engine(**latents, model_config__hf_text_config=PreTrainedConfig(**SARVAM_MLA, rope_parameters=LLAMA))
+    with pytest.raises(Unsupported, match=r"^posenc does not serve multi-head latent attention"):
+        refuse_unsupported(deployed(asked, on_crossing="pin"))
 
 
 def test_requests_that_no_scale_covers_are_refused_at_start_up_and_not_when_they_get_there() -> None:
