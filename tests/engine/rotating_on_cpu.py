@@ -17,7 +17,8 @@ from vllm.v1.attention.backends.cpu_attn import (
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
 from posenc_runtime import vllm_adapter
-from posenc_runtime.vllm_adapter import cpu_key_order
+from posenc_runtime.vllm_adapter import cpu_key_order, engine_args
+from posenc_runtime.vllm_adapter.activation import activate
 from posenc_runtime.vllm_adapter.attention import fused_rotary
 from posenc_runtime.vllm_adapter.attention.rotating import PositionsInMetadata, RotatesInAttention
 from tests.engine.flash_attention_in_torch import flash_attn_varlen_func
@@ -73,6 +74,8 @@ class RotatingCPUBackend(CPUAttentionBackend):
 
 def install() -> None:
     vllm_adapter.register()
+    activate()  # before what it registers for CPUs is replaced
+    engine_args._is_cuda = lambda: True
     register_backend(AttentionBackendEnum.CPU_ATTN, f"{__name__}.{RotatingCPUBackend.__name__}")
     fused_rotary._capability = lambda: (9, 0)
     cpu_key_order.cpu_key_order = lambda *_: None  # type: ignore[assignment, return-value]

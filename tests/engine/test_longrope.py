@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 from typing import Any
 
@@ -34,7 +35,7 @@ CONFIG = {"max_position_embeddings": LONGEST * TRAINED, "rope_parameters": OWN}
 def deployment(*scales: float, **settings: Any) -> Deployment:
     return Deployment(
         rope_type="longrope",
-        parameters=FACTORS | {"factor": float(LONGEST)},
+        parameters=FACTORS | {"attention_factor": math.sqrt(1 + math.log(LONGEST) / math.log(TRAINED))},
         scales=scales,
         original_max_position_embeddings=TRAINED,
         **({"max_model_len": int(scales[-1] * TRAINED), "headroom_tokens": HEADROOM} | settings),
