@@ -8,14 +8,12 @@ import dataclasses
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.checkpoint import Checkpoint
-from posenc_runtime.vllm_adapter.derivation import derived
+from posenc_runtime.vllm_adapter.derivation import FIT_INTO_MEMORY, derived
 from posenc_runtime.vllm_adapter.engine_args import serve_arguments
 from posenc_runtime.vllm_adapter.section import AUTO
 from server import plugin
 from server.deployment import attention_of, deployment_of
 from server.settings import Settings
-
-_FIT_INTO_MEMORY = -1  # vLLM's max_model_len for the longest request that the cache has room for
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,7 +58,7 @@ def planned(settings: Settings, checkpoint: Checkpoint | None, *, quiet: bool = 
     if settings.scaling.rope_type == AUTO and deployment.rotates:
         reason = f"auto: {derived(settings.scaling, checkpoint, settings.model).reason}"
         if settings.max_model_len is None:
-            args.max_model_len = _FIT_INTO_MEMORY
+            args.max_model_len = FIT_INTO_MEMORY
             reason += "; requests may be as long as the cache has room for"
     setattr(args, plugin.REQUEST_LOG, settings.log_requests)
     return Plan(deployment=deployment, attention=attention, args=args, reason=reason)

@@ -16,7 +16,7 @@ _BAR = re.compile(r"(?:^|\s)([A-Z][\w .,-]+?)(?: \([^)]*\))*:\s+(\d+)%")
 
 
 class Progress:
-    """Shown on leaving no more. On a terminal it is one line that moves, elsewhere a line now and then."""
+    """Shown until it is left: on a terminal as one line that moves, elsewhere as a line now and then."""
 
     def __init__(self, out: Console) -> None:
         self._out, self._began = out, time.monotonic()

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.hook import DEPLOYMENT_SECTION
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-KEY = "posenc"
+KEY = DEPLOYMENT_SECTION
 
 
 def deployment_of(vllm_config: VllmConfig | None) -> Deployment | None:

@@ -12,6 +12,8 @@ from posenc_runtime.vllm_adapter.section import ScalingSettings, SettingRefused
 _FOR_UNSCALED = "yarn"
 # What model cards ask YaRN for, and what its authors measured without tuning.
 _SCALES = [1.0, 2.0, 4.0]
+# vLLM's max_model_len for the longest request that the cache has room for; auto asks for it where nobody says a length.
+FIT_INTO_MEMORY = -1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# Keys of additional_config; active.KEY and attention.choice.KEY say what is in them. Those modules take long to import.
-SECTIONS = ("posenc", "posenc_attention")
+# Keys of additional_config, here because the modules that know what is in them take long to import.
+DEPLOYMENT_SECTION, ATTENTION_SECTION = "posenc", "posenc_attention"
 
 
 def install() -> None:
@@ -29,7 +29,7 @@ def _looking_for_sections(stock: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(stock)
     def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
         additional = getattr(self, "additional_config", None)
-        if not isinstance(additional, Mapping) or not any(section in additional for section in SECTIONS):
+        if not isinstance(additional, Mapping) or additional.keys().isdisjoint((DEPLOYMENT_SECTION, ATTENTION_SECTION)):
             return stock(self, *args, **kwargs)
         from posenc_runtime.vllm_adapter.one_flag import configured
 

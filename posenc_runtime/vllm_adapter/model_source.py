@@ -52,8 +52,8 @@ def mentions(architecture: str, key: str) -> bool:
 
 def fixed_rope_type(architecture: str) -> str | None:
     """The type of rotation that an architecture's own file asks for by name, whatever a configuration says."""
-    source = dict(sources(architecture)).get(module_of(architecture) or "", "")
-    for node in ast.walk(ast.parse(source)):
+    file = _file(module_of(architecture) or "")
+    for node in ast.walk(ast.parse(file[0] if file else "")):
         match node:
             case ast.keyword(arg="rope_parameters", value=ast.Dict(keys=keys, values=values)):
                 for pair in zip(keys, values, strict=True):

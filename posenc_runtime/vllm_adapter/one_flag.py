@@ -21,7 +21,7 @@ from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.channel import CONNECTOR, CONNECTOR_MODULE, WORKER_EXTENSION
 from posenc_runtime.vllm_adapter.checkpoint import Checkpoint, read_checkpoint
 from posenc_runtime.vllm_adapter.completion import attention_from, deployment_from
-from posenc_runtime.vllm_adapter.derivation import derived
+from posenc_runtime.vllm_adapter.derivation import FIT_INTO_MEMORY, derived
 from posenc_runtime.vllm_adapter.engine_args import engine_arguments
 from posenc_runtime.vllm_adapter.explanations import explained
 from posenc_runtime.vllm_adapter.flags import ArgumentRefused
@@ -42,7 +42,6 @@ _OF_THE_CHECKPOINT = (
     *("hf_config_path", "hf_overrides", "trust_remote_code", "revision", "code_revision", "config_format"),
     "hf_token",
 )
-_FIT_INTO_MEMORY = -1  # vLLM's max_model_len for the longest request that the cache has room for
 
 
 class Sections(BaseModel):
@@ -95,7 +94,7 @@ def _completed(engine_args: Any) -> Any:
     scaling, attention, longest = _sections(additional.pop(KEY), additional.pop(ATTENTION, {}))
     given = {name: getattr(engine_args, name) for name in _LOOKED_AT}
     checkpoint = _checkpoint(engine_args)
-    if longest is None and engine_args.max_model_len not in (None, _FIT_INTO_MEMORY):
+    if longest is None and engine_args.max_model_len not in (None, FIT_INTO_MEMORY):
         longest = engine_args.max_model_len
     deployment = deployment_from(scaling, checkpoint, model=engine_args.model, max_model_len=longest, engine=given)
     choice = attention_from(attention, checkpoint)
@@ -103,7 +102,7 @@ def _completed(engine_args: Any) -> Any:
     if scaling.rope_type == AUTO and deployment.rotates:
         _say_what_auto_is(scaling, checkpoint, deployment, engine_args.model)
         if longest is None:
-            ours["max_model_len"] = _FIT_INTO_MEMORY
+            ours["max_model_len"] = FIT_INTO_MEMORY
     completed = copy.copy(engine_args)
     for name, value in ours.items():
         setattr(completed, name, value)

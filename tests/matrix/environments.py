@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Where PyTorch keeps its builds for CPUs. It is asked for torch alone: asked for all, it is waited for at each.
 TORCH_INDEX = ("--index-url", "https://download.pytorch.org/whl/cpu", "--timeout", "10", "--retries", "1")
 # Text needs none of them, and pip takes those for CUDA, which transformers then fails on.
-COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
+COMPANIONS = re.findall(r"^(\w+);", (ROOT / "deploy" / "companions.txt").read_text(encoding="utf-8"), re.MULTILINE)
 # Sources of kernels, of which a wheel for CUDA has thousands.
 _OF_KERNELS = {".h", ".hpp", ".cuh", ".inl", ".cu"}
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from posenc_runtime.encodings.fields import check_fields
+from posenc_runtime.vllm_adapter.hook import ATTENTION_SECTION
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-KEY = "posenc_attention"
+KEY = ATTENTION_SECTION
 Backend = Literal["auto", "bias", "cope", "stock"]
 Kind = Literal["stock", "bias", "cope", "plain"]
 FusedRotary = Literal["auto", "on", "off"]
