@@ -18,6 +18,7 @@ from rich.markup import escape
 # there at once.
 if TYPE_CHECKING:
     from posenc_runtime.vllm_adapter.checkpoint import Checkpoint
+    from server.first_look import UnreadableModel
     from server.settings import Settings
 
 app = typer.Typer(
@@ -79,9 +80,10 @@ def serve(
     given = [f"server.{name}={value}" for name, value in (("host", host), ("port", port)) if value is not None]
     with _refusals():
         settings = _settings(target, config, [*(overrides or []), *given])
+        found = _first_look(settings, is_needed=True)
         from server import starting
 
-        starting.serve(settings, functools.partial(_checkpoint, settings, is_needed=True), verbose=verbose)
+        starting.serve(settings, functools.partial(_checkpoint, settings, found, is_needed=True), verbose=verbose)
 
 
 @app.command()
@@ -106,11 +108,12 @@ def check(
     """
     with _refusals():
         settings = _settings(target, config, overrides)
+        found = _first_look(settings, is_needed=False)
         from posenc_runtime.vllm_adapter import serving
         from server import planning, report
 
         serving.prepare_environment(verbose=False)
-        checkpoint = _checkpoint(settings, is_needed=False)
+        checkpoint = _checkpoint(settings, found, is_needed=False)
         planned = planning.planned(settings, checkpoint)
         if checkpoint is not None:
             serving.engine_configuration(planned.args)
@@ -132,12 +135,13 @@ def flags(target: Target = None, config: Config = None, overrides: Overrides = N
     its section in full."""
     with _refusals():
         settings = _settings(target, config, overrides)
+        found = _first_look(settings, is_needed=False)
         from posenc_runtime.vllm_adapter import serving
         from posenc_runtime.vllm_adapter.engine_args import command_line
         from server.deployment import attention_of, deployment_of
 
         serving.prepare_environment(verbose=False)
-        checkpoint = _checkpoint(settings, is_needed=False)
+        checkpoint = _checkpoint(settings, found, is_needed=False)
         words = command_line(
             settings.model,
             deployment_of(settings, checkpoint),
@@ -178,24 +182,50 @@ def configs(
             _out.print(report.deployment_lines(each, shipped.about(each)), highlight=False)
 
 
-def _checkpoint(settings: Settings, *, is_needed: bool) -> Checkpoint | None:
-    """The checkpoint's configuration; None, said on stderr, where it cannot be read and the settings say enough.
+def _first_look(settings: Settings, *, is_needed: bool) -> str | None:
+    """Where the checkpoint's configuration is read; None, said on stderr, where no hub gives it and the settings say
+    enough.
+
+    Raises:
+        SettingRefused: when it cannot be had and is needed.
+    """
+    from server.first_look import UnreadableModel, look
+
+    try:
+        return look(settings)
+    except UnreadableModel as error:
+        _go_on_without(settings, error, is_needed=is_needed)
+        return None
+
+
+def _checkpoint(settings: Settings, found: str | None, *, is_needed: bool) -> Checkpoint | None:
+    """The checkpoint's configuration; None where it cannot be read and the settings say enough.
 
     An object store's is read by vLLM itself, with the weights.
+
+    Args:
+        found: from the first look.
 
     Raises:
         SettingRefused: when it cannot be read and is needed, or cannot be scaled.
     """
-    from server.deployment import UnreadableModel, checkpoint_of
+    from server.deployment import checkpoint_of
+    from server.first_look import UnreadableModel
 
-    try:
-        return checkpoint_of(settings)
-    except UnreadableModel as error:
-        is_needed = is_needed and "://" not in settings.model
-        if is_needed or settings.scaling.original_max_position_embeddings is None:
-            raise
-        _err.print(f"[bold yellow]not read[/] {escape(str(error))}; this is from the settings alone", highlight=False)
+    if found is None:
         return None
+    try:
+        return checkpoint_of(settings, found)
+    except UnreadableModel as error:
+        _go_on_without(settings, error, is_needed=is_needed)
+        return None
+
+
+def _go_on_without(settings: Settings, error: UnreadableModel, *, is_needed: bool) -> None:
+    is_needed = is_needed and "://" not in settings.model
+    if is_needed or settings.scaling.original_max_position_embeddings is None:
+        raise error
+    _err.print(f"[bold yellow]not read[/] {escape(str(error))}; this is from the settings alone", highlight=False)
 
 
 @contextlib.contextmanager

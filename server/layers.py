@@ -77,8 +77,9 @@ def merged(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     for layer in layers:
         for key, value in layer.items():
             below = result.get(key)
-            both = isinstance(below, dict) and isinstance(value, dict)
-            result[key] = merged([below, value]) if both else value
+            if isinstance(below, dict) and isinstance(value, dict):
+                value = merged([below, value])
+            result[key] = value
     return result
 
 

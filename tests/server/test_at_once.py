@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from tests.local_hub import local_hub, silent_hub
+
 ROOT = pathlib.Path(__file__).parents[2]
 # The command, and after it, on a line of its own, which of the modules that take long it has imported.
 COMMAND = """
@@ -79,3 +81,39 @@ def test_scales_are_refused_at_once_where_the_checkpoint_is_to_name_the_method()
 
 def test_a_file_that_is_not_there_is_refused_at_once() -> None:
     assert posenc("serve", "nope.yaml") == (2, "", "refused nope.yaml: cannot be read: No such file or directory", [])
+
+
+@pytest.mark.parametrize("command", ["serve", "check", "flags"])
+def test_a_folder_without_a_configuration_is_refused_at_once(command: str, tmp_path: pathlib.Path) -> None:
+    nowhere, empty, torn = tmp_path / "nowhere", tmp_path / "empty", tmp_path / "torn"
+    empty.mkdir()
+    torn.mkdir()
+    (torn / "config.json").write_text("{")
+    assert posenc(command, str(nowhere)) == (
+        2, "", f"refused model: must be a folder or a name on a hub, got '{nowhere}': there is no such folder", [],
+    )  # fmt: skip
+    for folder, reason in ((empty, "there is no config.json in this folder"), (torn, "config.json is not JSON: ")):
+        status, out, err, imported = posenc(command, str(folder))
+        assert (status, out, imported) == (2, "", [])
+        assert err.startswith(f"refused model: the configuration of '{folder}' cannot be read: {reason}")
+
+
+@pytest.mark.parametrize("command", ["serve", "check", "flags"])
+def test_a_hub_that_is_silent_is_told_without_importing_vllm(command: str, tmp_path: pathlib.Path) -> None:
+    with silent_hub() as address:
+        said = posenc(command, "some/model", HF_ENDPOINT=address, HF_HOME=str(tmp_path), HF_HUB_ETAG_TIMEOUT="1")
+    assert said == (
+        2,
+        "",
+        f"refused model: the configuration of 'some/model' cannot be read: the hub {address} is out of reach: no "
+        "answer within 1 s; check the network, proxies and HF_ENDPOINT, set HF_HUB_ETAG_TIMEOUT to more seconds, or "
+        "give a folder that has it as engine.hf_config_path",
+        [],
+    )
+
+
+def test_what_a_hub_refuses_is_told_as_what_it_is_without_importing_vllm(tmp_path: pathlib.Path) -> None:
+    with local_hub() as hub:
+        status, out, err, imported = posenc("serve", "some/model", HF_ENDPOINT=hub.endpoint, HF_HOME=str(tmp_path))
+    assert (status, out, imported) == (2, "", [])
+    assert "cannot be read: 404 Client Error." in err and "; check the name, HF_TOKEN or engine.hf_token, and" in err
