@@ -111,39 +111,36 @@ def _failure(source: str, revision: str | None, token: str | bool | None) -> Exc
 
     seconds = constants.HF_HUB_ETAG_TIMEOUT if "HF_HUB_ETAG_TIMEOUT" in os.environ else _SECONDS
     ends = time.monotonic() + seconds
-    said: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+    said: queue.SimpleQueue[tuple[Exception | None, bool]] = queue.SimpleQueue()
 
     def ask() -> None:
-        while True:
+        failure: Exception | None = None
+        is_over = False
+        while not is_over:
             try:
                 get_hf_file_metadata(hf_hub_url(source, CONFIGURATION, revision=revision), token=token, timeout=seconds)
-                return said.put(None)
+                failure, is_over = None, True
             except Exception as error:
-                said.put(error)
-                if not _may_pass(error) or time.monotonic() + _PAUSE_SECONDS > ends:
-                    return None
-            time.sleep(_PAUSE_SECONDS)
+                failure, is_over = error, not _may_pass(error) or time.monotonic() + _PAUSE_SECONDS > ends
+            said.put((failure, is_over))
+            if not is_over:
+                time.sleep(_PAUSE_SECONDS)
 
     # A thread that nobody waits for: looking up a name, and a hub that answers a byte at a time, know no limit.
     threading.Thread(target=ask, name="posenc-hub", daemon=True).start()
-    last: Exception | None = None
-    while True:
-        try:
-            failure = said.get(timeout=max(ends - time.monotonic(), 0))
-        except queue.Empty:
-            break
-        if failure is None or not _may_pass(failure):
-            return failure
-        last = failure
-    if last is not None and hasattr(last, "response"):
-        return last  # it does answer: that it is busy, for example
-    reason, advice = str(last), ""
-    if last is None or "TimeoutException" in _names(last):
-        reason, advice = f"no answer within {seconds} s", ", set HF_HUB_ETAG_TIMEOUT to more seconds"
+    failure: Exception | None = TimeoutError()
+    is_over = False
+    with contextlib.suppress(queue.Empty):
+        while not is_over:
+            failure, is_over = said.get(timeout=max(ends - time.monotonic(), 0))
+    is_silent = isinstance(failure, TimeoutError) or "TimeoutException" in _names(failure)
+    if not is_silent and not _PASSING_ERRORS & _names(failure):
+        return failure  # it does answer, that it is busy for example
     return UnreadableCheckpoint(
         source,
-        f"the hub {constants.ENDPOINT} is out of reach: {reason}",
-        f"check the network, proxies and HF_ENDPOINT{advice}",
+        f"the hub {constants.ENDPOINT} is out of reach: {f'no answer within {seconds} s' if is_silent else failure}",
+        "check the network, proxies and HF_ENDPOINT"
+        + (", set HF_HUB_ETAG_TIMEOUT to more seconds" if is_silent else ""),
     )
 
 
@@ -153,7 +150,7 @@ def _may_pass(error: Exception) -> bool:
     return bool(_PASSING_ERRORS & _names(error)) or getattr(response, "status_code", None) in _PASSING_STATUS
 
 
-def _names(error: Exception) -> set[str]:
+def _names(error: Exception | None) -> set[str]:
     return {each.__name__ for each in type(error).__mro__}
 
 
