@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import pathlib
 from collections.abc import Callable, Iterator
 
 import huggingface_hub
 import pytest
+from huggingface_hub.utils import are_progress_bars_disabled
 
 from posenc_runtime.vllm_adapter import hub
 from posenc_runtime.vllm_adapter.hub import Found, UnreadableCheckpoint, at_hand
@@ -189,3 +191,18 @@ def test_what_vllm_reads_in_its_own_way_only_needs_a_hub_that_answers(
     found = at_hand(NAME, engine)
     assert found.place == NAME and "out of reach" in found.out_of_reach
     assert at_hand("no/name/of-a-hub", engine) == Found("no/name/of-a-hub")
+
+
+def test_huggingface_hub_neither_warns_nor_shows_progress_while_it_is_asked(
+    there: LocalHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_quiet() -> bool:
+        logger = logging.getLogger("huggingface_hub.file_download")
+        return not logger.isEnabledFor(logging.WARNING) and are_progress_bars_disabled()
+
+    stock, quiet = huggingface_hub.hf_hub_download, []
+    monkeypatch.setattr(
+        huggingface_hub, "hf_hub_download", lambda *args, **named: quiet.append(is_quiet()) or stock(*args, **named)
+    )
+    at_hand(NAME, {})
+    assert quiet == [True] and not is_quiet()
