@@ -382,7 +382,7 @@ class ModelEngine:
                 turning.request.reuses(turning)
                 continue
             self._crossed(turning.request, turning.at, turning.from_index, turning.to_index)
-        if [turning.request.request_id for turning in whole] != said_whole:
+        if sorted(turning.request.request_id for turning in whole) != sorted(said_whole):
             raise Broken(f"{said_whole} are said to be whole, but the workers have made {made}")
 
     def _forward(self, work: Work) -> int | None:
