@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -15,19 +14,7 @@ from posenc_runtime.kv.ledger import NULL_BLOCK, BlockLedger, MixedRotations
 from posenc_runtime.kv.moves import Moves
 from posenc_runtime.kv.regime import private, regime
 from posenc_runtime.kv.running import ReusedPrefix, Running
-
-
-@dataclasses.dataclass(kw_only=True)
-class StepPlan:
-    """What the workers must do before a forward, the rotations first and in their order.
-
-    Attributes:
-        rotations: cached keys to turn from one scale to another.
-        block_scales: scale index to the physical blocks that are to carry it from this step on.
-    """
-
-    rotations: list[Rotation] = dataclasses.field(default_factory=list)
-    block_scales: dict[int, list[int]] = dataclasses.field(default_factory=dict)
+from posenc_runtime.kv.step_plan import Progress, StepPlan
 
 
 class ScaleCoordinator:
@@ -235,32 +222,30 @@ class ScaleCoordinator:
         self._ledger.release(request_id)
         return regime(self.deployment, to_index)
 
-    def advance(self) -> tuple[list[int], list[str]]:
-        """Put the next step's share of the crossings into the plan; call once for each step.
-
-        Returns:
-            Blocks whose copies are in the plan, to be given back once the step is planned, and requests that are
-            whole again and may run in this step.
-        """
+    def advance(self) -> Progress:
+        """Put the next step's share of the moves into the plan; call once for each step."""
         rotations, completed = self._crossing.advance(self.budget_tokens)
-        sources: list[int] = []
+        progress = Progress()
         for crossing, rotation in rotations:
             self._rotations.append(rotation)
-            sources += self._move(crossing, rotation)
+            progress.read += self._move(crossing, rotation)
             self._requests[crossing.request_id].scale_index = rotation.to_index
             self._counts.rerotated_tokens[TOTAL] += int(rotation.moves.num_tokens.sum())
-        if sources:
-            self._counts.copied_blocks[TOTAL] += len(sources)
+        if progress.read:
+            self._counts.copied_blocks[TOTAL] += len(progress.read)
         for crossing in completed:
-            running = self._requests[crossing.request_id]
-            self._ledger.check(crossing.request_id, crossing.to_index)
-            self._limits[crossing.request_id] = self._lengths[crossing.to_index]
+            request_id = crossing.request_id
+            running = self._requests[request_id]
+            self._ledger.check(request_id, crossing.to_index)
+            self._limits[request_id] = self._lengths[crossing.to_index]
             if crossing.reuses_prefix:
                 running.reused = ReusedPrefix(crossing.num_tokens, crossing.from_index, crossing.to_index)
+                progress.reused.append(request_id)
             else:
                 self._record(running, crossing.from_index, crossing.to_index, crossing.num_tokens, "rerotate")
-                self.look_again(crossing.request_id)
-        return sources, [crossing.request_id for crossing in completed]
+                self.look_again(request_id)
+                progress.crossed.append(request_id)
+        return progress
 
     def scheduled(self, request_id: str, num_computed_tokens: int, num_new_tokens: int) -> None:
         """A request runs in the step that is being planned.

@@ -92,9 +92,10 @@ class PosencScheduler(AsyncScheduler):
                 self._recompute(request, to_index)
             elif not self._rerotate(request, to_index) and request.status == RequestStatus.RUNNING:
                 self._half.look_again(request)
-        sources, loaded = self._half.advance()
-        self._read_by_now += sources
-        self.finished_recving_kv_req_ids |= loaded
+        progress = self._half.advance()
+        self._read_by_now += progress.read
+        # To vLLM, a prefix that was copied is one that a connector has loaded.
+        self.finished_recving_kv_req_ids.update(progress.reused)
 
     def _looked_at(self) -> list[Request]:
         """Who may have to cross now, the most important first."""

@@ -13,11 +13,12 @@ from vllm.utils import length_from_prompt_token_ids_or_embeds
 
 from posenc_runtime.kv.admission import admit, choose_on_crossing
 from posenc_runtime.kv.budget import Budget, given
-from posenc_runtime.kv.coordinator import ScaleCoordinator, StepPlan
+from posenc_runtime.kv.coordinator import ScaleCoordinator
 from posenc_runtime.kv.counts import TOTAL
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
 from posenc_runtime.kv.moves import Moves
 from posenc_runtime.kv.regime import regime, salted
+from posenc_runtime.kv.step_plan import Progress, StepPlan
 from posenc_runtime.vllm_adapter.block_hashes import PrivateHashes, SaltedHashes
 from posenc_runtime.vllm_adapter.channel import ON_CROSSING
 
@@ -61,7 +62,7 @@ class SchedulerHalf:
         if deployment.rerotates and deployment.rerotate_budget_tokens is not None:
             self.set_budget(given(deployment.rerotate_budget_tokens))
         self.ended_by_text: set[str] = set()  # requests that a stop string may end, which vLLM does outside the engine
-        self.reusable: dict[str, int] = {}  # tokens of cached prefixes at other scales that requests may have copied
+        self._offered: dict[str, int] = {}  # tokens of cached prefixes at other scales that requests may have copied
         # Asked once for every request of a step.
         self.allowance = self._coordinator.allowance
 
@@ -159,6 +160,18 @@ class SchedulerHalf:
             if salt != request.cache_salt
         }
 
+    def offer(self, request: Request, num_tokens: int) -> None:
+        """Let a request that is being scheduled have so many tokens of another scale copied."""
+        self._offered[request.request_id] = num_tokens
+
+    def offered(self, request: Request) -> int:
+        """Tokens of another scale that a request may have copied, 0 for most."""
+        return self._offered.get(request.request_id, 0)
+
+    def withdraw_offers(self) -> None:
+        """The step has been scheduled: who was offered tokens has blocks for them by now, or does without."""
+        self._offered.clear()
+
     def reuse(self, request: Request, from_index: int, moves: Moves, *, num_tokens: int) -> None:
         """Begin to copy a prefix of another scale, and take what the request computes out of others' reach."""
         regime_name = self._coordinator.reuse(request.request_id, from_index, moves, num_tokens=num_tokens)
@@ -172,14 +185,9 @@ class SchedulerHalf:
         request.cache_salt = self._salt(request, regime_name)
         request.block_hashes = SaltedHashes(request, self.hash_block_size, request.cache_salt)
 
-    def advance(self) -> tuple[list[int], set[str]]:
-        """Plan the next step's share of the moves.
-
-        Returns:
-            Blocks to give back once the step is planned, and requests whose reused prefix is complete.
-        """
-        sources, completed = self._coordinator.advance()
-        return sources, set(completed) - self._waiting_since.keys()
+    def advance(self) -> Progress:
+        """Plan the next step's share of the moves."""
+        return self._coordinator.advance()
 
     def preempted(self, request: Request) -> list[int]:
         """A request loses its blocks: it may find in the prefix cache what it computed at its first scale.
@@ -205,7 +213,8 @@ class SchedulerHalf:
         """
         coordinator = self._coordinator
         for request_id in scheduler_output.preempted_req_ids or ():
-            # One that was preempted by a reset of the prefix cache may have been cancelled since.
+            # One that was preempted by a reset of the prefix cache may have been cancelled since. There is nothing to
+            # give back: PosencScheduler did that when it preempted, and where vLLM's own scheduler runs nobody copies.
             if request_id in self._client_salts:
                 coordinator.preempted(request_id)
         num_scheduled = scheduler_output.num_scheduled_tokens

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from posenc_runtime.kv.budget import Speed
-from posenc_runtime.kv.coordinator import StepPlan
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.kv.step_plan import StepPlan
 from posenc_runtime.vllm_adapter.attention.record import RECORD
 from posenc_runtime.vllm_adapter.attention.rotate import rotate_in_attention
 from posenc_runtime.vllm_adapter.rerotation import Rerotation, of_like_changes

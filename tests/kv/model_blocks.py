@@ -6,9 +6,9 @@ import dataclasses
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from posenc_runtime.kv.coordinator import StepPlan
 from posenc_runtime.kv.crossing import Rotation
 from posenc_runtime.kv.moves import BlockMove
+from posenc_runtime.kv.step_plan import StepPlan
 from tests.kv.model_request import Broken, Request, Turning
 
 Name = tuple[str | None, tuple[int, ...]]  # of a block in the prefix cache: its salt, and all tokens up to its end

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from posenc_runtime.kv.coordinator import ScaleCoordinator, StepPlan
+from posenc_runtime.kv.coordinator import ScaleCoordinator
 from posenc_runtime.kv.crossing import blocks_to_copy
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.kv.moves import BlockMove, HeldBlocks, Mask, Moves
 from posenc_runtime.kv.regime import regime
+from posenc_runtime.kv.step_plan import StepPlan
 from tests.kv.model_blocks import Pool, Workers
 from tests.kv.model_request import Broken, Request, Turning, smallest_scale
 
@@ -145,9 +146,9 @@ class ModelEngine:
                 self._recompute(request, to_index)
             else:
                 self._rerotate(request, to_index)
-        sources, whole = self.coordinator.advance()
-        self._read_by_now += sources
-        return whole
+        progress = self.coordinator.advance()
+        self._read_by_now += progress.read
+        return progress.crossed + progress.reused
 
     def _recompute(self, request: Request, to_index: int) -> None:
         at, from_index = request.num_computed, request.first
@@ -381,7 +382,7 @@ class ModelEngine:
                 turning.request.reuses(turning)
                 continue
             self._crossed(turning.request, turning.at, turning.from_index, turning.to_index)
-        if [turning.request.request_id for turning in whole] != said_whole:
+        if sorted(turning.request.request_id for turning in whole) != sorted(said_whole):
             raise Broken(f"{said_whole} are said to be whole, but the workers have made {made}")
 
     def _forward(self, work: Work) -> int | None:

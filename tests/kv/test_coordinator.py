@@ -9,6 +9,7 @@ import pytest
 from posenc_runtime.kv.coordinator import ScaleCoordinator
 from posenc_runtime.kv.ledger import MixedRotations
 from posenc_runtime.kv.moves import BlockMove, Moves
+from posenc_runtime.kv.step_plan import Progress
 from tests.kv.test_deployment import YARN as MEASURED
 
 YARN = dataclasses.replace(MEASURED, rerotate_budget_tokens=2048)
@@ -136,7 +137,7 @@ def test_a_crossing_rotates_what_is_its_own_and_copies_what_is_not(growing: Scal
     at_the_end_of_its_scale(growing, "chat", [1, 2])
     regime = growing.rerotate("chat", 1, moves(move(1, 7), move(2, 2, 256)), num_tokens=512)
     assert regime.startswith("yarn:2:") and "private" in regime
-    assert growing.advance() == ([1], ["chat"])
+    assert growing.advance() == Progress(read=[1], crossed=["chat"])
     plan = growing.take_plan()
     assert [(r.from_index, r.to_index, [(m.source, m.target) for m in r.moves]) for r in plan.rotations] == [
         (0, 1, [(1, 7), (2, 2)])
@@ -157,7 +158,7 @@ def test_a_prefix_of_another_scale_is_copied_and_reported_and_its_source_must_ca
     regime = growing.reuse("long", 0, moves(move(1, 7), move(2, 8, 256)), num_tokens=512)
     assert regime.startswith("yarn:2:") and "private" in regime
     assert growing.allowance("long", 512, 388) == 0
-    assert growing.advance() == ([1, 2], ["long"])
+    assert growing.advance() == Progress(read=[1, 2], reused=["long"])
     assert growing.take_plan().block_scales == {1: [7, 8]}
     growing.hit("long", [7, 8])
     growing.prefilling("long", num_hit_tokens=512)
@@ -197,11 +198,11 @@ def test_a_request_does_not_run_until_all_of_its_keys_are_turned(growing: ScaleC
     slow = ScaleCoordinator(dataclasses.replace(growing.deployment, rerotate_budget_tokens=256), num_blocks=16)
     at_the_end_of_its_scale(slow, "chat", [1, 2])
     slow.rerotate("chat", 1, moves(move(1, 1), move(2, 2, 256)), num_tokens=512)
-    assert slow.advance() == ([], [])
+    assert slow.advance() == Progress()
     assert slow.allowance("chat", 512, 1) == 0 and slow.due("chat", 512) is None
     with pytest.raises(MixedRotations, match="chat was scheduled for tokens 512 to 513, but is crossing"):
         slow.scheduled("chat", 512, 1)
-    assert slow.advance() == ([], ["chat"])
+    assert slow.advance() == Progress(crossed=["chat"])
     slow.scheduled("chat", 512, 1)
 
 
@@ -233,10 +234,10 @@ def test_whoever_ends_in_the_middle_of_a_crossing_leaves_no_source_behind(growin
     slow = ScaleCoordinator(dataclasses.replace(growing.deployment, rerotate_budget_tokens=256), num_blocks=16)
     at_the_end_of_its_scale(slow, "chat", [1, 2])
     slow.rerotate("chat", 1, moves(move(1, 7), move(2, 8, 256)), num_tokens=512)
-    assert slow.advance() == ([1], [])
+    assert slow.advance() == Progress(read=[1])
     assert slow.abandoned("chat") == [2]
     assert slow.finished("chat", num_output_tokens=12)["crossings"] == []
-    assert slow.advance() == ([], [])
+    assert slow.advance() == Progress()
 
 
 def test_a_recomputed_request_begins_again_at_its_new_scale(growing: ScaleCoordinator) -> None:

@@ -103,10 +103,10 @@ def a_request_that_goes_on_after_its_crossing_is_never_looked_at_again(patch: py
     stock = ScaleCoordinator.advance
 
     def advance(self: ScaleCoordinator) -> Any:
-        sources, completed = stock(self)
-        for request_id in completed:
+        progress = stock(self)
+        for request_id in progress.crossed:
             self._calendar.forget(request_id)
-        return sources, completed
+        return progress
 
     patch.setattr(ScaleCoordinator, "advance", advance)
 
@@ -135,7 +135,7 @@ def sources_are_given_back_before_they_are_read(patch: pytest.MonkeyPatch) -> No
             self.pool.give_back(request.turning.unread)
 
     patch.setattr(ModelEngine, "_rerotate", early)
-    patch.setattr(ScaleCoordinator, "advance", lambda self: ([], advance(self)[1]))
+    patch.setattr(ScaleCoordinator, "advance", lambda self: dataclasses.replace(advance(self), read=[]))
     patch.setattr(CrossingQueue, "drop", drop_silently)
 
 
@@ -147,7 +147,7 @@ def drop_silently(self: CrossingQueue, request_id: str) -> list[int]:
 @fault
 def sources_are_never_given_back(patch: pytest.MonkeyPatch) -> None:
     stock = ScaleCoordinator.advance
-    patch.setattr(ScaleCoordinator, "advance", lambda self: ([], stock(self)[1]))
+    patch.setattr(ScaleCoordinator, "advance", lambda self: dataclasses.replace(stock(self), read=[]))
 
 
 @fault

@@ -17,7 +17,7 @@ from tests.kv.model_request import Broken
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
 
-    from posenc_runtime.kv.coordinator import StepPlan
+    from posenc_runtime.kv.step_plan import StepPlan
 
 NUM_TOKENS = 6  # of the vocabulary
 

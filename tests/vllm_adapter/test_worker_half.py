@@ -14,10 +14,10 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, Unif
 from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.rerotation import BlockMoves, ScaleChange
-from posenc_runtime.kv.coordinator import StepPlan
 from posenc_runtime.kv.crossing import Rotation
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
 from posenc_runtime.kv.moves import BlockMove, Moves
+from posenc_runtime.kv.step_plan import StepPlan
 from posenc_runtime.vllm_adapter import cpu_key_order
 from posenc_runtime.vllm_adapter.attention.record import RECORD
 from posenc_runtime.vllm_adapter.worker_half import WorkerHalf
