@@ -1,4 +1,4 @@
-"""What installs packages into the environment: uv where it can be had, pip otherwise.
+"""What installs packages into the environment: uv where it can be had, pip otherwise. Decision 64.
 
 Its syntax is that of Python 3.8, as environment.py says.
 """

@@ -10,7 +10,7 @@ The public names, for those who run vLLM themselves::
     )
     llm = LLM("Qwen/Qwen3-8B", **engine_arguments(deployment))
 
-They are imported when they are first used: importing this package alone imports neither torch nor vLLM.
+They are imported when they are first used: importing this package alone imports neither torch nor vLLM. Decision 59.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from posenc_runtime.vllm_adapter.section import SettingRefused
 from posenc_runtime.vllm_adapter.wording import did_you_mean
 from server.layers import UniqueKeysLoader
 
-# In a checkout this is a link to the folder at the top; in a wheel it is a folder.
+# In a checkout this is a link to the folder at the top; in a wheel it is a folder. Decision 63.
 _FOLDER = (pathlib.Path(__file__).parent / "configs").resolve()
 
 

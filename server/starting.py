@@ -1,4 +1,4 @@
-"""From settings to a server that runs, with what its start shows."""
+"""From settings to a server that runs, with what its start shows. Decision 58."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tolerances of the whole project, each with where it comes from. Change one only with a paragraph in DESIGN.md."""
+"""The tolerances of the whole project, each with where it comes from. Change one only with its reason."""
 
 from __future__ import annotations
 

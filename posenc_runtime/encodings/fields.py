@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 
 def check_fields(owner: Any, values: Mapping[str, Any]) -> None:
-    """Refuse values of another type than their field's, and numbers that are not finite.
+    """Refuse values of another type than their field's, and numbers that are not finite. Decision 62.
 
     Whole numbers count as numbers, truth values do not; names that are no field are the constructor's to refuse.
 

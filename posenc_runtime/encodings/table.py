@@ -27,7 +27,7 @@ def fill_cos_sin(table: Tensor, frequencies: Frequencies) -> None:
 
     ``inv_freq`` is rounded to float32 first, as every engine and every checkpoint's training did; the product
     with the position is then taken in float64, because float32 rounds one between 65,536 and 131,072 by up to 2^-8 rad.
-    A value is rounded to float32, and then to the table's data type.
+    A value is rounded to float32, and then to the table's data type. Decision 25.
 
     Args:
         table: ``[num_positions, rotary_dim]``, of any floating data type, written in place; where ``inv_freq`` is.

@@ -14,7 +14,7 @@ from posenc_runtime.kernels.paged import PagedBatch
 _NARROW_BYTES = 256  # of a key or value
 # Triton shares the stages of a loop between what it loads and what says where that lies. Of its usual three, a tile of
 # keys has one: it is asked for when the one before has been used up, and then waited for. Of five each has two, and the
-# next tile arrives while one is used.
+# next tile arrives while one is used. Decision 46.
 _STAGES, _STAGES_OF_WIDEST = 5, 3
 # What ``arguments`` has found for tensors that are alike; an engine has a few kinds of them.
 _FOUND: dict[tuple[object, ...], dict[str, int]] = {}
@@ -58,7 +58,7 @@ def stages(head_dim: int, dtype: torch.dtype) -> int:
 def arguments(query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: PagedBatch, out: Tensor) -> dict[str, Any]:
     """Where requests lie, the shapes of heads and blocks, and the strides of queries and of either cache, in elements.
 
-    All layers of all steps ask for the same: what ``check`` looks at, and what follows from that, is kept.
+    All layers of all steps ask for the same: what ``check`` looks at, and what follows from that, is kept. Decision 49.
 
     Raises:
         ValueError: see ``check``.

@@ -1,4 +1,4 @@
-"""Triton: the chunks that the lone queries of a batch have, in one list that programs go through in turn.
+"""Triton: the chunks that the lone queries of a batch have, in one list that programs go through in turn. Decision 48.
 
 A captured graph knows the longest request that it may be given, and no more. A program to each chunk of that would be
 65,536 programs for 256 requests and eight KV heads, nearly all of which find nothing to do. So there are as many as a

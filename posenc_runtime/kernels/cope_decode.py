@@ -3,7 +3,7 @@
 A key's position needs the gates of all newer keys, which other programs hold. A first launch reads the keys, and stores
 scores and each chunk's sum of gates; a second one knows what is newer than its chunk, and reads the scores and values.
 Scores are 4 bytes a query head and key beside a row of keys and one of values. Nothing waits for another program, and
-sums have one order.
+sums have one order. Decision 35.
 
 There is room for the scores of more keys than a cache holds, and not for a batch of the longest requests, which could
 only share their blocks. Of requests that find no room a third launch computes scores again, as the first one did.
@@ -57,7 +57,7 @@ SCORE_PROGRAMS, VALUE_PROGRAMS, AGAIN_PROGRAMS = 660, 792, 264
 # other chunks would have to wait for it.
 MAX_CHUNKS = 64
 _REGISTERS = 168  # of a thread, so that a multiprocessor has room for three programs that read values
-GATED_TILES = 4  # after so many, a program looks whether older keys all stand at the last position
+GATED_TILES = 4  # after so many, a program looks whether older keys all stand at the last position (Decision 36)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Triton: CoPE for requests of several queries, a tile of them to a program at a time.
+"""Triton: CoPE for requests of several queries, a tile of them to a program at a time. Decision 37.
 
 Keys are walked from the newest to the oldest, for a key's position is what newer ones add up to. Once all rows of a
 tile have reached the last position, older keys are given the same for theirs, and the rest of the walk is plain

@@ -4,7 +4,7 @@ Positions are integers, in units of 2^-23. A table's entry and what it weighs co
 compute more than once, adding in different orders where threads hold different parts of it: of float32 the two would
 now and then be of different whole numbers, and the logit wrong by a whole position. Integers have one sum, and so
 nothing depends on how keys are divided into tiles and chunks either. A gate is rounded by half a unit, and n newer keys
-move a position by n 2^-24 at most, what float32 rounds positions by from 1 on; sums are exact.
+move a position by n 2^-24 at most, what float32 rounds positions by from 1 on; sums are exact. Decision 34.
 """
 
 from __future__ import annotations

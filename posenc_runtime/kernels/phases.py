@@ -10,7 +10,7 @@ _TURNS_PER_RADIAN = 0x28BE60DB9391054A7F09D5F47D4D377036D8A5664F10E410
 
 
 def phases(inv_freq: Tensor) -> Tensor:
-    """``inv_freq`` rounded to float32, as tables take it, and then to 2^-65 turns.
+    """``inv_freq`` rounded to float32, as tables take it, and then to 2^-65 turns. Decision 27.
 
     Args:
         inv_freq: rad / token, floating point ``[rotary_dim // 2]``.

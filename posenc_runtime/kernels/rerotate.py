@@ -17,7 +17,7 @@ _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16
 _PAIRS = 8  # of a thread: 16 bytes of bfloat16, the widest access, and few enough not to spill
 _COPIED = 8  # elements that are only copied, in the room of a pair
 _WARPS = 4  # of a program, at most
-_HEADS = 8  # of a program at least, of one layer or several, which share its cosines and sines
+_HEADS = 8  # of a program at least, of one layer or several, which share its cosines and sines (Decision 47)
 _PROGRAMS = 924  # that an H100 has room for at once
 
 

@@ -11,7 +11,7 @@ The keys that are left are the last ``form.reach(|scale| |q_i| K - m' + T)`` one
 its bias of zero and K the largest norm of the request's keys.
 
 Norms are the request's own: one of all keys ever cached would be simpler, and would make an answer depend, within the
-tolerance, on what else the server has seen.
+tolerance, on what else the server has seen. Decision 30.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Window:
             that a kernel takes together.
         num_items: int32 ``[1]``, the device's own count of what a step's lone queries read; 0 between steps. The last
             kernel of a step sets it back, which is one launch less than to begin each with it. So steps of one window
-            are of one stream.
+            are of one stream. Decision 31.
 
     Raises:
         ValueError: when the tolerance is out of range.

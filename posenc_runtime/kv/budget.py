@@ -1,7 +1,7 @@
 """How many cached tokens are re-rotated before a step: as many as take about as long as the step itself.
 
 A step reads its worker's weights once, whoever is in it, so while requests cross a step takes at most twice as long as
-it might. Fewer would keep them waiting, and their slots empty; more would hold up all the others.
+it might. Fewer would keep them waiting, and their slots empty; more would hold up all the others. Decision 18.
 """
 
 from __future__ import annotations

@@ -22,10 +22,10 @@ class ScaleCoordinator:
 
     With ``rerotate`` the scale at which a token is computed depends on its position and on the request's first
     scale alone: the first scale up to that scale's length, then the next. So a request that lost its blocks can
-    replay its own history, and its answer does not depend on what else the server is doing.
+    replay its own history, and its answer does not depend on what else the server is doing. Decision 15.
 
     No step looks at every request: ``allowance`` is a look-up, ``may_be_due`` names those whose time has come, and the
-    tokens of a request are counted when it gets a block, crosses or ends.
+    tokens of a request are counted when it gets a block, crosses or ends. Decision 11.
 
     Args:
         num_blocks: blocks of the pool, the null block among them.
@@ -108,6 +108,7 @@ class ScaleCoordinator:
         running.num_output_tokens = num_output_tokens
         index, last = running.scale_index, len(self._lengths) - 1
         if running.admission.on_crossing == "rerotate":
+            # Decision 13.
             # The scale at which so many tokens were read to say the next one; it may be known only after a crossing.
             index = max(running.first_index, self._scale_set.for_length(min(begin, self.deployment.max_model_len)))
         else:

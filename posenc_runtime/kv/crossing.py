@@ -24,12 +24,12 @@ def blocks_to_copy(held: HeldBlocks, *, num_free: int, num_needed: int, num_rese
 
     Shared blocks must be copied, because their other reader goes on at the old scale. Blocks that the prefix cache
     may hand out again are copied where there is room: the next request with this prompt then finds them, and the
-    originals are free for whoever needs them as soon as they have been read.
+    originals are free for whoever needs them as soon as they have been read. Decision 16.
 
     Args:
         num_free: blocks that may be taken.
         num_needed: of these, blocks that the request needs for its next tokens. Spent on copies they would be missing
-            at once: the request would be preempted, and replay into the same.
+            at once: the request would be preempted, and replay into the same. Decision 17.
         num_reserved: of these, blocks that are left to other requests unless sharing leaves no choice.
 
     Returns:
@@ -104,7 +104,7 @@ class Crossing:
 
 
 class CrossingQueue:
-    """Crossings in progress, so many tokens before each step.
+    """Crossings in progress, so many tokens before each step. Decision 19.
 
     Half of them are spent on those that have the least left, so that short ones do not wait behind long ones; the rest
     on those that came first, of which the first is never without a move: so each ends, whoever comes after it.

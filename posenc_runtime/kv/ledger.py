@@ -1,7 +1,7 @@
 """The scale that every physical KV block carries, and how many blocks running requests hold at each.
 
 A table by block number, 18 bytes a block, and for each request the numbers of its blocks. Requests that read the same
-cached prefix share the list of its blocks.
+cached prefix share the list of its blocks. Decision 7.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def private(deployment: Deployment, scale_index: int, number: int) -> str:
 
 
 def salted(cache_salt: str | None, regime_name: str | None) -> str | None:
-    """A request's prefix-cache salt in a regime: the client's own, if any, and the regime's name.
+    """A request's prefix-cache salt in a regime: the client's own, if any, and the regime's name. Decision 21.
 
     NUL marks the regime. A client's NULs are doubled, so runs of them are even and no client can name a regime.
     """

@@ -1,7 +1,7 @@
 """Which workers answer a step: with our connector as without any, the one that has the tokens.
 
 With any connector vLLM has all of its workers send their whole output, because a worker may have to say which transfers
-have ended. Ours transfer nothing, and all of them know the same.
+have ended. Ours transfer nothing, and all of them know the same. Decision 61.
 """
 
 from __future__ import annotations

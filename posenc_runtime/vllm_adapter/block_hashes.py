@@ -54,7 +54,7 @@ class LazyHashes(Sequence[bytes], abc.ABC):
 
 
 class PrivateHashes(LazyHashes):
-    """Names that nobody else has, whatever its tokens: blocks named so are never found."""
+    """Names that nobody else has, whatever its tokens: blocks named so are never found. Decision 22."""
 
     def __init__(self, request: Request, block_size: int) -> None:
         super().__init__(request, block_size)

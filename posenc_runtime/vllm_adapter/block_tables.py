@@ -18,7 +18,7 @@ GetBlockIds = Callable[[str], tuple[list[int], ...]]
 def replace_as_resumed(
     scheduler_output: SchedulerOutput, requests: Iterable[Request], get_block_ids: GetBlockIds
 ) -> None:
-    """Model runner V1 replaces the block table of a request that it is told was preempted and resumed."""
+    """Model runner V1 replaces the block table of a request that it is told was preempted and resumed. Decision 10."""
     cached = scheduler_output.scheduled_cached_reqs
     exchanged = {request.request_id: request for request in requests}
     for index, request_id in enumerate(cached.req_ids):

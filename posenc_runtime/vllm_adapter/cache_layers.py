@@ -19,7 +19,7 @@ def layer_specs(group: KVCacheGroupSpec) -> dict[str, KVCacheSpec]:
 
     Layers whose pages differ in size, by their number of KV heads or their data type, share blocks where they keep the
     same tokens; workers are then given a spec for each, the scheduler that of one. Layers that read another's cache are
-    left out of those.
+    left out of those. Decision 6.
     """
     spec = group.kv_cache_spec
     if isinstance(spec, UniformTypeKVCacheSpecs):
@@ -32,7 +32,7 @@ def refuse_cache_groups(deployment: Deployment, kv_cache_config: KVCacheConfig) 
 
     Raises:
         Unsupported: when a layer caches something else than its keys, or keys are to be re-rotated, and some are given
-            back while their request goes on.
+            back while their request goes on. Decision 20.
     """
     for group in kv_cache_config.kv_cache_groups:
         for layer, spec in layer_specs(group).items():

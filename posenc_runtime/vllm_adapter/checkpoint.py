@@ -159,7 +159,7 @@ def _said_by(config: Any) -> Checkpoint:
             spec=None,
             architecture=", ".join(architectures),
             attention=needs,
-            furthest=trained if is_learned else None,
+            furthest=trained if is_learned else None,  # Decision 56
         )
     refuse_checkpoint(text_config, architectures)
     try:

@@ -1,7 +1,7 @@
 """PosencConnector: the channel from scheduler to workers and to the metrics. Every method delegates to a half.
 
 The table of block scales is written in ``bind_connector_metadata`` and not in ``start_load_kv``, which vLLM runs
-after the forward unless a request loads keys.
+after the forward unless a request loads keys. Decision 5.
 """
 
 from __future__ import annotations

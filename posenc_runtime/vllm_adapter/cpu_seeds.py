@@ -16,7 +16,7 @@ from posenc_runtime.vllm_adapter import compat
 
 
 def keep_seeds() -> None:
-    """Have the CPU runner of this process leave the generators of unfinished prompts alone.
+    """Have the CPU runner of this process leave the generators of unfinished prompts alone. Decision 40.
 
     Raises:
         IncompatibleVllm: when the runner lacks what this touches.

@@ -1,4 +1,4 @@
-"""Whether a checkpoint's configuration is there, seen before vLLM is imported, which takes seconds."""
+"""Whether a checkpoint's configuration is there, seen before vLLM is imported, which takes seconds (Decision 65)."""
 
 from __future__ import annotations
 

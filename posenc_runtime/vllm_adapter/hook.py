@@ -1,6 +1,6 @@
 """Where vLLM meets us: an engine whose ``additional_config`` has a section of ours is configured by us as well.
 
-Every other engine, on any version of vLLM, is left as it is.
+Every other engine, on any version of vLLM, is left as it is. Decision 57.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """vLLM's LongRoPE with a stacked table: short factors for scale 1, long ones for the scales above it.
 
 vLLM takes the long factors for every request of a server that serves past the trained length. Its class is no custom
-operation, and so is replaced by name where models are given their rotary embedding.
+operation, and so is replaced by name where models are given their rotary embedding. Decision 52.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ def _our_environment(engine_args: Any) -> Iterator[None]:
     """What vLLM reads from the environment while it makes the configuration, and in workers. What the user set stays.
 
     Lengths past a tokenizer's ``model_max_length`` are taken: the largest scale covers them, or we refuse. And with any
-    connector vLLM reserves a second core a worker for network transfers on CPUs, of which ours makes none.
+    connector vLLM reserves a second core a worker for network transfers on CPUs, of which ours makes none. Decision 39.
     """
     from vllm.platforms import current_platform
 

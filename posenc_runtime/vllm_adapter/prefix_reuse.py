@@ -1,7 +1,7 @@
 """A new request whose prefix is cached at another scale gets re-rotated copies of it, as if they came from outside.
 
 vLLM's own way for keys that a connector is still to load is used as it stands: the request gets its blocks, waits
-beside the queue while the copies are made, a budget a step, and runs when they are all there.
+beside the queue while the copies are made, a budget a step, and runs when they are all there. Decision 23.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def default_max_tokens(state: Any, deployment: Deployment) -> None:
     """Where requests are pinned to one of several scales, one that does not say how long it may get has the headroom.
 
     vLLM would give a chat all that is left of ``max_model_len``, which admits every short chat at the largest scale.
-    Its own ``override_generation_config`` would cap requests that do say.
+    Its own ``override_generation_config`` would cap requests that do say. Decision 8.
 
     Args:
         state: ``app.state`` after ``init_app_state``.

@@ -1,8 +1,8 @@
-"""vLLM's rotary embedding with a stacked table: the block that a token is written to chooses its rows.
+"""vLLM's rotary embedding with a stacked table: the block that a token is written to chooses its rows. Decision 1.
 
 The class of vLLM is subclassed and swapped in by ``CustomOp.register_oot``. Only the row index differs from stock:
 the parent's own table serves scale 1 and the parent's own kernel rotates, so an unscaled request is bit-identical
-to stock vLLM. Where attention rotates, queries and keys pass as they are, and there is no table.
+to stock vLLM. Where attention rotates, queries and keys pass as they are, and there is no table. Decision 2.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def substitute_of(rotary_class: Any) -> Any:
 
 
 def stacked_table(made: Rotary, unscaled: Tensor) -> Tensor:
-    """The tables of all scales, one below the other.
+    """The tables of all scales, one below the other. Decision 4.
 
     Args:
         unscaled: ``[at least the first scale's length, rotary_dim]``, the checkpoint's own table.
@@ -255,7 +255,7 @@ def _rope_rows(positions: Tensor, rows: Tensor) -> None:
     """Opaque to torch.compile: finds the slot mapping of this forward, at run or at graph-capture time.
 
     All layers of a forward have the same positions and slots, and their rows are looked up once. A CUDA graph is
-    captured in a forward of its own, so the look-up is in it.
+    captured in a forward of its own, so the look-up is in it. Decision 3.
 
     Args:
         rows: int64 ``[at least num_tokens]``, written at the beginning.

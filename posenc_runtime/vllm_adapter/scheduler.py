@@ -42,7 +42,7 @@ class PosencScheduler(AsyncScheduler):
     """Crossings are decided before a step is scheduled, because scheduling may hand a block to somebody else.
 
     Scheduled ahead, a request that has reached the length of its scale sits out until its last token is known, for its
-    block table can only be exchanged with all of its tokens there. Nobody else waits.
+    block table can only be exchanged with all of its tokens there. Nobody else waits. Decision 9.
     """
 
     def __new__(cls, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> Self:
@@ -112,7 +112,7 @@ class PosencScheduler(AsyncScheduler):
     def _place_crossing(self) -> None:
         """While only those under way are served, that is what a request is whose answer has begun and has to cross.
 
-        vLLM finishes who runs or holds blocks then, and leaves the others in the queue.
+        vLLM finishes who runs or holds blocks then, and leaves the others in the queue. Decision 12.
         """
         if self.pause_state == PauseState.PAUSED_NEW:
             under_way = [request for request in self.waiting if self._half.has_to_cross(request)]
@@ -280,7 +280,7 @@ class PosencScheduler(AsyncScheduler):
         super()._preempt_request(request, timestamp, drop_stale_output)
 
     def _forget_uncomputed(self, request: Request) -> None:
-        """Take out of the prefix cache the blocks that the step which is being scheduled was to fill.
+        """Take out of the prefix cache the blocks that the step which is being scheduled was to fill. Decision 24.
 
         vLLM puts them there when it allocates them, and preempts out of this very step where priorities say so.
         """
@@ -337,7 +337,7 @@ class PosencScheduler(AsyncScheduler):
     ) -> dict[int, EngineCoreOutputs]:
         """Where a stop string may end a request, every output says what the last one would.
 
-        Stop strings are found outside the engine, which is then only told to forget the request.
+        Stop strings are found outside the engine, which is then only told to forget the request. Decision 14.
         """
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
         if self._half.ended_by_text:

@@ -31,7 +31,7 @@ class KerpleLog:
         """Of what a checkpoint stores: training may move logarithms anywhere, and both parameters stay above 0.
 
         Args:
-            log_r1, log_r2: ``[num_heads]``, cut off at 16 and -16.
+            log_r1, log_r2: ``[num_heads]``, cut off at 16 and -16. Decision 32.
         """
         return cls(r1=exponential(log_r1), r2=exponential(log_r2))
 

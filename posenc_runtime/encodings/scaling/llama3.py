@@ -1,7 +1,7 @@
 """Llama 3.1's rotation (Grattafiori et al. 2024, arXiv:2407.21783; Meta's reference code), and the same for longer.
 
 Its checkpoints, and those of Llama 3.2 and 3.3, were tuned with slow pairs slowed down by ``factor``, at every length:
-that is their own rotation, scale 1. A scale above 1 slows the same pairs by that much more.
+that is their own rotation, scale 1. A scale above 1 slows the same pairs by that much more. Decision 53.
 """
 
 from __future__ import annotations

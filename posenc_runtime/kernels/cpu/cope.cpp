@@ -33,6 +33,7 @@ inline int64_t visible_keys(int64_t key, int64_t end, int64_t position) {
 
 // Where the rows of a task stand: the table's logits for them, and the positions that newer keys have used up. Gates
 // are summed in float64: between 1,024 and 2,048 float32 rounds each addition by up to 2^-14, and there are thousands.
+// Decision 33.
 class Walk {
  public:
   template <typename T>

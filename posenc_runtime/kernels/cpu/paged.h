@@ -14,7 +14,7 @@ constexpr int64_t kSpan = 4 * kTile;  // keys that are read together, at most: a
 constexpr int64_t kChunkKeys = 1024;  // keys of a task where the queries of a request are a single task otherwise
 
 // The cache of a layer is [num_blocks][num_kv_heads][2][block_size * head_dim]: keys [head_dim][block_size], so that a
-// score of 32 keys is a sum of vectors, then values [block_size][head_dim].
+// score of 32 keys is a sum of vectors, then values [block_size][head_dim]. Decision 41.
 struct Paged {
   const void* query;
   void* out;
@@ -30,7 +30,7 @@ struct Paged {
   float scale;
 };
 
-// Some queries of a request with one KV head's keys, or with some of them.
+// Some queries of a request with one KV head's keys, or with some of them. Decision 43.
 struct Task {
   int64_t request, kv_head;
   int64_t first_query, num_queries;  // of the request's
@@ -171,6 +171,7 @@ class Reader {
 
   // Where the span begins whose newest tile is at `key`: tiles that lie side by side in one block, and are wanted.
   // Spans begin at the same keys wherever a task ends, so the sums of a query do not depend on those beside it.
+  // Decision 42.
   template <typename Wanted>
   int64_t span(int64_t key, Wanted wanted) const {
     const int64_t least = std::max(first_key_, key - key % paged_.block_size % kSpan);

@@ -31,7 +31,7 @@ class AttentionChoice:
         fused_rotary: whether attention rotates queries and keys itself, by exact phases, in the launch that writes the
             cache; ``auto`` does where that was measured to be at least as fast.
         fused_keys: what attention that rotates puts into the cache: ``pure`` rotations, with the attention factor on
-            queries alone, squared; or what vLLM's tables put there, ``stock``, with the factor on both.
+            queries alone, squared; or what vLLM's tables put there, ``stock``, with the factor on both. Decision 28.
         needs: what most of the checkpoint's layers are made for; ``plain`` has no kernel.
 
     Raises:

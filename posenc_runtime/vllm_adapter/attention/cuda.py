@@ -3,7 +3,7 @@
 Registered as ``CUSTOM`` and asked for by ``attention_backend``, because vLLM takes the fastest of its own where nothing
 is asked for. A step of lone queries can be captured in a CUDA graph: what our kernels launch depends on shapes and on
 upper bounds alone, and a graph's upper bound is the longest request that the engine takes. Prompts are not captured,
-for how many tiles of queries there are is not known to a graph.
+for how many tiles of queries there are is not known to a graph. Decision 45.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 # Compute capabilities of NVIDIA GPUs where auto is on: where it was found to be at least as fast, end to end, by
-# `make bench-gpu ENGINE_ARGS="--only fused"`.
+# `make bench-gpu ENGINE_ARGS="--only fused"`. Decision 44.
 MEASURED_FASTER: frozenset[tuple[int, int]] = frozenset()
 
 _BACKENDS = ("FLASH_ATTN", "TRITON_ATTN")

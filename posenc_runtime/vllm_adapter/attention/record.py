@@ -11,7 +11,7 @@ from posenc_runtime.kv.counts import TOTAL
 
 
 class Tally:
-    """Two numbers that kernels of all layers add to, and that are read without waiting for the device."""
+    """Two numbers that kernels of all layers add to, and that are read without waiting for the device. Decision 50."""
 
     def __init__(self) -> None:
         self._counts: Tensor | None = None

@@ -1,7 +1,7 @@
 """What older ones of the vLLMs that we know do otherwise than the newest, each in one place.
 
 Code asks a difference whether it ``is_here`` and names no version. Whoever drops a release takes out the differences
-that no release is left to have: a test names them.
+that no release is left to have: a test names them. Decision 60.
 """
 
 from __future__ import annotations

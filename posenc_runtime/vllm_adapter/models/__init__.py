@@ -16,7 +16,7 @@ _ARCHITECTURES = {
 
 @functools.cache
 def register() -> None:
-    """Let vLLM find our architectures, and transformers their configurations.
+    """Let vLLM find our architectures, and transformers their configurations. Decision 54.
 
     vLLM refuses MPT and Baichuan by name, as models that it once had, only after it has looked for a registered one.
     """

@@ -8,7 +8,7 @@ Only n - m matters, so positions may be counted from anywhere. torchscale counts
 given, which moves with every token, so it has to cache keys that are not encoded yet. Here positions are counted from
 ``max_position_embeddings // 2``, which never moves: a cached key stays as it is, and within the trained length factors
 are as small as they can be. Far from there factors overflow, and such positions are refused: in float32 and bfloat16
-from about 18,000 tokens before or after, in float16 from about 2,300, for a base of 512.
+from about 18,000 tokens before or after, in float16 from about 2,300, for a base of 512. Decision 55.
 """
 
 from __future__ import annotations
