@@ -134,7 +134,7 @@ class Sets:
 NAMES, NUM_BLOCKS = "abc", 40
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 @given(data=st.data())
 def test_whatever_requests_do_the_ledger_counts_what_they_hold(data: st.DataObject) -> None:
     ledger, sets = BlockLedger(NUM_BLOCKS), Sets()

@@ -221,5 +221,5 @@ class Serving(RuleBasedStateMachine):
 def test_whatever_happens_every_request_reads_its_own_keys_turned_by_its_own_scale() -> None:
     run_state_machine_as_test(
         Serving,
-        settings=settings(max_examples=200, stateful_step_count=30, deadline=None, database=None, derandomize=True),
+        settings=settings(max_examples=200, stateful_step_count=30, database=None, derandomize=True),
     )

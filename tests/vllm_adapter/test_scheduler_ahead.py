@@ -89,7 +89,7 @@ def pauses(draw: st.DrawFn) -> dict[int, PauseState]:
 def test_every_request_says_what_it_would_say_alone(
     depth: int, ahead: bool, model_runner: int, vllm_config: Any
 ) -> None:
-    @settings(max_examples=80, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=80, database=None, derandomize=True)
     @given(data=st.data())
     def holds(data: st.DataObject) -> None:
         deployment = data.draw(deployments())
