@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import subprocess
-import sys
-import textwrap
 from typing import Any
 
 import pytest
@@ -109,30 +106,3 @@ def test_progress_says_at_what_a_bar_of_vllm_is() -> None:
     assert progress._line() == "starting the engine, 0 s: loading safetensors checkpoint shards, 40 %"
     progress.heard("Capturing CUDA graphs (decode, FULL):  71%|#######   | 5/7")
     assert progress._line().endswith(": capturing cuda graphs, 71 %")
-
-
-def test_what_is_written_while_output_is_held_is_kept_and_what_children_write_later_is_shown() -> None:
-    """In a process of its own: its streams are exchanged."""
-    script = """
-        import os, subprocess, sys, time
-        from server.held_output import HeldOutput
-
-        heard = []
-        held = HeldOutput(heard.append)
-        child = subprocess.Popen(["sh", "-c", "echo noise; echo 'a bar:  5%' >&2; read line; echo late >&2"],
-                                 stdin=subprocess.PIPE)
-        os.write(2, b"ours\\n")
-        while len(heard) < 3:
-            time.sleep(0.01)
-        said = held.release()
-        print("said", sorted(said.split("\\n")), sorted(heard))
-        print("again", repr(held.release()), flush=True)
-        child.communicate(b"go\\n")
-        time.sleep(0.3)
-    """
-    ran = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True, timeout=60
-    )
-    lines = ["a bar:  5%", "noise", "ours"]
-    assert ran.stdout == f"said {['', *lines]} {lines}\nagain ''\n"
-    assert ran.stderr == "late\n"
