@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -11,7 +12,10 @@ import pytest
 
 def ran(script: str, status: int = 0) -> tuple[str, str]:
     """What a program writes to stdout and to stderr."""
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60)
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60, env=buffered
+    )
     assert done.returncode == status, done.stderr
     return done.stdout, done.stderr
 
