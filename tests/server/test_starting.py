@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import io
+import subprocess
+import sys
+import textwrap
 from typing import Any
 
 import pytest
@@ -101,8 +104,35 @@ def test_another_cause_is_left_to_what_was_said() -> None:
 def test_progress_says_at_what_a_bar_of_vllm_is() -> None:
     out = io.StringIO()
     progress = Progress(Console(file=out))
-    progress.heard("INFO nothing to see: 5 tokens")
-    progress.heard("Loading safetensors checkpoint shards:  40% Completed | 2/5 [00:01<00:02,  1.4it/s]")
-    assert progress._line() == "starting the engine, 0 s: loading safetensors checkpoint shards, 40 %"
-    progress.heard("Capturing CUDA graphs (decode, FULL):  71%|#######   | 5/7")
-    assert progress._line().endswith(": capturing cuda graphs, 71 %")
+    with progress:
+        progress.heard("INFO nothing to see: 5 tokens")
+        progress.heard("Loading safetensors checkpoint shards:  40% Completed | 2/5 [00:01<00:02,  1.4it/s]")
+        assert progress._line() == "starting the engine, 0 s: loading safetensors checkpoint shards, 40 %"
+        progress.heard("Capturing CUDA graphs (decode, FULL):  71%|#######   | 5/7")
+        assert progress._line().endswith(": capturing cuda graphs, 71 %")
+
+
+def test_what_is_refused_is_refused_before_anything_is_said_to_start() -> None:
+    """However long the settings take to be checked, and with nothing of what is written meanwhile."""
+    script = """
+        import sys, time
+        from posenc_runtime.vllm_adapter.section import SettingRefused
+        from server import progress, starting
+
+        progress._LINE_SECONDS = 0.01
+
+        def checked(*given, **named):
+            print("their words", file=sys.stderr)
+            time.sleep(0.5)
+            raise SettingRefused("this: is refused")
+
+        starting._checked = checked
+        try:
+            starting.serve(None, None, verbose=False)
+        except SettingRefused as error:
+            print(error)
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert (ran.stdout, ran.stderr) == ("this: is refused\n", "")
