@@ -11,23 +11,22 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
-# What takes long to import, vLLM and torch, is imported by the commands that need it: help and refusals of settings are
-# there at once.
+# What takes long to import is imported by the commands that need it, rich too: help and refusals are there at once.
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from posenc_runtime.vllm_adapter.checkpoint import Checkpoint
+    from server.first_look import UnreadableModel
     from server.settings import Settings
 
 app = typer.Typer(
     name="posenc",
     help="Serve long-context completions, every request at its own rotary scale.",
     no_args_is_help=True,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-_out = Console(soft_wrap=True)
-_err = Console(stderr=True, soft_wrap=True)
 
 Overrides = Annotated[
     list[str] | None,
@@ -50,7 +49,7 @@ def _version(asked: bool) -> None:
     if asked:
         from server.version import version_line
 
-        _out.print(version_line(), highlight=False)
+        typer.echo(version_line())
         raise typer.Exit
 
 
@@ -79,12 +78,13 @@ def serve(
     given = [f"server.{name}={value}" for name, value in (("host", host), ("port", port)) if value is not None]
     with _refusals():
         settings = _settings(target, config, [*(overrides or []), *given])
+        found = _first_look(settings, is_needed=True)
         from server import starting
 
-        starting.serve(settings, functools.partial(_checkpoint, settings, is_needed=True), verbose=verbose)
+        starting.serve(settings, functools.partial(_checkpoint, settings, found, is_needed=True), verbose=verbose)
 
 
-@app.command()
+@app.command(short_help="Validate a deployment, and print what requests would get.")
 def check(
     target: Target = None,
     config: Config = None,
@@ -106,38 +106,40 @@ def check(
     """
     with _refusals():
         settings = _settings(target, config, overrides)
+        found = _first_look(settings, is_needed=False)
         from posenc_runtime.vllm_adapter import serving
         from server import planning, report
 
         serving.prepare_environment(verbose=False)
-        checkpoint = _checkpoint(settings, is_needed=False)
+        checkpoint = _checkpoint(settings, found, is_needed=False)
         planned = planning.planned(settings, checkpoint)
         if checkpoint is not None:
             serving.engine_configuration(planned.args)
-        _out.print(report.headline(settings, planned.deployment))
+        _console().print(report.headline(settings, planned.deployment))
         if planned.reason:
-            _out.print(planned.reason)
-        _out.print(report.attention_line(planned.attention))
+            _console().print(planned.reason)
+        _console().print(report.attention_line(planned.attention))
         if planned.deployment.rotates:
-            _out.print(report.scales_table(planned.deployment, checkpoint))
+            _console().print(report.scales_table(planned.deployment, checkpoint))
             dtype = settings.engine.get("dtype", "auto")
-            _out.print(report.table_memory(planned.deployment, checkpoint, dtype, planned.attention))
+            _console().print(report.table_memory(planned.deployment, checkpoint, dtype, planned.attention))
         lengths = tokens or report.telling_lengths(planned.deployment)
-        _out.print(report.requests_table(planned.deployment, lengths))
+        _console().print(report.requests_table(planned.deployment, lengths))
 
 
-@app.command()
+@app.command(short_help="Print the command with which plain vLLM runs a deployment.")
 def flags(target: Target = None, config: Config = None, overrides: Overrides = None) -> None:
     """Print the command with which plain vLLM, with the plugin installed, runs a deployment, with all that follows from
     its section in full."""
     with _refusals():
         settings = _settings(target, config, overrides)
+        found = _first_look(settings, is_needed=False)
         from posenc_runtime.vllm_adapter import serving
         from posenc_runtime.vllm_adapter.engine_args import command_line
         from server.deployment import attention_of, deployment_of
 
         serving.prepare_environment(verbose=False)
-        checkpoint = _checkpoint(settings, is_needed=False)
+        checkpoint = _checkpoint(settings, found, is_needed=False)
         words = command_line(
             settings.model,
             deployment_of(settings, checkpoint),
@@ -146,7 +148,14 @@ def flags(target: Target = None, config: Config = None, overrides: Overrides = N
             served_model_name=settings.served_model_name,
             http=settings.server.arguments,
         )
-        _out.print(shlex.join(words), markup=False, highlight=False)
+        _console().print(shlex.join(words), markup=False, highlight=False)
+
+
+@functools.cache
+def _console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, soft_wrap=True)
 
 
 def _settings(target: str | None, config: pathlib.Path | None, overrides: list[str] | None) -> Settings:
@@ -160,7 +169,7 @@ def _settings(target: str | None, config: pathlib.Path | None, overrides: list[s
     return settings_of(target, config, overrides)
 
 
-@app.command()
+@app.command(short_help="List the deployments that come with Posenc.")
 def configs(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Print the path of this one alone.")] = None,
 ) -> None:
@@ -172,30 +181,60 @@ def configs(
         from server import report, shipped
 
         if name is not None:
-            _out.print(str(shipped.path_of(name)), markup=False, highlight=False)
+            _console().print(str(shipped.path_of(name)), markup=False, highlight=False)
             return
         for each in shipped.names():
-            _out.print(report.deployment_lines(each, shipped.about(each)), highlight=False)
+            _console().print(report.deployment_lines(each, shipped.about(each)), highlight=False)
 
 
-def _checkpoint(settings: Settings, *, is_needed: bool) -> Checkpoint | None:
-    """The checkpoint's configuration; None, said on stderr, where it cannot be read and the settings say enough.
+def _first_look(settings: Settings, *, is_needed: bool) -> str | None:
+    """Where the checkpoint's configuration is read; None, said on stderr, where no hub gives it and the settings say
+    enough.
+
+    Raises:
+        SettingRefused: when it cannot be had and is needed.
+    """
+    from server.first_look import UnreadableModel, look
+
+    try:
+        return look(settings)
+    except UnreadableModel as error:
+        _go_on_without(settings, error, is_needed=is_needed)
+        return None
+
+
+def _checkpoint(settings: Settings, found: str | None, *, is_needed: bool) -> Checkpoint | None:
+    """The checkpoint's configuration; None where it cannot be read and the settings say enough.
 
     An object store's is read by vLLM itself, with the weights.
+
+    Args:
+        found: from the first look.
 
     Raises:
         SettingRefused: when it cannot be read and is needed, or cannot be scaled.
     """
-    from server.deployment import UnreadableModel, checkpoint_of
+    from server.deployment import checkpoint_of
+    from server.first_look import UnreadableModel
 
-    try:
-        return checkpoint_of(settings)
-    except UnreadableModel as error:
-        is_needed = is_needed and "://" not in settings.model
-        if is_needed or settings.scaling.original_max_position_embeddings is None:
-            raise
-        _err.print(f"[bold yellow]not read[/] {escape(str(error))}; this is from the settings alone", highlight=False)
+    if found is None:
         return None
+    try:
+        return checkpoint_of(settings, found)
+    except UnreadableModel as error:
+        _go_on_without(settings, error, is_needed=is_needed)
+        return None
+
+
+def _go_on_without(settings: Settings, error: UnreadableModel, *, is_needed: bool) -> None:
+    is_needed = is_needed and "://" not in settings.model
+    if is_needed or settings.scaling.original_max_position_embeddings is None:
+        raise error
+    from rich.markup import escape
+
+    _console(stderr=True).print(
+        f"[bold yellow]not read[/] {escape(str(error))}; this is from the settings alone", highlight=False
+    )
 
 
 @contextlib.contextmanager
@@ -227,6 +266,8 @@ def _refusals() -> Iterator[None]:
 
 
 def _ended(how: str, reasons: str, status: int) -> typer.Exit:
+    from rich.markup import escape
+
     for line in reasons.splitlines():
-        _err.print(f"[bold red]{how}[/] {escape(line)}", highlight=False)
+        _console(stderr=True).print(f"[bold red]{how}[/] {escape(line)}", highlight=False)
     return typer.Exit(status)

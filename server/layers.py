@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import yaml
@@ -75,6 +75,18 @@ def set_layer(override: str) -> dict[str, Any]:
     layer: dict[str, Any] = {}
     _put(layer, path.split("."), _value(f"--set {path}", text), f"--set {path}")
     return layer
+
+
+def merged(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """All layers in one, the later ones over the earlier: a section key by key, any other value as a whole."""
+    result: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            below = result.get(key)
+            if isinstance(below, dict) and isinstance(value, dict):
+                value = merged([below, value])
+            result[key] = value
+    return result
 
 
 def _value(name: str, text: str) -> Any:

@@ -9,12 +9,11 @@ from typing import Any
 
 import yaml
 from pydantic import ValidationError
-from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
 
 from posenc_runtime.vllm_adapter.explanations import explained
 from posenc_runtime.vllm_adapter.section import SettingRefused
 from server import packaged
-from server.layers import UniqueKeysLoader, environment_layer, set_layer
+from server.layers import UniqueKeysLoader, environment_layer, merged, set_layer
 from server.settings import Settings
 
 
@@ -54,7 +53,7 @@ def _layered(lowest: dict[str, Any], overrides: list[str] | None, environment: M
     except ValueError as error:
         raise SettingRefused(str(error)) from None
     try:
-        settings = _merged(layers)
+        settings = Settings.model_validate(merged(layers))
     except ValidationError as error:
         raise SettingRefused("\n".join(explained(error, _rope_type(layers)))) from None
     try:
@@ -62,18 +61,6 @@ def _layered(lowest: dict[str, Any], overrides: list[str] | None, environment: M
     except ValueError as error:
         raise SettingRefused(str(error)) from None
     return settings
-
-
-def _merged(layers: list[dict[str, Any]]) -> Settings:
-    class Layered(Settings):
-        @classmethod
-        def settings_customise_sources(
-            cls, settings_cls: type[BaseSettings], *_: Any, **__: Any
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            # pydantic-settings lays the first source over the later ones
-            return tuple(InitSettingsSource(settings_cls, init_kwargs=layer) for layer in reversed(layers))
-
-    return Layered()
 
 
 def _file_layer(path: pathlib.Path) -> dict[str, Any]:

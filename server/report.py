@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.table import Table
 
 from posenc_runtime.kv.admission import admit
-from posenc_runtime.kv.budget import Budget
-from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
-from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup
-from posenc_runtime.vllm_adapter.checkpoint import Checkpoint
-from server.settings import Settings
-from server.shipped import About
+
+if TYPE_CHECKING:
+    from posenc_runtime.kv.budget import Budget
+    from posenc_runtime.kv.deployment import Deployment
+    from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
+    from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup
+    from posenc_runtime.vllm_adapter.checkpoint import Checkpoint
+    from server.settings import Settings
+    from server.shipped import About
 
 _BYTES_PER_VALUE = {"float32": 4, "float": 4}  # every other data type that vLLM serves in takes 2
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from posenc_runtime.vllm_adapter.request_log import Format as LogFormat
 from posenc_runtime.vllm_adapter.section import AttentionSettings, ScalingSettings
@@ -25,7 +24,7 @@ class HttpSettings(BaseModel):
         return {"host": self.host, "port": self.port, **(self.model_extra or {})}
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """One deployment.
 
     Attributes:
@@ -37,7 +36,7 @@ class Settings(BaseSettings):
         log_requests: how a line for every request that has ended is written; ``off`` writes none.
     """
 
-    model_config = SettingsConfigDict(extra="forbid", strict=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
 
     model: str
     served_model_name: str | None = Field(default=None, min_length=1)

@@ -7,21 +7,44 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
-
-import torch
 
 from posenc_runtime.encodings.fields import check_fields
 from posenc_runtime.encodings.scaling import from_parameters
 from posenc_runtime.encodings.spec import Frequencies, RotarySpec, Scaling
-from posenc_runtime.kv.scales import ScaleSet
+from posenc_runtime.kv.scales import ScaleSet, refuse_scales
 
 # The rope_type of a deployment whose model has no rotary embedding: nothing is scaled.
 UNROTATED = "none"
 
 OnCrossing = Literal["rerotate", "recompute", "pin"]
 PrefixReuse = Literal["exact", "rerotate"]
+
+
+def refuse_contradictions(
+    rope_type: str, scales: Sequence[float], rope_theta: float | None, allow_beyond_trained: bool
+) -> None:
+    """Check what is chosen against each other, as far as that takes neither lengths nor a checkpoint.
+
+    Whether a model has anything to scale is a checkpoint's to say, so that several scales go with any method here.
+
+    Raises:
+        ValueError: when two contradict each other, or the scales alone are refused.
+    """
+    if rope_theta is not None and rope_theta <= 1:
+        raise ValueError(f"rope_theta must be greater than 1, got {rope_theta}")
+    if rope_theta is not None and len(scales) == 1:
+        raise ValueError(
+            f"rope_theta is the base of scales above 1, got {rope_theta} and scales {list(scales)}: "
+            "add a scale, or leave rope_theta out; scale 1 is always the checkpoint's"
+        )
+    if allow_beyond_trained and rope_type not in ("default", UNROTATED):
+        raise ValueError(
+            f"allow_beyond_trained is only for rope_type default, got rope_type {rope_type}: "
+            "a scaled deployment covers max_model_len by its largest scale"
+        )
+    refuse_scales(scales)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,21 +100,10 @@ class Deployment:
                 f"rerotate_budget_tokens must be at least 1, got {self.rerotate_budget_tokens}: leave it out to have "
                 "it measured"
             )
-        if self.rope_theta is not None and self.rope_theta <= 1:
-            raise ValueError(f"rope_theta must be greater than 1, got {self.rope_theta}")
-        if self.rope_theta is not None and len(self.scales) == 1:
-            raise ValueError(
-                f"rope_theta is the base of scales above 1, got {self.rope_theta} and scales {list(self.scales)}: "
-                "add a scale, or leave rope_theta out; scale 1 is always the checkpoint's"
-            )
+        refuse_contradictions(self.rope_type, self.scales, self.rope_theta, self.allow_beyond_trained)
         if self.rope_type in ("default", UNROTATED) and len(self.scales) > 1:
             raise ValueError(
                 f"scales must be [1] when rope_type is {self.rope_type}, which does not scale, got {list(self.scales)}"
-            )
-        if self.allow_beyond_trained and self.rope_type not in ("default", UNROTATED):
-            raise ValueError(
-                f"allow_beyond_trained is only for rope_type default, got rope_type {self.rope_type}: "
-                "a scaled deployment covers max_model_len by its largest scale"
             )
         _ = self.scale_set
         if self.rotates:
@@ -131,6 +143,8 @@ class Deployment:
         Raises:
             ValueError: as ``frequencies``, and when a frequency or an attention factor is not finite or not above 0.
         """
+        import torch
+
         for index, scale in enumerate(self.scales):
             found = self.frequencies(own, index)
             slowest, fastest = (limit.float().item() for limit in found.inv_freq.aminmax())

@@ -8,6 +8,7 @@ import fractions
 import functools
 import itertools
 import math
+from collections.abc import Sequence
 
 _MOST_TOKENS = 2**31 - 1  # positions and lengths are int32 on their way to attention
 
@@ -15,6 +16,26 @@ _MOST_TOKENS = 2**31 - 1  # positions and lengths are int32 on their way to atte
 def reach(scale: float, trained: int) -> int:
     """Longest request of a scale, tokens. The scale is what was written: 2.3 times 100 tokens are 230, and not 229."""
     return math.floor(fractions.Fraction(str(scale)) * trained)
+
+
+def refuse_scales(scales: Sequence[float]) -> None:
+    """Check what holds of scales whatever the trained length is.
+
+    Raises:
+        ValueError: when they are not finite, do not start at 1, do not ascend, or have no labels of their own.
+    """
+    if not all(math.isfinite(scale) for scale in scales):
+        raise ValueError(f"scales must be finite, got {list(scales)}")
+    if not scales or scales[0] != 1:
+        raise ValueError(f"scales must start at 1, got {list(scales)}")
+    if any(low >= high for low, high in itertools.pairwise(scales)):
+        raise ValueError(f"scales must ascend, got {list(scales)}")
+    if len({_label(scale) for scale in scales}) < len(scales):
+        raise ValueError(f"scales must differ in their first six digits, got {list(scales)}")
+
+
+def _label(scale: float) -> str:
+    return f"{scale:g}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,19 +63,12 @@ class ScaleSet:
     allow_beyond_trained: bool = False
 
     def __post_init__(self) -> None:
-        if not all(math.isfinite(scale) for scale in self.scales):
-            raise ValueError(f"scales must be finite, got {list(self.scales)}")
-        if max(self.scales, default=0) * self.original_max_position_embeddings > _MOST_TOKENS:
+        refuse_scales(self.scales)
+        if self.scales[-1] * self.original_max_position_embeddings > _MOST_TOKENS:
             raise ValueError(
-                f"scales must reach at most {_MOST_TOKENS} tokens, got {max(self.scales):g} times the trained "
+                f"scales must reach at most {_MOST_TOKENS} tokens, got {self.scales[-1]:g} times the trained "
                 f"{self.original_max_position_embeddings}"
             )
-        if not self.scales or self.scales[0] != 1:
-            raise ValueError(f"scales must start at 1, got {list(self.scales)}")
-        if any(low >= high for low, high in itertools.pairwise(self.scales)):
-            raise ValueError(f"scales must ascend, got {list(self.scales)}")
-        if len({self.label(index) for index in range(len(self.scales))}) < len(self.scales):
-            raise ValueError(f"scales must differ in their first six digits, got {list(self.scales)}")
         if self.max_model_len < 1:
             raise ValueError(f"max_model_len must be at least 1, got {self.max_model_len}")
         longest = reach(self.scales[-1], self.original_max_position_embeddings)
@@ -97,4 +111,4 @@ class ScaleSet:
 
     def label(self, index: int) -> str:
         """The scale as it is written in metrics and responses: ``1``, ``1.5``, ``8``."""
-        return f"{self.scales[index]:g}"
+        return _label(self.scales[index])

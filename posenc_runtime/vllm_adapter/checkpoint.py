@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
-import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +13,13 @@ from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.vllm_adapter import models
 from posenc_runtime.vllm_adapter.attention.choice import Kind
 from posenc_runtime.vllm_adapter.attention.needs import needed_for
+from posenc_runtime.vllm_adapter.first_look import look
+from posenc_runtime.vllm_adapter.hub import UnreadableCheckpoint, reason_of
 from posenc_runtime.vllm_adapter.support import Unsupported, refuse_checkpoint, rotates
 from posenc_runtime.zoo.model.config import PosencConfig
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig
-
-
-class UnreadableCheckpoint(ValueError):
-    """The checkpoint's configuration could not be read."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,11 +49,12 @@ class Checkpoint:
     tuned_length: int | None = None
 
 
-def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
+def read_checkpoint(model: str, engine: Mapping[str, Any], found: str | None = None) -> Checkpoint:
     """Read and check a checkpoint's configuration.
 
     Args:
         engine: vLLM engine arguments; those that say where the configuration comes from are used.
+        found: from ``first_look.look``; looked for when left out.
 
     Raises:
         UnreadableCheckpoint: when there is none to read, a hub that cannot be reached for example.
@@ -66,11 +63,14 @@ def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
     from vllm.transformers_utils.config import get_config
 
     source = engine.get("hf_config_path") or model
+    found = look(model, engine) if found is None else found
+    if "://" in found:
+        raise UnreadableCheckpoint(source, "an object store's is read by vLLM, with the weights")
     models.register()
     overrides = engine.get("hf_overrides")
     try:
         config = get_config(
-            _at_hand(source, engine),
+            found,
             trust_remote_code=bool(engine.get("trust_remote_code", False)),
             revision=engine.get("revision"),
             code_revision=engine.get("code_revision"),
@@ -79,10 +79,8 @@ def read_checkpoint(model: str, engine: Mapping[str, Any]) -> Checkpoint:
             hf_overrides_kw=_flat(overrides) if isinstance(overrides, Mapping) else None,
         )
     except Exception as error:
-        # Whatever a hub client or a checkpoint's own code raises means the same here. The first line of a hub is "401
-        # Client Error", and those below say what is missing.
-        reason = textwrap.shorten(str(error), 400, placeholder=" ...") or type(error).__name__
-        raise UnreadableCheckpoint(f"the configuration of {source!r} cannot be read: {reason}") from error
+        # Whatever a hub's client or a checkpoint's own code raises means the same here.
+        raise UnreadableCheckpoint(source, reason_of(error)) from error
     return _said_by(config)
 
 
@@ -213,17 +211,3 @@ def _trained_length(text_config: Any) -> int | None:
     """Under whichever name the architecture has for it."""
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
     return min((length for name in names if (length := getattr(text_config, name, None))), default=None)
-
-
-def _at_hand(source: str, engine: Mapping[str, Any]) -> str:
-    """The folder of a checkpoint's configuration, fetched if need be.
-
-    Asking for the one file gives up after half a minute where a hub cannot be reached; vLLM's own way of asking retries
-    for minutes.
-    """
-    if pathlib.Path(source).is_dir() or engine.get("trust_remote_code") or engine.get("config_format"):
-        return source
-    from huggingface_hub import hf_hub_download
-
-    file = hf_hub_download(source, "config.json", revision=engine.get("revision"), token=engine.get("hf_token"))
-    return str(pathlib.Path(file).parent)

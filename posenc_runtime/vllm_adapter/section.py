@@ -7,7 +7,8 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from posenc_runtime.encodings.scaling import available, method
-from posenc_runtime.kv.deployment import Deployment, OnCrossing, PrefixReuse
+from posenc_runtime.kv.deployment import Deployment, OnCrossing, PrefixReuse, refuse_contradictions
+from posenc_runtime.kv.scales import refuse_scales
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Backend, FusedKeys, FusedRotary
 from posenc_runtime.vllm_adapter.parameters import parameters_model
 from posenc_runtime.vllm_adapter.refusals import Refused
@@ -58,11 +59,14 @@ class ScalingSettings(BaseModel):
                     f"rope_type must name a method where it is given parameters, got {AUTO} and "
                     f"{', '.join(self.parameters)}: choose one of {', '.join(available())}"
                 )
+            if "scales" in self.model_fields_set:
+                refuse_scales(self.scales)
             return self
         if self.rope_type not in available():
             raise ValueError(f"rope_type must be one of {AUTO}, {', '.join(available())}, got {self.rope_type!r}")
         parameters_model(self.rope_type).model_validate(self.parameters)
         method(self.rope_type)(**self.parameters)
+        refuse_contradictions(self.rope_type, self.scales, self.rope_theta, self.allow_beyond_trained)
         return self
 
     @property

@@ -65,12 +65,12 @@ def test_check_says_that_attention_rotates_where_it_was_asked_to(
 
 @pytest.fixture
 def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hub that refuses as Hugging Face's does where a token is missing; asking for real takes half a minute."""
+    """A hub that refuses as Hugging Face's does where a token is missing."""
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError("401 Client Error. (Request ID: 1)\n\nCannot access gated repo for url https://hub.")
 
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", refuse)
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", refuse)
 
 
 UNREAD = (

@@ -69,14 +69,18 @@ def test_a_configuration_is_read_with_the_token_that_vllm_is_given(
         asked.append((model, named["token"]))
         return str(tiny / name)
 
+    def metadata(url: str, **named: Any) -> None:
+        asked.append(("metadata", named["token"]))
+
     def get_config(model: str, **named: Any) -> Any:
         asked.append((model, named["token"]))
         return stock(model, **named)
 
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", metadata)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", fetched)
     monkeypatch.setattr(vllm_config, "get_config", get_config)
     read_checkpoint("somebody/gated", {"hf_token": "secret"})
-    assert asked == [("somebody/gated", "secret"), (str(tiny), "secret")]
+    assert asked == [("metadata", "secret"), ("somebody/gated", "secret"), (str(tiny), "secret")]
 
 
 def test_a_configuration_is_read_in_the_format_that_vllm_is_told(
@@ -88,6 +92,7 @@ def test_a_configuration_is_read_in_the_format_that_vllm_is_told(
         asked.append((model, config_format))
         return stock(tiny, config_format="hf", **named)
 
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda url, **named: None)
     monkeypatch.setattr(vllm_config, "get_config", get_config)
     read_checkpoint("somebody/published", {"config_format": "mistral"})
     assert asked == [("somebody/published", "mistral")]

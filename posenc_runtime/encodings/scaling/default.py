@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import torch
-
 from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 
 
@@ -25,6 +23,8 @@ class Default:
         return max_position_embeddings, {}
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
+        import torch
+
         exponent = torch.arange(0, spec.rotary_dim, 2, dtype=torch.float64) / spec.rotary_dim
         return Frequencies(spec.rope_theta**-exponent)
 

@@ -11,8 +11,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import torch
-
 from posenc_runtime.encodings.scaling.default import Default
 from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 
@@ -84,6 +82,8 @@ class LongRope:
         Raises:
             ValueError: when there is not one factor for each pair, or nobody says what the attention factor is.
         """
+        import torch
+
         name, mscale = ("short_factor", self.short_mscale) if scale == 1 else ("long_factor", self.long_mscale)
         factors = getattr(self, name)
         if len(factors) != spec.rotary_dim // 2:

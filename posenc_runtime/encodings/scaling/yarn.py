@@ -6,8 +6,6 @@ import dataclasses
 import math
 from typing import ClassVar
 
-import torch
-
 from posenc_runtime.encodings.scaling.default import Default
 from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 
@@ -50,6 +48,8 @@ class Yarn:
             )
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
+        import torch
+
         inv_freq = Default().frequencies(spec, scale).inv_freq
         if scale == 1:
             return Frequencies(inv_freq)

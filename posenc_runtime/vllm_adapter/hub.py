@@ -1,0 +1,184 @@
+"""Asking a hub for a checkpoint's configuration: without vLLM, and for seconds where it cannot be reached.
+
+huggingface_hub by itself asks for half a minute, and vLLM again and again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pathlib
+import queue
+import textwrap
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+CONFIGURATION = "config.json"
+_SECONDS = 5  # that a hub is asked for, again after a failure that may pass
+_PAUSE_SECONDS = 1.0
+_PASSING_STATUS = (429, 500, 502, 503, 504)
+# By name: huggingface_hub's client is httpx or httpx2, by its release.
+_PASSING_ERRORS = {"TimeoutException", "NetworkError", "ProtocolError", "ProxyError"}
+
+
+class UnreadableCheckpoint(ValueError):
+    """The checkpoint's configuration could not be read.
+
+    Attributes:
+        advice: what to do about it, in words.
+    """
+
+    def __init__(self, source: str, reason: str, advice: str = "") -> None:
+        super().__init__(f"the configuration of {source!r} cannot be read: {reason}")
+        self.advice = advice or "check the name, HF_TOKEN or engine.hf_token, and the network"
+
+
+def at_hand(source: str, engine: Mapping[str, Any]) -> str:
+    """Where a checkpoint's configuration is: a folder, fetched if need be, or the name itself where vLLM has to ask.
+
+    A hub that cannot be reached is done without where the cache has the configuration, as vLLM does.
+
+    Args:
+        source: a folder, or a name on a hub.
+        engine: vLLM engine arguments; those that say where the configuration comes from are used.
+
+    Raises:
+        UnreadableCheckpoint: when a hub does not give it, or cannot be reached.
+    """
+    if pathlib.Path(source).is_dir() or "://" in source or _is_for_modelscope():
+        return source
+    revision, token = engine.get("revision"), engine.get("hf_token")
+    with _quiet():
+        if engine.get("trust_remote_code") or engine.get("config_format"):
+            _refuse_silence(source, revision, token)
+            return source
+        try:
+            return _fetched(source, revision, token)
+        except UnreadableCheckpoint:
+            raise
+        except Exception as error:  # whatever a hub's client raises means the same here
+            # The first line of a hub is "401 Client Error", and those below say what is missing.
+            raise UnreadableCheckpoint(source, reason_of(error)) from error
+
+
+def reason_of(error: Exception) -> str:
+    """What an error says, in a line that can be read."""
+    return textwrap.shorten(str(error), 400, placeholder=" ...") or type(error).__name__
+
+
+def _refuse_silence(source: str, revision: str | None, token: str | bool | None) -> None:
+    """Check that a hub answers, whatever it does, where vLLM will ask: the cache has nothing of the model."""
+    from huggingface_hub import constants
+
+    cached = pathlib.Path(constants.HF_HUB_CACHE, f"models--{source.replace('/', '--')}", "snapshots")
+    if constants.HF_HUB_OFFLINE or cached.is_dir():
+        return
+    if isinstance(failure := _failure(source, revision, token), UnreadableCheckpoint):
+        raise failure
+
+
+def _fetched(source: str, revision: str | None, token: str | bool | None) -> str:
+    """The folder of the cache that has the configuration, which a hub is asked for as huggingface_hub does."""
+    from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.file_download import REGEX_COMMIT_HASH
+
+    file = try_to_load_from_cache(source, CONFIGURATION, revision=revision)
+    cached = str(pathlib.Path(file).parent) if isinstance(file, str) else None
+    if constants.HF_HUB_OFFLINE and cached is None:
+        raise UnreadableCheckpoint(
+            source,
+            f"it is not in the cache {constants.HF_HUB_CACHE}, and no hub is asked where HF_HUB_OFFLINE or "
+            "TRANSFORMERS_OFFLINE is set",
+            "download the model before, or unset it",
+        )
+    if cached is not None and (constants.HF_HUB_OFFLINE or REGEX_COMMIT_HASH.fullmatch(revision or "")):
+        return cached
+    failure = _failure(source, revision, token)
+    if failure is None:
+        return str(pathlib.Path(hf_hub_download(source, CONFIGURATION, revision=revision, token=token)).parent)
+    if cached is not None and not isinstance(failure, EntryNotFoundError | RevisionNotFoundError):
+        return cached
+    raise failure
+
+
+def _failure(source: str, revision: str | None, token: str | bool | None) -> Exception | None:
+    """Why a hub does not give the configuration; None where it does. It is asked for seconds, whatever it does."""
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+
+    seconds = constants.HF_HUB_ETAG_TIMEOUT if "HF_HUB_ETAG_TIMEOUT" in os.environ else _SECONDS
+    ends = time.monotonic() + seconds
+    said: queue.SimpleQueue[tuple[Exception | None, bool]] = queue.SimpleQueue()
+
+    def ask() -> None:
+        failure: Exception | None = None
+        is_over = False
+        while not is_over:
+            try:
+                get_hf_file_metadata(hf_hub_url(source, CONFIGURATION, revision=revision), token=token, timeout=seconds)
+                failure, is_over = None, True
+            except Exception as error:
+                failure, is_over = error, not _may_pass(error) or time.monotonic() + _PAUSE_SECONDS > ends
+            said.put((failure, is_over))
+            if not is_over:
+                time.sleep(_PAUSE_SECONDS)
+
+    # A thread that nobody waits for: looking up a name, and a hub that answers a byte at a time, know no limit.
+    threading.Thread(target=ask, name="posenc-hub", daemon=True).start()
+    failure: Exception | None = TimeoutError()
+    is_over = False
+    with contextlib.suppress(queue.Empty):
+        while not is_over:
+            failure, is_over = said.get(timeout=max(ends - time.monotonic(), 0))
+    is_silent = isinstance(failure, TimeoutError) or "TimeoutException" in _names(failure)
+    if not is_silent and not _PASSING_ERRORS & _names(failure):
+        return failure  # it does answer, that it is busy for example
+    return UnreadableCheckpoint(
+        source,
+        f"the hub {constants.ENDPOINT} is out of reach: {f'no answer within {seconds} s' if is_silent else failure}",
+        "check the network, proxies and HF_ENDPOINT"
+        + (", set HF_HUB_ETAG_TIMEOUT to more seconds" if is_silent else ""),
+    )
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether asking again may help."""
+    response = getattr(error, "response", None)
+    return bool(_PASSING_ERRORS & _names(error)) or getattr(response, "status_code", None) in _PASSING_STATUS
+
+
+def _names(error: Exception | None) -> set[str]:
+    return {each.__name__ for each in type(error).__mro__}
+
+
+def _is_for_modelscope() -> bool:
+    """Whether vLLM asks another hub, read as it reads it."""
+    return os.environ.get("VLLM_USE_MODELSCOPE", "").strip().lower() in ("1", "true")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Have huggingface_hub neither warn nor show progress: what matters is told in a refusal."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
+
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    has_bars = constants.HF_HUB_DISABLE_PROGRESS_BARS is None and not are_progress_bars_disabled()
+    if level == logging.WARNING:  # its own default; what somebody asked for stays
+        logger.setLevel(logging.ERROR)
+    if has_bars:
+        disable_progress_bars()
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        if has_bars:
+            enable_progress_bars()

@@ -1,0 +1,49 @@
+"""What is refused of a model before vLLM is imported: no folder, no configuration in it, or no hub that gives it."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+
+from posenc_runtime.vllm_adapter import first_look
+from posenc_runtime.vllm_adapter.hub import UnreadableCheckpoint
+from posenc_runtime.vllm_adapter.section import SettingRefused
+from server.settings import Settings
+
+
+class UnreadableModel(SettingRefused):
+    """The configuration of a model on a hub cannot be read; the settings themselves may be right."""
+
+
+def look(settings: Settings) -> str:
+    """Where vLLM is to read the checkpoint's configuration.
+
+    Raises:
+        UnreadableModel: when a hub does not give it, or cannot be reached.
+        SettingRefused: when there is no such folder, or none that holds it.
+    """
+    is_path = settings.model.startswith((".", "/", "~"))
+    if is_path and not pathlib.Path(settings.model).is_dir():
+        reason = "write ~ out, it is not expanded" if settings.model.startswith("~") else "there is no such folder"
+        raise SettingRefused(f"model: must be a folder or a name on a hub, got {settings.model!r}: {reason}")
+    with refused_if_unreadable(settings):
+        return first_look.look(settings.model, settings.engine)
+
+
+@contextlib.contextmanager
+def refused_if_unreadable(settings: Settings) -> Iterator[None]:
+    """Turn a checkpoint's configuration that cannot be read into a refusal of the model.
+
+    Raises:
+        UnreadableModel: of a name on a hub.
+        SettingRefused: of a folder.
+    """
+    try:
+        yield
+    except UnreadableCheckpoint as error:
+        if pathlib.Path(settings.model).is_dir():
+            raise SettingRefused(f"model: {error}") from None
+        raise UnreadableModel(
+            f"model: {error}; {error.advice}, or give a folder that has it as engine.hf_config_path"
+        ) from None
