@@ -79,9 +79,10 @@ def serve(
     with _refusals():
         settings = _settings(target, config, [*(overrides or []), *given])
         found = _first_look(settings, is_needed=True)
+        checkpoint = _checkpoint(settings, found, is_needed=True, verbose=verbose)
         from server import starting
 
-        starting.serve(settings, functools.partial(_checkpoint, settings, found, is_needed=True), verbose=verbose)
+        starting.serve(settings, checkpoint, verbose=verbose)
 
 
 @app.command(short_help="Validate a deployment, and print what requests would get.")
@@ -107,14 +108,16 @@ def check(
     with _refusals():
         settings = _settings(target, config, overrides)
         found = _first_look(settings, is_needed=False)
-        from posenc_runtime.vllm_adapter import serving
-        from server import planning, report
-
-        serving.prepare_environment(verbose=False)
         checkpoint = _checkpoint(settings, found, is_needed=False)
-        planned = planning.planned(settings, checkpoint)
-        if checkpoint is not None:
-            serving.engine_configuration(planned.args)
+        from server.checking import checking
+
+        with checking():
+            from posenc_runtime.vllm_adapter import serving
+            from server import planning, report
+
+            planned = planning.planned(settings, checkpoint)
+            if checkpoint is not None:
+                serving.engine_configuration(planned.args)
         _console().print(report.headline(settings, planned.deployment))
         if planned.reason:
             _console().print(planned.reason)
@@ -134,20 +137,21 @@ def flags(target: Target = None, config: Config = None, overrides: Overrides = N
     with _refusals():
         settings = _settings(target, config, overrides)
         found = _first_look(settings, is_needed=False)
-        from posenc_runtime.vllm_adapter import serving
-        from posenc_runtime.vllm_adapter.engine_args import command_line
-        from server.deployment import attention_of, deployment_of
-
-        serving.prepare_environment(verbose=False)
         checkpoint = _checkpoint(settings, found, is_needed=False)
-        words = command_line(
-            settings.model,
-            deployment_of(settings, checkpoint),
-            settings.engine,
-            attention_of(settings, checkpoint),
-            served_model_name=settings.served_model_name,
-            http=settings.server.arguments,
-        )
+        from server.checking import checking
+
+        with checking():
+            from posenc_runtime.vllm_adapter.engine_args import command_line
+            from server.deployment import attention_of, deployment_of
+
+            words = command_line(
+                settings.model,
+                deployment_of(settings, checkpoint),
+                settings.engine,
+                attention_of(settings, checkpoint),
+                served_model_name=settings.served_model_name,
+                http=settings.server.arguments,
+            )
         _console().print(shlex.join(words), markup=False, highlight=False)
 
 
@@ -195,32 +199,38 @@ def _first_look(settings: Settings, *, is_needed: bool) -> str | None:
         SettingRefused: when it cannot be had and is needed.
     """
     from server.first_look import UnreadableModel, look
+    from server.held_output import HeldOutput
 
     try:
-        return look(settings)
+        with HeldOutput():
+            return look(settings)
     except UnreadableModel as error:
         _go_on_without(settings, error, is_needed=is_needed)
         return None
 
 
-def _checkpoint(settings: Settings, found: str | None, *, is_needed: bool) -> Checkpoint | None:
+def _checkpoint(settings: Settings, found: str | None, *, is_needed: bool, verbose: bool = False) -> Checkpoint | None:
     """The checkpoint's configuration; None where it cannot be read and the settings say enough.
 
     An object store's is read by vLLM itself, with the weights.
 
     Args:
         found: from the first look.
+        verbose: show what vLLM writes meanwhile.
 
     Raises:
         SettingRefused: when it cannot be read and is needed, or cannot be scaled.
     """
-    from server.deployment import checkpoint_of
+    from server.checking import checking
     from server.first_look import UnreadableModel
 
     if found is None:
         return None
     try:
-        return checkpoint_of(settings, found)
+        with checking(verbose=verbose):
+            from server.deployment import checkpoint_of
+
+            return checkpoint_of(settings, found)
     except UnreadableModel as error:
         _go_on_without(settings, error, is_needed=is_needed)
         return None

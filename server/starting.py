@@ -16,6 +16,7 @@ from rich.console import Console
 
 from posenc_runtime.vllm_adapter.refusals import Failed
 from server.causes import cause
+from server.checking import checking
 from server.greeting import READY
 from server.held_output import HeldOutput
 from server.progress import Progress
@@ -29,55 +30,34 @@ if TYPE_CHECKING:
 _LAST_WORDS_SECONDS = 0.5  # that what an engine wrote last may take to get here
 
 
-def serve(settings: Settings, read: Callable[[], Checkpoint | None], *, verbose: bool) -> NoReturn:
+def serve(settings: Settings, checkpoint: Checkpoint | None, *, verbose: bool) -> NoReturn:
     """Serve until told to stop; then this process ends.
 
     Args:
-        read: reads the checkpoint's configuration.
+        checkpoint: None where vLLM alone can read it.
         verbose: show what vLLM writes while it starts, which is otherwise shown only where that fails.
 
     Raises:
         Refused: when something that was asked for is refused.
         Failed: when the engine does not start, or ends by itself.
     """
+    with checking(verbose=verbose):
+        plan = _checked(settings, checkpoint, verbose=verbose)
     # A copy of where this process writes to, before that is held.
     with os.fdopen(os.dup(1), "w") as stdout:
         terminal = Console(file=stdout, soft_wrap=True)
-        if verbose:
-            _serve_loudly(settings, read, terminal)
-        _serve_quietly(settings, read, terminal)
-
-
-def _serve_loudly(settings: Settings, read: Callable[[], Checkpoint | None], terminal: Console) -> NoReturn:
-    plan = _checked(settings, read, verbose=True)
-    _say_what_is_served(settings, plan, terminal)
-    _run(plan, terminal, functools.partial(_say, terminal))
-
-
-def _serve_quietly(settings: Settings, read: Callable[[], Checkpoint | None], terminal: Console) -> NoReturn:
-    progress = Progress(terminal)
-
-    def show(line: str) -> None:
-        if line.startswith(READY):
-            progress.end()
-            held.release()
-        _say(terminal, line)
-
-    with HeldOutput(progress.heard) as held:
-        with terminal.status("checking the settings"):
-            plan = _checked(settings, read, verbose=False)
         _say_what_is_served(settings, plan, terminal)
-        with _cause_of_failure(held), progress:
-            _run(plan, terminal, show)
+        if verbose:
+            _run(plan, terminal, functools.partial(_say, terminal))
+        _run_quietly(plan, terminal)
 
 
-def _checked(settings: Settings, read: Callable[[], Checkpoint | None], *, verbose: bool) -> Plan:
+def _checked(settings: Settings, checkpoint: Checkpoint | None, *, verbose: bool) -> Plan:
     """What is going to be served, after all that can be refused before an engine starts."""
     from posenc_runtime.vllm_adapter import serving
     from server.planning import planned
 
-    serving.prepare_environment(verbose=verbose)
-    plan = planned(settings, read(), quiet=not verbose)
+    plan = planned(settings, checkpoint, quiet=not verbose)
     serving.engine_configuration(plan.args)
     return plan
 
@@ -88,6 +68,20 @@ def _say_what_is_served(settings: Settings, plan: Plan, terminal: Console) -> No
     terminal.print(report.headline(settings, plan.deployment))
     if plan.reason:
         terminal.print(plan.reason)
+
+
+def _run_quietly(plan: Plan, terminal: Console) -> NoReturn:
+    """Show how far the engine is, until it is ready, in place of what it writes."""
+    progress = Progress(terminal)
+
+    def show(line: str) -> None:
+        if line.startswith(READY):
+            progress.end()
+            held.release()
+        _say(terminal, line)
+
+    with HeldOutput(progress.heard) as held, _cause_of_failure(held), progress:
+        _run(plan, terminal, show)
 
 
 def _run(plan: Plan, terminal: Console, show: Callable[[str], None]) -> NoReturn:
