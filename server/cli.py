@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from server import shell_completion
+
 # What takes long to import is imported by the commands that need it, rich too: help and refusals are there at once.
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +32,12 @@ app = typer.Typer(
 
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Override a setting: --set scaling.headroom_tokens=64."),
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Override a setting: --set scaling.headroom_tokens=64.",
+        autocompletion=shell_completion.settings,
+    ),
 ]
 Target = Annotated[
     str | None,
@@ -38,10 +45,18 @@ Target = Annotated[
         metavar="[MODEL | CONFIGURATION]",
         help="A model's folder or its name on a hub; a deployment's YAML file; or a configuration that ships, see "
         "`posenc configs`. The demo when left out.",
+        autocompletion=shell_completion.targets,
     ),
 ]
 Config = Annotated[
-    pathlib.Path | None, typer.Option("--config", metavar="FILE", help="A deployment's YAML file.", show_default=False)
+    pathlib.Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="A deployment's YAML file.",
+        show_default=False,
+        autocompletion=shell_completion.files,
+    ),
 ]
 
 
@@ -175,7 +190,14 @@ def _settings(target: str | None, config: pathlib.Path | None, overrides: list[s
 
 @app.command(short_help="List the deployments that come with Posenc.")
 def configs(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Print the path of this one alone.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Print the path of this one alone.",
+            autocompletion=shell_completion.configurations,
+        ),
+    ] = None,
 ) -> None:
     """List the deployments that come with Posenc, or print the path of one.
 
