@@ -93,8 +93,8 @@ def serve(
     given = [f"server.{name}={value}" for name, value in (("host", host), ("port", port)) if value is not None]
     with _refusals():
         settings = _settings(target, config, [*(overrides or []), *given])
-        found = _first_look(settings, is_needed=True)
-        checkpoint = _checkpoint(settings, found, is_needed=True, verbose=verbose)
+        place = _first_look(settings, is_needed=True)
+        checkpoint = _checkpoint(settings, place, is_needed=True, verbose=verbose)
         from server import starting
 
         starting.serve(settings, checkpoint, verbose=verbose)
@@ -122,8 +122,8 @@ def check(
     """
     with _refusals():
         settings = _settings(target, config, overrides)
-        found = _first_look(settings, is_needed=False)
-        checkpoint = _checkpoint(settings, found, is_needed=False)
+        place = _first_look(settings, is_needed=False)
+        checkpoint = _checkpoint(settings, place, is_needed=False)
         from server.checking import checking
 
         with checking():
@@ -151,8 +151,8 @@ def flags(target: Target = None, config: Config = None, overrides: Overrides = N
     its section in full."""
     with _refusals():
         settings = _settings(target, config, overrides)
-        found = _first_look(settings, is_needed=False)
-        checkpoint = _checkpoint(settings, found, is_needed=False)
+        place = _first_look(settings, is_needed=False)
+        checkpoint = _checkpoint(settings, place, is_needed=False)
         from server.checking import checking
 
         with checking():
@@ -225,19 +225,25 @@ def _first_look(settings: Settings, *, is_needed: bool) -> str | None:
 
     try:
         with HeldOutput():
-            return look(settings)
+            found = look(settings)
     except UnreadableModel as error:
         _go_on_without(settings, error, is_needed=is_needed)
         return None
+    if found.out_of_reach:
+        from posenc_runtime.vllm_adapter import hub
+
+        hub.stay_offline()
+        _warn("from the cache", f"model: {found.out_of_reach}; what is missing there is not fetched")
+    return found.place
 
 
-def _checkpoint(settings: Settings, found: str | None, *, is_needed: bool, verbose: bool = False) -> Checkpoint | None:
+def _checkpoint(settings: Settings, place: str | None, *, is_needed: bool, verbose: bool = False) -> Checkpoint | None:
     """The checkpoint's configuration; None where it cannot be read and the settings say enough.
 
     An object store's is read by vLLM itself, with the weights.
 
     Args:
-        found: from the first look.
+        place: from the first look.
         verbose: show what vLLM writes meanwhile.
 
     Raises:
@@ -246,13 +252,13 @@ def _checkpoint(settings: Settings, found: str | None, *, is_needed: bool, verbo
     from server.checking import checking
     from server.first_look import UnreadableModel
 
-    if found is None:
+    if place is None:
         return None
     try:
         with checking(verbose=verbose):
             from server.deployment import checkpoint_of
 
-            return checkpoint_of(settings, found)
+            return checkpoint_of(settings, place)
     except UnreadableModel as error:
         _go_on_without(settings, error, is_needed=is_needed)
         return None
@@ -262,11 +268,13 @@ def _go_on_without(settings: Settings, error: UnreadableModel, *, is_needed: boo
     is_needed = is_needed and "://" not in settings.model
     if is_needed or settings.scaling.original_max_position_embeddings is None:
         raise error
+    _warn("not read", f"{error}; this is from the settings alone")
+
+
+def _warn(what: str, why: str) -> None:
     from rich.markup import escape
 
-    _console(stderr=True).print(
-        f"[bold yellow]not read[/] {escape(str(error))}; this is from the settings alone", highlight=False
-    )
+    _console(stderr=True).print(f"[bold yellow]{what}[/] {escape(why)}", highlight=False)
 
 
 @contextlib.contextmanager

@@ -12,20 +12,20 @@ from server.first_look import look, refused_if_unreadable
 from server.settings import Settings
 
 
-def checkpoint_of(settings: Settings, found: str | None = None) -> Checkpoint:
+def checkpoint_of(settings: Settings, place: str | None = None) -> Checkpoint:
     """The checkpoint's own configuration.
 
     Args:
-        found: from the first look at it; looked for when left out.
+        place: from the first look at it; looked for when left out.
 
     Raises:
         UnreadableModel: when a hub does not give it.
         SettingRefused: when there is no such folder, or none that holds it, or it was read and cannot be scaled.
     """
-    found = look(settings) if found is None else found
+    place = look(settings).place if place is None else place
     try:
         with refused_if_unreadable(settings):
-            return read_checkpoint(settings.model, settings.engine, found)
+            return read_checkpoint(settings.model, settings.engine, place)
     except Unsupported as error:
         raise SettingRefused(f"model: {error}") from None
 

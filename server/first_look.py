@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Iterator
 
 from posenc_runtime.vllm_adapter import first_look
-from posenc_runtime.vllm_adapter.hub import UnreadableCheckpoint
+from posenc_runtime.vllm_adapter.hub import Found, UnreadableCheckpoint
 from posenc_runtime.vllm_adapter.section import SettingRefused
 from server.settings import Settings
 
@@ -16,7 +16,7 @@ class UnreadableModel(SettingRefused):
     """The configuration of a model on a hub cannot be read; the settings themselves may be right."""
 
 
-def look(settings: Settings) -> str:
+def look(settings: Settings) -> Found:
     """Where vLLM is to read the checkpoint's configuration.
 
     Raises:

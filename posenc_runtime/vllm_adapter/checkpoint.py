@@ -49,12 +49,12 @@ class Checkpoint:
     tuned_length: int | None = None
 
 
-def read_checkpoint(model: str, engine: Mapping[str, Any], found: str | None = None) -> Checkpoint:
+def read_checkpoint(model: str, engine: Mapping[str, Any], place: str | None = None) -> Checkpoint:
     """Read and check a checkpoint's configuration.
 
     Args:
         engine: vLLM engine arguments; those that say where the configuration comes from are used.
-        found: from ``first_look.look``; looked for when left out.
+        place: from ``first_look.look``; looked for when left out.
 
     Raises:
         UnreadableCheckpoint: when there is none to read, a hub that cannot be reached for example.
@@ -63,14 +63,14 @@ def read_checkpoint(model: str, engine: Mapping[str, Any], found: str | None = N
     from vllm.transformers_utils.config import get_config
 
     source = engine.get("hf_config_path") or model
-    found = look(model, engine) if found is None else found
-    if "://" in found:
+    place = look(model, engine).place if place is None else place
+    if "://" in place:
         raise UnreadableCheckpoint(source, "an object store's is read by vLLM, with the weights")
     models.register()
     overrides = engine.get("hf_overrides")
     try:
         config = get_config(
-            found,
+            place,
             trust_remote_code=bool(engine.get("trust_remote_code", False)),
             revision=engine.get("revision"),
             code_revision=engine.get("code_revision"),

@@ -7,14 +7,14 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from posenc_runtime.vllm_adapter.hub import CONFIGURATION, UnreadableCheckpoint, at_hand
+from posenc_runtime.vllm_adapter.hub import CONFIGURATION, Found, UnreadableCheckpoint, at_hand
 
 # Beside any of these, vLLM may need no config.json.
 _OTHERS = ("params.json", "*.gguf")
 
 
-def look(model: str, engine: Mapping[str, Any]) -> str:
-    """Where vLLM is to read a checkpoint's configuration: a folder, or a name where it has to ask by itself.
+def look(model: str, engine: Mapping[str, Any]) -> Found:
+    """Where vLLM is to read a checkpoint's configuration.
 
     Args:
         engine: vLLM engine arguments; those that say where the configuration comes from are used.
@@ -24,7 +24,7 @@ def look(model: str, engine: Mapping[str, Any]) -> str:
     """
     source = engine.get("hf_config_path") or model
     found = at_hand(source, engine)
-    folder = pathlib.Path(found)
+    folder = pathlib.Path(found.place)
     if folder.is_dir() and engine.get("config_format") in (None, "auto") and (reason := _reason_against(folder)):
         raise UnreadableCheckpoint(source, reason)
     return found

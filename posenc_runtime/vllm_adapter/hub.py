@@ -6,6 +6,7 @@ huggingface_hub by itself asks for half a minute, and vLLM again and again.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import pathlib
@@ -36,10 +37,37 @@ class UnreadableCheckpoint(ValueError):
         self.advice = advice or "check the name, HF_TOKEN or engine.hf_token, and the network"
 
 
-def at_hand(source: str, engine: Mapping[str, Any]) -> str:
-    """Where a checkpoint's configuration is: a folder, fetched if need be, or the name itself where vLLM has to ask.
+class OutOfReach(UnreadableCheckpoint):
+    """A hub takes no connection, or does not answer in time."""
 
-    A hub that cannot be reached is done without where the cache has the configuration, as vLLM does.
+    def __init__(self, source: str, hub: str, reason: str, advice: str) -> None:
+        self.said = f"the hub {hub} is out of reach: {reason}"
+        super().__init__(source, self.said, advice)
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """Where vLLM is to read a checkpoint's configuration.
+
+    Attributes:
+        place: a folder, or a name where vLLM has to ask by itself.
+        out_of_reach: what is to be told of a hub that the cache stands in for; empty where none is out of reach.
+    """
+
+    place: str
+    out_of_reach: str = ""
+
+
+def stay_offline() -> None:
+    """Have nobody ask a hub in this process and those that it starts: vLLM would for minutes, and then give up."""
+    from huggingface_hub import constants
+
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    constants.HF_HUB_OFFLINE = True
+
+
+def at_hand(source: str, engine: Mapping[str, Any]) -> Found:
+    """Where a checkpoint's configuration is: a folder, fetched if need be, or the name itself where vLLM has to ask.
 
     Args:
         source: a folder, or a name on a hub.
@@ -49,12 +77,11 @@ def at_hand(source: str, engine: Mapping[str, Any]) -> str:
         UnreadableCheckpoint: when a hub does not give it, or cannot be reached.
     """
     if pathlib.Path(source).is_dir() or "://" in source or _is_for_modelscope():
-        return source
+        return Found(source)
     revision, token = engine.get("revision"), engine.get("hf_token")
     with _quiet():
         if engine.get("trust_remote_code") or engine.get("config_format"):
-            _refuse_silence(source, revision, token)
-            return source
+            return _left_to_vllm(source, revision, token)
         try:
             return _fetched(source, revision, token)
         except UnreadableCheckpoint:
@@ -69,18 +96,19 @@ def reason_of(error: Exception) -> str:
     return textwrap.shorten(str(error), 400, placeholder=" ...") or type(error).__name__
 
 
-def _refuse_silence(source: str, revision: str | None, token: str | bool | None) -> None:
-    """Check that a hub answers, whatever it does, where vLLM will ask: the cache has nothing of the model."""
+def _left_to_vllm(source: str, revision: str | None, token: str | bool | None) -> Found:
+    """A name that vLLM will ask for in a way of its own, if there is a hub that answers, whatever it does."""
     from huggingface_hub import constants
 
-    cached = pathlib.Path(constants.HF_HUB_CACHE, f"models--{source.replace('/', '--')}", "snapshots")
-    if constants.HF_HUB_OFFLINE or cached.is_dir():
-        return
-    if isinstance(failure := _failure(source, revision, token), UnreadableCheckpoint):
+    failure = None if constants.HF_HUB_OFFLINE else _failure(source, revision, token)
+    if not isinstance(failure, OutOfReach):
+        return Found(source)
+    if not pathlib.Path(constants.HF_HUB_CACHE, f"models--{source.replace('/', '--')}", "snapshots").is_dir():
         raise failure
+    return Found(source, failure.said)
 
 
-def _fetched(source: str, revision: str | None, token: str | bool | None) -> str:
+def _fetched(source: str, revision: str | None, token: str | bool | None) -> Found:
     """The folder of the cache that has the configuration, which a hub is asked for as huggingface_hub does."""
     from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import EntryNotFoundError, RevisionNotFoundError
@@ -96,12 +124,13 @@ def _fetched(source: str, revision: str | None, token: str | bool | None) -> str
             "download the model before, or unset it",
         )
     if cached is not None and (constants.HF_HUB_OFFLINE or REGEX_COMMIT_HASH.fullmatch(revision or "")):
-        return cached
+        return Found(cached)
     failure = _failure(source, revision, token)
     if failure is None:
-        return str(pathlib.Path(hf_hub_download(source, CONFIGURATION, revision=revision, token=token)).parent)
+        file = hf_hub_download(source, CONFIGURATION, revision=revision, token=token)
+        return Found(str(pathlib.Path(file).parent))
     if cached is not None and not isinstance(failure, EntryNotFoundError | RevisionNotFoundError):
-        return cached
+        return Found(cached, failure.said if isinstance(failure, OutOfReach) else "")
     raise failure
 
 
@@ -136,12 +165,15 @@ def _failure(source: str, revision: str | None, token: str | bool | None) -> Exc
     is_silent = isinstance(failure, TimeoutError) or "TimeoutException" in _names(failure)
     if not is_silent and not _PASSING_ERRORS & _names(failure):
         return failure  # it does answer, that it is busy for example
-    return UnreadableCheckpoint(
-        source,
-        f"the hub {constants.ENDPOINT} is out of reach: {f'no answer within {seconds} s' if is_silent else failure}",
-        "check the network, proxies and HF_ENDPOINT"
-        + (", set HF_HUB_ETAG_TIMEOUT to more seconds" if is_silent else ""),
-    )
+    advice = "check the network, proxies and HF_ENDPOINT"
+    if is_silent:
+        return OutOfReach(
+            source,
+            constants.ENDPOINT,
+            f"no answer within {seconds} s",
+            f"{advice}, set HF_HUB_ETAG_TIMEOUT to more seconds",
+        )
+    return OutOfReach(source, constants.ENDPOINT, str(failure), advice)
 
 
 def _may_pass(error: Exception) -> bool:

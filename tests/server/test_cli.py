@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import shlex
+import shutil
 
+import huggingface_hub
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -14,6 +17,7 @@ from posenc_runtime.vllm_adapter import compat, engine_args
 from server import target
 from server.cli import app
 from tests.checkpoints import save_tiny
+from tests.local_hub import COMMIT, address_of_nobody
 
 SCALING = {"rope_type": "yarn", "scales": [1, 2, 4]}
 
@@ -87,6 +91,25 @@ def test_check_does_without_the_checkpoint_when_the_trained_length_is_given_and_
     assert status == 0
     assert "its memory is unknown, because the model's configuration cannot be read" in out
     assert err == f"not read {UNREAD}; this is from the settings alone\n"
+
+
+def test_a_model_that_is_cached_does_without_a_hub_that_is_out_of_reach_and_no_hub_is_asked_again(
+    model: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = tmp_path / "models--some--model" / "snapshots" / COMMIT
+    shutil.copytree(model, snapshot)
+    (tmp_path / "models--some--model" / "refs").mkdir()
+    (tmp_path / "models--some--model" / "refs" / "main").write_text(COMMIT)
+    template = address_of_nobody() + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("posenc_runtime.vllm_adapter.hub._SECONDS", 1)
+    status, out, err = run(tmp_path, {"model": "some/model", "scaling": SCALING}, "check")
+    assert status == 0 and "trained on 256 tokens, serves 1024; yarn at scales 1, 2, 4" in out
+    assert err.startswith("from the cache model: the hub https://") and "is out of reach: " in err
+    assert err.endswith("; what is missing there is not fetched\n")
+    assert huggingface_hub.constants.HF_HUB_OFFLINE and os.environ["HF_HUB_OFFLINE"] == "1"
 
 
 @pytest.mark.parametrize("size", ["two", 2.5, 0, True])

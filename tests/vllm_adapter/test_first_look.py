@@ -36,7 +36,7 @@ def test_a_folder_is_refused_in_the_same_words_before_vllm_is_imported_and_after
         read_checkpoint(model, {})
     assert str(later.value) == str(first.value)
     with pytest.raises(UnreadableCheckpoint, match="cannot be read: "):
-        read_checkpoint(model, {}, found=model)  # vLLM's own refusal
+        read_checkpoint(model, {}, place=model)  # vLLM's own refusal
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_folder_that_vllm_may_read_in_another_way_is_left_to_it(
     file: str, engine: dict[str, object], tmp_path: pathlib.Path
 ) -> None:
     (tmp_path / file).touch()
-    assert look(str(tmp_path), engine) == str(tmp_path)
+    assert look(str(tmp_path), engine).place == str(tmp_path)
 
 
 def test_a_configuration_elsewhere_is_looked_at_there(tmp_path: pathlib.Path) -> None:
@@ -62,9 +62,9 @@ def test_a_configuration_elsewhere_is_looked_at_there(tmp_path: pathlib.Path) ->
     with pytest.raises(UnreadableCheckpoint, match=r"the configuration of '.*/config' cannot be read"):
         look(str(tmp_path / "weights"), engine)
     (tmp_path / "config" / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    assert look(str(tmp_path / "weights"), engine) == str(tmp_path / "config")
+    assert look(str(tmp_path / "weights"), engine).place == str(tmp_path / "config")
 
 
 def test_a_checkpoint_that_can_be_served_passes(tmp_path: pathlib.Path) -> None:
     folder = str(save_tiny(tmp_path))
-    assert look(folder, {}) == folder and read_checkpoint(folder, {}).architecture == "LlamaForCausalLM"
+    assert look(folder, {}).place == folder and read_checkpoint(folder, {}).architecture == "LlamaForCausalLM"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import pathlib
 from collections.abc import Callable, Iterator
 
 import huggingface_hub
 import pytest
+from huggingface_hub.utils import are_progress_bars_disabled
 
 from posenc_runtime.vllm_adapter import hub
-from posenc_runtime.vllm_adapter.hub import UnreadableCheckpoint, at_hand
+from posenc_runtime.vllm_adapter.hub import Found, UnreadableCheckpoint, at_hand
 from tests.local_hub import COMMIT, LocalHub, address_of_nobody, local_hub, silent_hub
 
 NAME = "some/model"
@@ -53,7 +55,7 @@ def test_a_configuration_is_fetched_at_the_revision_and_with_the_token_that_are_
     there: LocalHub, capfd: pytest.CaptureFixture[str]
 ) -> None:
     there.put(NAME, "config.json", b'{"a": 1}', revision="tag")
-    folder = pathlib.Path(at_hand(NAME, {"revision": "tag", "hf_token": "secret"}))
+    folder = pathlib.Path(at_hand(NAME, {"revision": "tag", "hf_token": "secret"}).place)
     assert (folder / "config.json").read_text() == '{"a": 1}'
     assert {(path, token) for _, path, token in there.asked} == {
         ("/some/model/resolve/tag/config.json", "Bearer secret")
@@ -116,7 +118,7 @@ def test_a_hub_is_waited_for_as_long_as_somebody_asks_for(
 
 def test_a_hub_that_is_busy_is_asked_again(there: LocalHub) -> None:
     there.refusals = [(503, ""), (429, ""), (200, "")]
-    assert pathlib.Path(at_hand(NAME, {})).name == COMMIT
+    assert pathlib.Path(at_hand(NAME, {}).place).name == COMMIT
     assert len(there.asked) > 3
 
 
@@ -128,21 +130,22 @@ def test_a_hub_that_stays_busy_is_told_as_what_it_answers(there: LocalHub) -> No
 
 
 def test_what_is_cached_is_served_without_a_hub(there: LocalHub, at: Callable[[str], None]) -> None:
-    folder = at_hand(NAME, {})
+    folder = at_hand(NAME, {}).place
     there.refusals = [(503, "")]
-    assert at_hand(NAME, {}) == folder
+    assert at_hand(NAME, {}) == Found(folder)
     there.refusals = [(401, "RepoNotFound")]
-    assert at_hand(NAME, {}) == folder
-    at(address_of_nobody())
-    assert at_hand(NAME, {}) == folder
+    assert at_hand(NAME, {}) == Found(folder)
+    at(address := address_of_nobody())
+    reason = f"the hub {address} is out of reach: [Errno 111] Connection refused"
+    assert at_hand(NAME, {}) == Found(folder, reason)
     assert "out of reach" in str(refused({"revision": "another"}))
 
 
 def test_a_commit_that_is_cached_is_not_asked_for(there: LocalHub) -> None:
     there.put(NAME, "config.json", b"{}", revision=COMMIT)
-    folder = at_hand(NAME, {"revision": COMMIT})
+    folder = at_hand(NAME, {"revision": COMMIT}).place
     before = len(there.asked)
-    assert at_hand(NAME, {"revision": COMMIT}) == folder and len(there.asked) == before
+    assert at_hand(NAME, {"revision": COMMIT}) == Found(folder) and len(there.asked) == before
 
 
 def test_what_a_hub_has_no_more_is_not_taken_from_the_cache(there: LocalHub) -> None:
@@ -157,19 +160,19 @@ def test_no_hub_is_asked_where_the_environment_says_so(there: LocalHub, monkeypa
     assert "no hub is asked where HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set" in str(error)
     assert error.advice == "download the model before, or unset it"
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    folder = at_hand(NAME, {})
+    folder = at_hand(NAME, {}).place
     before = len(there.asked)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    assert at_hand(NAME, {}) == folder and len(there.asked) == before
+    assert at_hand(NAME, {}) == Found(folder) and len(there.asked) == before
 
 
 def test_another_hubs_models_object_stores_and_folders_are_left_to_vllm(
     there: LocalHub, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for source in (str(tmp_path), "s3://bucket/model"):
-        assert at_hand(source, {}) == source
+        assert at_hand(source, {}) == Found(source)
     monkeypatch.setenv("VLLM_USE_MODELSCOPE", "True")
-    assert at_hand(NAME, {}) == NAME
+    assert at_hand(NAME, {}) == Found(NAME)
     assert not there.asked
 
 
@@ -178,12 +181,28 @@ def test_what_vllm_reads_in_its_own_way_only_needs_a_hub_that_answers(
     engine: dict[str, object], there: LocalHub, at: Callable[[str], None]
 ) -> None:
     there.files.clear()
-    assert at_hand(NAME, engine) == NAME
+    assert at_hand(NAME, engine) == Found(NAME)
     at(address_of_nobody())
     assert "out of reach" in str(refused(engine))
     at(there.endpoint)
     there.put(NAME, "configuration.of-its-own", b"{}")
     huggingface_hub.hf_hub_download(NAME, "configuration.of-its-own")
     at(address_of_nobody())
-    assert at_hand(NAME, engine) == NAME
-    assert at_hand("no/name/of-a-hub", engine) == "no/name/of-a-hub"
+    found = at_hand(NAME, engine)
+    assert found.place == NAME and "out of reach" in found.out_of_reach
+    assert at_hand("no/name/of-a-hub", engine) == Found("no/name/of-a-hub")
+
+
+def test_huggingface_hub_neither_warns_nor_shows_progress_while_it_is_asked(
+    there: LocalHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_quiet() -> bool:
+        logger = logging.getLogger("huggingface_hub.file_download")
+        return not logger.isEnabledFor(logging.WARNING) and are_progress_bars_disabled()
+
+    stock, quiet = huggingface_hub.hf_hub_download, []
+    monkeypatch.setattr(
+        huggingface_hub, "hf_hub_download", lambda *args, **named: quiet.append(is_quiet()) or stock(*args, **named)
+    )
+    at_hand(NAME, {})
+    assert quiet == [True] and not is_quiet()
