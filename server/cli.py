@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from server import shell_completion
+
 # What takes long to import is imported by the commands that need it, rich too: help and refusals are there at once.
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +32,12 @@ app = typer.Typer(
 
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Override a setting: --set scaling.headroom_tokens=64."),
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Override a setting: --set scaling.headroom_tokens=64.",
+        autocompletion=shell_completion.settings,
+    ),
 ]
 Target = Annotated[
     str | None,
@@ -38,10 +45,18 @@ Target = Annotated[
         metavar="[MODEL | CONFIGURATION]",
         help="A model's folder or its name on a hub; a deployment's YAML file; or a configuration that ships, see "
         "`posenc configs`. The demo when left out.",
+        autocompletion=shell_completion.targets,
     ),
 ]
 Config = Annotated[
-    pathlib.Path | None, typer.Option("--config", metavar="FILE", help="A deployment's YAML file.", show_default=False)
+    pathlib.Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="A deployment's YAML file.",
+        show_default=False,
+        autocompletion=shell_completion.files,
+    ),
 ]
 
 
@@ -79,9 +94,10 @@ def serve(
     with _refusals():
         settings = _settings(target, config, [*(overrides or []), *given])
         place = _first_look(settings, is_needed=True)
+        checkpoint = _checkpoint(settings, place, is_needed=True, verbose=verbose)
         from server import starting
 
-        starting.serve(settings, functools.partial(_checkpoint, settings, place, is_needed=True), verbose=verbose)
+        starting.serve(settings, checkpoint, verbose=verbose)
 
 
 @app.command(short_help="Validate a deployment, and print what requests would get.")
@@ -107,14 +123,16 @@ def check(
     with _refusals():
         settings = _settings(target, config, overrides)
         place = _first_look(settings, is_needed=False)
-        from posenc_runtime.vllm_adapter import serving
-        from server import planning, report
-
-        serving.prepare_environment(verbose=False)
         checkpoint = _checkpoint(settings, place, is_needed=False)
-        planned = planning.planned(settings, checkpoint)
-        if checkpoint is not None:
-            serving.engine_configuration(planned.args)
+        from server.checking import checking
+
+        with checking():
+            from posenc_runtime.vllm_adapter import serving
+            from server import planning, report
+
+            planned = planning.planned(settings, checkpoint)
+            if checkpoint is not None:
+                serving.engine_configuration(planned.args)
         _console().print(report.headline(settings, planned.deployment))
         if planned.reason:
             _console().print(planned.reason)
@@ -134,20 +152,21 @@ def flags(target: Target = None, config: Config = None, overrides: Overrides = N
     with _refusals():
         settings = _settings(target, config, overrides)
         place = _first_look(settings, is_needed=False)
-        from posenc_runtime.vllm_adapter import serving
-        from posenc_runtime.vllm_adapter.engine_args import command_line
-        from server.deployment import attention_of, deployment_of
-
-        serving.prepare_environment(verbose=False)
         checkpoint = _checkpoint(settings, place, is_needed=False)
-        words = command_line(
-            settings.model,
-            deployment_of(settings, checkpoint),
-            settings.engine,
-            attention_of(settings, checkpoint),
-            served_model_name=settings.served_model_name,
-            http=settings.server.arguments,
-        )
+        from server.checking import checking
+
+        with checking():
+            from posenc_runtime.vllm_adapter.engine_args import command_line
+            from server.deployment import attention_of, deployment_of
+
+            words = command_line(
+                settings.model,
+                deployment_of(settings, checkpoint),
+                settings.engine,
+                attention_of(settings, checkpoint),
+                served_model_name=settings.served_model_name,
+                http=settings.server.arguments,
+            )
         _console().print(shlex.join(words), markup=False, highlight=False)
 
 
@@ -171,7 +190,14 @@ def _settings(target: str | None, config: pathlib.Path | None, overrides: list[s
 
 @app.command(short_help="List the deployments that come with Posenc.")
 def configs(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Print the path of this one alone.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Print the path of this one alone.",
+            autocompletion=shell_completion.configurations,
+        ),
+    ] = None,
 ) -> None:
     """List the deployments that come with Posenc, or print the path of one.
 
@@ -195,9 +221,11 @@ def _first_look(settings: Settings, *, is_needed: bool) -> str | None:
         SettingRefused: when it cannot be had and is needed.
     """
     from server.first_look import UnreadableModel, look
+    from server.held_output import HeldOutput
 
     try:
-        found = look(settings)
+        with HeldOutput():
+            found = look(settings)
     except UnreadableModel as error:
         _go_on_without(settings, error, is_needed=is_needed)
         return None
@@ -209,24 +237,28 @@ def _first_look(settings: Settings, *, is_needed: bool) -> str | None:
     return found.place
 
 
-def _checkpoint(settings: Settings, place: str | None, *, is_needed: bool) -> Checkpoint | None:
+def _checkpoint(settings: Settings, place: str | None, *, is_needed: bool, verbose: bool = False) -> Checkpoint | None:
     """The checkpoint's configuration; None where it cannot be read and the settings say enough.
 
     An object store's is read by vLLM itself, with the weights.
 
     Args:
         place: from the first look.
+        verbose: show what vLLM writes meanwhile.
 
     Raises:
         SettingRefused: when it cannot be read and is needed, or cannot be scaled.
     """
-    from server.deployment import checkpoint_of
+    from server.checking import checking
     from server.first_look import UnreadableModel
 
     if place is None:
         return None
     try:
-        return checkpoint_of(settings, place)
+        with checking(verbose=verbose):
+            from server.deployment import checkpoint_of
+
+            return checkpoint_of(settings, place)
     except UnreadableModel as error:
         _go_on_without(settings, error, is_needed=is_needed)
         return None

@@ -1,19 +1,29 @@
-"""What vLLM's processes write while they start is held back, and shown only where the start fails."""
+"""What vLLM and other libraries write while we check or start something is held back, and shown where that fails."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import select
+import sys
 import threading
 from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
+from posenc_runtime.vllm_adapter.refusals import Refused
 
 _MOST_CHARACTERS = 200_000  # of what is held; a start that writes more has said its cause in its last part
+_EXPLAINED = (Refused, IncompatibleVllm)  # by a line of ours, which says all that is to be said
 
 
 class HeldOutput:
-    """Stands in for stdout and stderr of this process, and so of all that it starts, until it is released.
+    """Stands in for stdout and stderr of this process, and so of all that it starts, until it is released or left.
 
-    What was started meanwhile goes on writing to the same pipe afterwards: from then on it is passed on to stderr.
+    What was held is shown on stderr where it is left by an exception that no line of ours explains. What was started
+    meanwhile goes on writing to the same pipe afterwards: from then on it is passed on to stderr.
 
     Args:
         heard: called with each line, or state of a progress bar, while output is held.
@@ -23,35 +33,73 @@ class HeldOutput:
         self._heard = heard
         self._held, self._is_holding = "", True
         self._lock = threading.Lock()
-        self._stdout, self._stderr = os.dup(1), os.dup(2)
-        reading, writing = os.pipe()
-        os.set_inheritable(writing, True)
-        for stream in (1, 2):
+        _flush()
+        self._before = {stream: os.dup(stream) for stream in (1, 2)}
+        self._reading, writing = os.pipe()
+        os.set_blocking(self._reading, False)
+        for stream in self._before:
             os.dup2(writing, stream)
         os.close(writing)
-        threading.Thread(target=self._pass_on, args=(reading,), daemon=True).start()
+        threading.Thread(target=self._pass_on, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        held = self.release()
+        if isinstance(error, Exception) and not isinstance(error, _EXPLAINED):
+            sys.stderr.write(held)
 
     def release(self) -> str:
         """What was held so far, which is not shown by itself; what follows is."""
+        _flush()
         with self._lock:
             if self._is_holding:
-                os.dup2(self._stdout, 1)
-                os.dup2(self._stderr, 2)
+                for stream, before in self._before.items():
+                    os.dup2(before, stream)
+                while written := self._read():
+                    self._hold(written)
             self._is_holding = False
             held, self._held = self._held, ""
             return held
 
-    def _pass_on(self, reading: int) -> None:
-        while written := os.read(reading, 1 << 16):
+    def _pass_on(self) -> None:
+        readable = select.poll()
+        readable.register(self._reading, select.POLLIN)
+        written: bytes | None = None
+        while written != b"":
+            readable.poll()
             with self._lock:
-                if not self._is_holding:
-                    _write(self._stderr, written)
-                    continue
-                text = written.decode(errors="replace")
-                self._held = (self._held + text)[-_MOST_CHARACTERS:]
-            for line in re.split(r"[\r\n]+", text):
-                if line.strip():
-                    self._heard(line.strip())
+                written = self._read()
+                is_held = self._is_holding
+                if written and is_held:
+                    self._hold(written)
+                elif written:
+                    _write(self._before[2], written)
+            if written and is_held:
+                for line in re.split(r"[\r\n]+", written.decode(errors="replace")):
+                    if line.strip():
+                        self._heard(line.strip())
+        with self._lock:
+            for unused in (self._reading, *self._before.values()):
+                os.close(unused)
+
+    def _read(self) -> bytes | None:
+        """What is in the pipe: nothing at its end, None where there may be more later."""
+        with contextlib.suppress(BlockingIOError):
+            return os.read(self._reading, 1 << 16)
+        return None
+
+    def _hold(self, written: bytes) -> None:
+        self._held = (self._held + written.decode(errors="replace"))[-_MOST_CHARACTERS:]
+
+
+def _flush() -> None:
+    """What Python still has of this process's output belongs to where it was written to."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
 
 
 def _write(stream: int, written: bytes) -> None:

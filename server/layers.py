@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from posenc_runtime.vllm_adapter.wording import did_you_mean
+from posenc_runtime.vllm_adapter.setting_names import TOP_LEVEL, known_names, meant
 
 PREFIX = "POSENC_"
 OF_THE_SET_UP = {"POSENC_DEVICE", "POSENC_VENV"}  # read by deploy/environment.py; no settings
@@ -51,10 +51,16 @@ def environment_layer(environment: Mapping[str, str], known: set[str]) -> dict[s
             continue
         path = variable.removeprefix(PREFIX).lower().split("__")
         if path[0] not in known:
-            hint = did_you_mean(path[0], known, lambda name: PREFIX + name.upper())
+            closest = meant(TOP_LEVEL, path[0], known_names("default"))
+            hint = f"; did you mean {_variable(*closest)}?" if closest else ""
             raise ValueError(f"{variable}: names no setting, known are {', '.join(sorted(known))}{hint}")
         _put(layer, path, _value(variable, text), variable)
     return layer
+
+
+def _variable(section: str, name: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + (f"{section}__{name}" if section else name).upper()
 
 
 def set_layer(override: str) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def _layered(lowest: dict[str, Any], overrides: list[str] | None, environment: M
     try:
         settings = Settings.model_validate(merged(layers))
     except ValidationError as error:
-        raise SettingRefused("\n".join(explained(error, Settings, _rope_type(layers)))) from None
+        raise SettingRefused("\n".join(explained(error, _rope_type(layers)))) from None
     try:
         settings.model = packaged.located(settings.model)
     except ValueError as error:

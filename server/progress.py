@@ -19,7 +19,7 @@ class Progress:
     """Shown until it is left: on a terminal as one line that moves, elsewhere as a line now and then."""
 
     def __init__(self, out: Console) -> None:
-        self._out, self._began = out, time.monotonic()
+        self._out, self._began = out, 0.0
         self._doing, self._ended = "", threading.Event()
         self._thread = threading.Thread(target=self._show, daemon=True)
 
@@ -29,6 +29,7 @@ class Progress:
             self._doing = f": {found[1].strip().lower()}, {found[2]} %"
 
     def __enter__(self) -> Self:
+        self._began = time.monotonic()
         self._thread.start()
         return self
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 
-import yaml
-
-from posenc_runtime.vllm_adapter.section import SettingRefused
 from posenc_runtime.vllm_adapter.wording import did_you_mean
-from server.layers import UniqueKeysLoader
+
+# The rest is imported where it is needed: a shell that completes a name waits for this.
 
 # In a checkout this is a link to the folder at the top; in a wheel it is a folder. Decision 63.
 _FOLDER = (pathlib.Path(__file__).parent / "configs").resolve()
@@ -36,6 +34,8 @@ def names() -> list[str]:
     """
     found = sorted(path.stem for path in _FOLDER.glob("*.yaml"))
     if not found:
+        from posenc_runtime.vllm_adapter.section import SettingRefused
+
         raise SettingRefused(
             f"configurations: must lie in {_FOLDER}, got none: install posenc again, or check it out again with "
             "symbolic links, because server/configs is one"
@@ -51,6 +51,8 @@ def path_of(name: str) -> pathlib.Path:
     """
     known = names()
     if name not in known:
+        from posenc_runtime.vllm_adapter.section import SettingRefused
+
         raise SettingRefused(
             f"configuration: must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}"
         )
@@ -63,6 +65,10 @@ def about(name: str) -> About:
     Raises:
         SettingRefused: when there is none of this name.
     """
+    import yaml
+
+    from server.layers import UniqueKeysLoader
+
     text = path_of(name).read_text(encoding="utf-8")
     return About(
         summary=text.partition("\n")[0].removeprefix("#").strip(),

@@ -1,65 +1,108 @@
-"""From settings to a server that runs, with what its start shows. Decision 58."""
+"""From settings to a server that runs, in the order in which a start shows it: what is refused, what is served, how far
+the engine is, and where it is. Decision 58."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 
-from posenc_runtime.vllm_adapter.refusals import Failed, Refused
+from posenc_runtime.vllm_adapter.refusals import Failed
 from server.causes import cause
+from server.checking import checking
 from server.greeting import READY
 from server.held_output import HeldOutput
 from server.progress import Progress
 from server.settings import Settings
 
+# What takes long to import, and writes while it is imported, is imported when output is held.
 if TYPE_CHECKING:
     from posenc_runtime.vllm_adapter.checkpoint import Checkpoint
+    from server.planning import Plan
 
 _LAST_WORDS_SECONDS = 0.5  # that what an engine wrote last may take to get here
 
 
-def serve(settings: Settings, read: Callable[[], Checkpoint | None], *, verbose: bool) -> NoReturn:
+def serve(settings: Settings, checkpoint: Checkpoint | None, *, verbose: bool) -> NoReturn:
     """Serve until told to stop; then this process ends.
 
     Args:
-        read: reads the checkpoint's configuration.
+        checkpoint: None where vLLM alone can read it.
         verbose: show what vLLM writes while it starts, which is otherwise shown only where that fails.
 
     Raises:
         Refused: when something that was asked for is refused.
         Failed: when the engine does not start, or ends by itself.
     """
+    with checking(verbose=verbose):
+        plan = _checked(settings, checkpoint, verbose=verbose)
     # A copy of where this process writes to, before that is held.
     with os.fdopen(os.dup(1), "w") as stdout:
         terminal = Console(file=stdout, soft_wrap=True)
+        _say_what_is_served(settings, plan, terminal)
         if verbose:
-            _run(settings, read, terminal, terminal.print, verbose=True)
-        _run_quietly(settings, read, terminal)
+            _run(plan, terminal, functools.partial(_say, terminal))
+        _run_quietly(plan, terminal)
 
 
-def _run_quietly(settings: Settings, read: Callable[[], Checkpoint | None], terminal: Console) -> NoReturn:
+def _checked(settings: Settings, checkpoint: Checkpoint | None, *, verbose: bool) -> Plan:
+    """What is going to be served, after all that can be refused before an engine starts."""
+    from posenc_runtime.vllm_adapter import serving
+    from server.planning import planned
+
+    plan = planned(settings, checkpoint, quiet=not verbose)
+    serving.engine_configuration(plan.args)
+    return plan
+
+
+def _say_what_is_served(settings: Settings, plan: Plan, terminal: Console) -> None:
+    from server import report
+
+    terminal.print(report.headline(settings, plan.deployment))
+    if plan.reason:
+        terminal.print(plan.reason)
+
+
+def _run_quietly(plan: Plan, terminal: Console) -> NoReturn:
+    """Show how far the engine is, until it is ready, in place of what it writes."""
     progress = Progress(terminal)
-    held = HeldOutput(progress.heard)
 
-    def shown(line: str) -> None:
+    def show(line: str) -> None:
         if line.startswith(READY):
             progress.end()
             held.release()
-        terminal.print(line, markup=False, highlight=False)
+        _say(terminal, line)
 
+    with HeldOutput(progress.heard) as held, _cause_of_failure(held), progress:
+        _run(plan, terminal, show)
+
+
+def _run(plan: Plan, terminal: Console, show: Callable[[str], None]) -> NoReturn:
+    """Start the engine and serve.
+
+    Args:
+        show: gets each line that our plugin says.
+    """
+    from posenc_runtime.vllm_adapter import serving
+    from server import plugin
+
+    show_ours(show)  # only now: vLLM, when it is imported, disables the loggers that it finds
+    serving.run(plan.args, plugin.ENDED, functools.partial(_stop_early, terminal))
+    _leave(terminal, "stopped", 0)
+
+
+@contextlib.contextmanager
+def _cause_of_failure(held: HeldOutput) -> Iterator[None]:
+    """Say why an engine has failed: in a line where the cause is one that we know, otherwise by all that it wrote."""
     try:
-        with progress:
-            _run(settings, read, terminal, shown, verbose=False)
-    except Refused:
-        held.release()
-        raise
+        yield
     except Failed as error:
         time.sleep(_LAST_WORDS_SECONDS)
         said = held.release()
@@ -67,36 +110,10 @@ def _run_quietly(settings: Settings, read: Callable[[], Checkpoint | None], term
             raise type(error)(found) from None
         sys.stderr.write(said)
         raise
-    except Exception:
-        sys.stderr.write(held.release())
-        raise
-    except BaseException:
-        held.release()
-        raise
 
 
-def _run(
-    settings: Settings,
-    read: Callable[[], Checkpoint | None],
-    out: Console,
-    show: Callable[[str], None],
-    *,
-    verbose: bool,
-) -> NoReturn:
-    # Imported here: vLLM writes while it is imported, too.
-    from posenc_runtime.vllm_adapter import serving
-    from server import plugin, report
-    from server.planning import planned
-
-    serving.prepare_environment(verbose=verbose)
-    plan = planned(settings, read(), quiet=not verbose)
-    serving.engine_configuration(plan.args)
-    out.print(report.headline(settings, plan.deployment))
-    if plan.reason:
-        out.print(plan.reason)
-    show_ours(show)  # only now: vLLM, when it is imported, disables the loggers that it finds
-    serving.run(plan.args, plugin.ENDED, functools.partial(_stop_early, out))
-    _leave(out, "stopped", 0)
+def _say(terminal: Console, line: str) -> None:
+    terminal.print(line, markup=False, highlight=False)
 
 
 def _stop_early(out: Console, number: int) -> NoReturn:

@@ -18,17 +18,8 @@ from posenc_runtime.vllm_adapter.channel import CONNECTOR, CONNECTOR_MODULE, SCH
 from posenc_runtime.vllm_adapter.flags import ArgumentRefused, flags_of
 from posenc_runtime.vllm_adapter.front_end_arguments import refuse_unusable
 from posenc_runtime.vllm_adapter.scheduler_choice import needs_ours
-from posenc_runtime.vllm_adapter.wording import did_you_mean, rule_of
-
-# Engine arguments that follow from a deployment's own settings.
-_OURS = {
-    "model": "model",
-    "served_model_name": "served_model_name",
-    "max_model_len": "max_model_len",
-    "kv_transfer_config": "scaling",
-    "scheduler_cls": "scaling.on_crossing and engine.scheduling_policy",
-    "worker_extension_cls": "posenc itself, which asks workers about their layers,",
-}
+from posenc_runtime.vllm_adapter.setting_names import DERIVED, TOP_LEVEL, as_path, did_you_mean, known_names
+from posenc_runtime.vllm_adapter.wording import rule_of
 
 # Arguments of vllm serve by which it has other API servers than the one of its own process.
 _SEVERAL_SERVERS = (
@@ -52,9 +43,12 @@ def engine_arguments(
         ArgumentRefused: when one of the caller's contradicts the deployment.
     """
     given = dict(engine or {})
-    for key, setting in _OURS.items():
+    for key, setting in DERIVED.items():
         if key in given:
-            raise ArgumentRefused(f"engine.{key}: follows from {setting} and must not be given, got {given[key]!r}")
+            hint = f"; did you mean {as_path(TOP_LEVEL, key)}?" if key == setting else ""
+            raise ArgumentRefused(
+                f"engine.{key}: follows from {setting} and must not be given, got {given[key]!r}{hint}"
+            )
     for key in ("tensor_parallel_size", "pipeline_parallel_size"):
         if key in given and (type(given[key]) is not int or given[key] < 1):
             raise ArgumentRefused(f"engine.{key}: must be a whole number of at least 1, got {given[key]!r}")
@@ -147,7 +141,9 @@ def serve_arguments(
                 "of a request, and nobody would say at which scale"
             )
     parser, known = _parser()
-    flags = _serve_flags(known, served_model_name, engine_arguments(deployment, engine, attention), http)
+    flags = _serve_flags(
+        known, served_model_name, engine_arguments(deployment, engine, attention), http, deployment.rope_type
+    )
     args: argparse.Namespace = parser.parse_args(["--model", model, *flags])
     refuse_unusable(args)
     try:
@@ -179,7 +175,9 @@ def command_line(
         ArgumentRefused: as ``engine_arguments``, and when an argument is unknown.
     """
     _, known = _parser()
-    flags = _serve_flags(known, served_model_name, engine_arguments(deployment, engine, attention), http or {})
+    flags = _serve_flags(
+        known, served_model_name, engine_arguments(deployment, engine, attention), http or {}, deployment.rope_type
+    )
     command = ["vllm", "serve", model]
     if not compat.has_command():
         command = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", model]
@@ -191,6 +189,7 @@ def _serve_flags(
     served_model_name: str | None,
     engine: Mapping[str, Any],
     http: Mapping[str, Any],
+    rope_type: str,
 ) -> list[str]:
     flags: list[str] = []
     for section, given in (("engine", engine), ("server", http)):
@@ -202,7 +201,7 @@ def _serve_flags(
                     "others, give it to vllm serve, beside what posenc flags prints"
                 )
             if key not in actions:
-                hint = did_you_mean(key, actions)
+                hint = did_you_mean(section, key, known_names(rope_type))
                 raise ArgumentRefused(f"{section}.{key}: is not an argument of vLLM, got {value!r}{hint}")
             flags += flags_of(f"{section}.{key}", actions[key], value)
     if served_model_name is not None:
@@ -259,7 +258,7 @@ def with_section(refusal: str) -> str:
     """A refusal of our own, which names vLLM's arguments as users of plain vLLM do, under the name in our file."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
-    names = {field.name for field in dataclasses.fields(AsyncEngineArgs)} - _OURS.keys()
+    names = {field.name for field in dataclasses.fields(AsyncEngineArgs)} - DERIVED.keys()
     return f"engine.{refusal}" if refusal.split(maxsplit=1)[0] in names else refusal
 
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from posenc_runtime.vllm_adapter.parameters import parameters_model
-from posenc_runtime.vllm_adapter.section import AUTO
-from posenc_runtime.vllm_adapter.wording import did_you_mean, rule_of
+from posenc_runtime.vllm_adapter.setting_names import SECTIONS, did_you_mean, known_names
+from posenc_runtime.vllm_adapter.wording import rule_of
 
 
-def explained(error: ValidationError, root: type[BaseModel], rope_type: str) -> list[str]:
+def explained(error: ValidationError, rope_type: str, sections: Collection[str] = SECTIONS) -> list[str]:
     """Each problem of a validation: the setting's path, the rule, the value, and what may have been meant.
 
     Args:
-        root: the model that was validated.
         rope_type: the method that is asked for, in settings that may be wrong.
+        sections: those that the settings may have.
     """
     lines = []
     for problem in error.errors():
@@ -25,7 +25,7 @@ def explained(error: ValidationError, root: type[BaseModel], rope_type: str) -> 
         if cause is not None:
             lines.append(f"{path}.{cause}" if path else str(cause))
         elif problem["type"] == "extra_forbidden":
-            hint = _hint(path, problem["input"], root, rope_type)
+            hint = _hint(path, problem["input"], rope_type, sections)
             lines.append(f"{path}: is not a known setting, got {problem['input']!r}{hint}")
         elif problem["type"] == "missing":
             lines.append(f"{path}: must be given")
@@ -36,24 +36,15 @@ def explained(error: ValidationError, root: type[BaseModel], rope_type: str) -> 
     return lines
 
 
-def _hint(path: str, value: Any, root: type[BaseModel], rope_type: str) -> str:
+def _hint(path: str, value: Any, rope_type: str, sections: Collection[str]) -> str:
     """What somebody may have meant by a setting that is not known."""
-    *sections, key = path.split(".")
     if path == "scaling.factor":  # fixed in Hugging Face's configurations; here every request has its own
         if rope_type == "default":
             return "; rope_type default does not scale, choose another"
         largest = f"{value:g}" if isinstance(value, int | float) and 1 < value < 1e6 else "4"
         return f"; scaling.scales says it for {rope_type}, as in [1, {largest}]"
-    model = root
-    for section in sections:
-        field = model.model_fields.get(section)
-        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
-            return ""
-        model = field.annotation
-    known = set(model.model_fields)
-    if sections == ["scaling"]:
-        known |= set() if rope_type == AUTO else set(parameters_model(rope_type).model_fields)
-    return did_you_mean(key, known)
+    section, _, name = path.rpartition(".")
+    return did_you_mean(section, name, known_names(rope_type, sections))
 
 
 def _shown(value: Any) -> str:

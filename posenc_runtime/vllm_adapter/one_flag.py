@@ -133,7 +133,7 @@ def _sections(scaling: Any, attention: Any) -> tuple[ScalingSettings, AttentionS
         sections = Sections.model_validate({"scaling": scaling, "attention": attention})
     except ValidationError as error:
         rope_type = str(scaling.get("rope_type", "default")) if isinstance(scaling, Mapping) else "default"
-        raise SettingRefused("\n".join(explained(error, Sections, rope_type))) from None
+        raise SettingRefused("\n".join(explained(error, rope_type, tuple(Sections.model_fields)))) from None
     return sections.scaling, sections.attention, longest
 
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 
-def did_you_mean(name: str, known: Iterable[str], shown: Callable[[str], str] = str) -> str:
-    """The end of a refusal of an unknown name: the known one that is closest, nothing where none is close.
-
-    Args:
-        shown: how a known name is written where the unknown one was found.
-    """
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a refusal of an unknown name: the known one that is closest, nothing where none is close."""
     close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {shown(close[0])}?" if close else ""
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def rule_of(message: str) -> str:

@@ -8,8 +8,10 @@ import textwrap
 import pytest
 
 from posenc_runtime.vllm_adapter.section import SettingRefused
+from posenc_runtime.vllm_adapter.setting_names import TOP_LEVEL, known_names
 from server.deployment import deployment_of
 from server.load import load
+from server.settings import Settings
 
 GOOD = """
 model: some/model
@@ -85,6 +87,18 @@ BAD = {
     "unknown-scaling-key": (
         GOOD.replace("beta_fast", "beta_fats"),
         "scaling.beta_fats: is not a known setting, got 16; did you mean beta_fast?",
+    ),
+    "key-of-a-section-outside-of-it": (
+        GOOD + "tensor_parallel_size: 2",
+        "tensor_parallel_size: is not a known setting, got 2; did you mean engine.tensor_parallel_size?",
+    ),
+    "key-of-another-section": (
+        GOOD.replace("beta_fast: 16", "max_model_len: 16"),
+        "scaling.max_model_len: is not a known setting, got 16; did you mean max_model_len at the top level?",
+    ),
+    "method-and-key-unknown": (
+        GOOD.replace("yarn", "yarm") + "scales: [1, 2]",
+        "scales: is not a known setting, got [1, 2]; did you mean scaling.scales?",
     ),
     "misspelt-scaling-key": (
         GOOD.replace("  beta_fast: 16", "  headroom: 64"),
@@ -208,6 +222,10 @@ def test_a_bad_file_is_refused_with_the_keys_path_the_rule_and_the_value(
     assert rule in refusal(tmp_path / "bad.yaml", text)
 
 
+def test_the_names_that_refusals_know_are_those_of_the_settings() -> None:
+    assert known_names("default")[TOP_LEVEL] == Settings.model_fields.keys()
+
+
 def test_all_that_is_wrong_is_said_at_once(tmp_path: pathlib.Path) -> None:
     text = GOOD.replace("4096", "many").replace("8001", "80010") + "modell: x"
     assert len(refusal(tmp_path / "bad.yaml", text).splitlines()) == 3
@@ -234,7 +252,11 @@ def test_a_bad_override_is_refused(overrides: list[str], rule: str, tmp_path: pa
 @pytest.mark.parametrize(
     ("environment", "rule"),
     [
-        ({"POSENC_SCALE": "2"}, "POSENC_SCALE: names no setting, known are .*; did you mean POSENC_SCALING?"),
+        ({"POSENC_SCALE": "2"}, "POSENC_SCALE: names no setting, known are .*; did you mean POSENC_SCALING__SCALES?"),
+        (
+            {"POSENC_API_KEY": "x"},
+            "POSENC_API_KEY: names no setting, known are .*; did you mean POSENC_SERVER__API_KEY?",
+        ),
         ({"POSENC_SERVER__PORT": "high"}, "server.port: must be a valid integer, got 'high'"),
         ({"POSENC_SCALING": "1", "POSENC_SCALING__SCALES": "[1]"}, "scaling is set to a value and to a section"),
     ],

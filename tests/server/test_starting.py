@@ -104,35 +104,35 @@ def test_another_cause_is_left_to_what_was_said() -> None:
 def test_progress_says_at_what_a_bar_of_vllm_is() -> None:
     out = io.StringIO()
     progress = Progress(Console(file=out))
-    progress.heard("INFO nothing to see: 5 tokens")
-    progress.heard("Loading safetensors checkpoint shards:  40% Completed | 2/5 [00:01<00:02,  1.4it/s]")
-    assert progress._line() == "starting the engine, 0 s: loading safetensors checkpoint shards, 40 %"
-    progress.heard("Capturing CUDA graphs (decode, FULL):  71%|#######   | 5/7")
-    assert progress._line().endswith(": capturing cuda graphs, 71 %")
+    with progress:
+        progress.heard("INFO nothing to see: 5 tokens")
+        progress.heard("Loading safetensors checkpoint shards:  40% Completed | 2/5 [00:01<00:02,  1.4it/s]")
+        assert progress._line() == "starting the engine, 0 s: loading safetensors checkpoint shards, 40 %"
+        progress.heard("Capturing CUDA graphs (decode, FULL):  71%|#######   | 5/7")
+        assert progress._line().endswith(": capturing cuda graphs, 71 %")
 
 
-def test_what_is_written_while_output_is_held_is_kept_and_what_children_write_later_is_shown() -> None:
-    """In a process of its own: its streams are exchanged."""
+def test_what_is_refused_is_refused_before_anything_is_said_to_start() -> None:
+    """However long the settings take to be checked, and with nothing of what is written meanwhile."""
     script = """
-        import os, subprocess, sys, time
-        from server.held_output import HeldOutput
+        import sys, time
+        from posenc_runtime.vllm_adapter.section import SettingRefused
+        from server import progress, starting
 
-        heard = []
-        held = HeldOutput(heard.append)
-        child = subprocess.Popen(["sh", "-c", "echo noise; echo 'a bar:  5%' >&2; read line; echo late >&2"],
-                                 stdin=subprocess.PIPE)
-        os.write(2, b"ours\\n")
-        while len(heard) < 3:
-            time.sleep(0.01)
-        said = held.release()
-        print("said", sorted(said.split("\\n")), sorted(heard))
-        print("again", repr(held.release()), flush=True)
-        child.communicate(b"go\\n")
-        time.sleep(0.3)
+        progress._LINE_SECONDS = 0.01
+
+        def checked(*given, **named):
+            print("their words", file=sys.stderr)
+            time.sleep(0.5)
+            raise SettingRefused("this: is refused")
+
+        starting._checked = checked
+        try:
+            starting.serve(None, None, verbose=False)
+        except SettingRefused as error:
+            print(error)
     """
     ran = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True, timeout=60
     )
-    lines = ["a bar:  5%", "noise", "ours"]
-    assert ran.stdout == f"said {['', *lines]} {lines}\nagain ''\n"
-    assert ran.stderr == "late\n"
+    assert (ran.stdout, ran.stderr) == ("this: is refused\n", "")

@@ -82,7 +82,12 @@ def test_true_gives_a_flag_that_has_no_opposite() -> None:
         ({"max_num_seq": 7}, "engine.max_num_seq: is not an argument of vLLM, got 7; did you mean max_num_seqs?"),
         ({"max_num_seqs": "many"}, "engine.max_num_seqs: "),
         ({"dtype": "float99"}, "engine.dtype: "),
-        ({"max_model_len": 5}, "engine.max_model_len: follows from max_model_len and must not be given, got 5"),
+        ({"api_key": "x"}, "engine.api_key: is not an argument of vLLM, got 'x'; did you mean server.api_key?"),
+        (
+            {"max_model_len": 5},
+            "engine.max_model_len: follows from max_model_len and must not be given, got 5; did you mean max_model_len "
+            "at the top level?",
+        ),
         ({"scheduler_cls": "their.Scheduler"}, "engine.scheduler_cls: follows from scaling.on_crossing"),
         (
             {"async_scheduling": True, "pipeline_parallel_size": 2},
@@ -157,6 +162,8 @@ def test_values_of_every_kind_reach_vllm_as_they_were_given() -> None:
 def test_a_bad_front_end_argument_is_refused_by_its_path() -> None:
     with pytest.raises(ArgumentRefused, match=r"server\.apikey: is not an argument of vLLM, .*did you mean api_key\?"):
         parsed(http={"apikey": "x"})
+    with pytest.raises(ArgumentRefused, match=r"server\.max_num_seq: .*did you mean engine\.max_num_seqs\?"):
+        parsed(http={"max_num_seq": 3})
     with pytest.raises(ArgumentRefused, match=r"server\.uvicorn_log_level: "):
         parsed(http={"uvicorn_log_level": "loud"})
     with pytest.raises(ArgumentRefused, match=r"server\.enable_scale_out: must be false where scaling\.scales"):

@@ -1,0 +1,48 @@
+"""Names of vLLM's arguments as its sources say them: to import vLLM takes seconds, which no refusal should take."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+import pathlib
+from collections.abc import Iterator, Mapping
+
+_ENGINE = ("engine/arg_utils.py",)
+# The second is where they are with ARGUMENTS_BESIDE_LAUNCHERS, which cannot be asked: it imports vLLM.
+_FRONT_END = ("entrypoints/common/cli_args.py", "entrypoints/launchers/cli_args.py")
+
+
+@functools.cache
+def argument_names() -> Mapping[str, frozenset[str]]:
+    """Names of the engine's arguments (``engine``) and of the front end's (``server``).
+
+    Few of them are no arguments of ``vllm serve``, whose parser decides. Where vLLM's sources are not found there are
+    no names.
+    """
+    return {"engine": _fields(_ENGINE, "AsyncEngineArgs"), "server": _fields(_FRONT_END, "FrontendArgs")}
+
+
+def _fields(modules: tuple[str, ...], dataclass: str) -> frozenset[str]:
+    """Public fields of a dataclass, which is in the first of the modules that there is, and of what it inherits from
+    there."""
+    package = importlib.util.find_spec("vllm")
+    folders = (package and package.submodule_search_locations) or ()
+    places = (pathlib.Path(folder, module) for module in modules for folder in folders)
+    source = next((place for place in places if place.is_file()), None)
+    if source is None:
+        return frozenset()
+    parsed = ast.parse(source.read_text(encoding="utf-8"))
+    classes = {node.name: node for node in parsed.body if isinstance(node, ast.ClassDef)}
+    return frozenset(_annotated(dataclass, classes))
+
+
+def _annotated(name: str, classes: Mapping[str, ast.ClassDef]) -> Iterator[str]:
+    if name not in classes:
+        return
+    for base in classes[name].bases:
+        if isinstance(base, ast.Name):
+            yield from _annotated(base.id, classes)
+    for node in classes[name].body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not node.target.id.startswith("_"):
+            yield node.target.id
