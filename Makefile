@@ -28,6 +28,9 @@ COMPILE = UV_CUSTOM_COMPILE_COMMAND='make constraints' $(firstword $(shell comma
 # Where torch for the CPU is read from: --find-links DIR, if a mirror has it.
 CPU_TORCH := --extra-index-url https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match
 
+# Material for MkDocs tells its readers of its successor otherwise, at every build.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 .DEFAULT_GOAL := help
 # Test runs follow each other even under -j: engines and the fast tests together would starve each other. Tests run in
 # the order of their files: by size, the default, the longest would come last.
@@ -72,16 +75,17 @@ test-gpu: environment ## kernels on an NVIDIA GPU, then the engine tests there: 
 matrix: environment ## every vLLM that we know, each in an environment of its own: ARGS="0.32.0 --engine"
 	$(call timed,matrix,$(BIN)/python -m tests.matrix $(ARGS))
 
-check: environment ## lint, formatting, types and import rules
+check: environment ## lint, formatting, types, import rules and docs
 	$(call timed,check,failed=0; \
 	$(BIN)/ruff check . || failed=1; \
 	$(BIN)/ruff format --check . || failed=1; \
 	$(BIN)/mypy --strict || failed=1; \
 	$(BIN)/lint-imports || failed=1; \
+	$(MKDOCS) || failed=1; \
 	[ $$failed -eq 0 ])
 
 docs: environment ## build the pages of docs into site/, warnings are errors
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet $(ARGS)
+	@$(MKDOCS) $(ARGS)
 
 format: environment ## rewrite the sources the way `make check` wants them
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
