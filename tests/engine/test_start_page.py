@@ -14,7 +14,6 @@ import pytest
 from tests.benchmarks.servers import Command, running
 from tests.pages import DOCS, README, blocks, console_commands, name
 
-pytestmark = pytest.mark.engine
 START = DOCS / "index.md"
 
 
