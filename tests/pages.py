@@ -43,13 +43,13 @@ def pages() -> list[pathlib.Path]:
 
 
 def blocks(*languages: str, page: pathlib.Path | None = None) -> list[Block]:
-    """The fenced blocks of some languages, on one page or on all."""
+    """The fenced blocks of some languages or of all, on one page or on all."""
     return [
         Block(each, found["language"], found["text"], bool(_NOT_LOADED.search(text[: found.start()])))
         for each in ([page] if page else pages())
         for text in [each.read_text(encoding="utf-8")]
         for found in re.finditer(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", text, re.MULTILINE | re.DOTALL)
-        if found["language"] in languages
+        if not languages or found["language"] in languages
     ]
 
 
