@@ -28,11 +28,14 @@ COMPILE = UV_CUSTOM_COMPILE_COMMAND='make constraints' $(firstword $(shell comma
 # Where torch for the CPU is read from: --find-links DIR, if a mirror has it.
 CPU_TORCH := --extra-index-url https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match
 
+# Material for MkDocs tells its readers of its successor otherwise, at every build.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 .DEFAULT_GOAL := help
 # Test runs follow each other even under -j: engines and the fast tests together would starve each other. Tests run in
 # the order of their files: by size, the default, the longest would come last.
 .NOTPARALLEL:
-.PHONY: help setup environment constraints serve test test-fast test-compiled test-engine test-gpu check format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture train-demo train-counting clean clean-env
+.PHONY: help setup environment constraints serve test test-fast test-compiled test-engine test-gpu check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture train-demo train-counting clean clean-env
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,13 +75,17 @@ test-gpu: environment ## kernels on an NVIDIA GPU, then the engine tests there: 
 matrix: environment ## every vLLM that we know, each in an environment of its own: ARGS="0.32.0 --engine"
 	$(call timed,matrix,$(BIN)/python -m tests.matrix $(ARGS))
 
-check: environment ## lint, formatting, types and import rules
+check: environment ## lint, formatting, types, import rules and docs
 	$(call timed,check,failed=0; \
 	$(BIN)/ruff check . || failed=1; \
 	$(BIN)/ruff format --check . || failed=1; \
 	$(BIN)/mypy --strict || failed=1; \
 	$(BIN)/lint-imports || failed=1; \
+	$(MKDOCS) || failed=1; \
 	[ $$failed -eq 0 ])
+
+docs: environment ## build the pages of docs into site/, warnings are errors
+	@$(MKDOCS) $(ARGS)
 
 format: environment ## rewrite the sources the way `make check` wants them
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
@@ -107,7 +114,7 @@ growth: environment ## measure what requests know after they outgrew their scale
 counting: environment ## measure how well each encoding counts: ARGS=...
 	@$(BIN)/python -m tests.benchmarks.counting $(ARGS)
 
-picture: environment ## draw the README's picture
+picture: environment ## draw the picture of README and docs
 	@$(BIN)/python -m tests.benchmarks.picture $(ARGS)
 
 train-demo: environment ## train the demo checkpoint again: ARGS=...
@@ -117,7 +124,7 @@ train-counting: environment ## train a decoder that counts: ARGS="--encoding cop
 	@$(BIN)/python -m posenc_runtime.zoo.counting.train $(ARGS)
 
 clean: ## remove caches and build leftovers, keep the environment
-	rm -rf build *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
+	rm -rf build site *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 clean-env: clean ## remove the environment too

@@ -28,8 +28,8 @@ def test_security_fixes_are_promised_to_this_version() -> None:
     assert f"\n| {minor}.x | yes |\n" in (ROOT / "SECURITY.md").read_text(encoding="utf-8")
 
 
-def test_the_readme_installs_the_wheel_of_this_version() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_start_page_installs_the_wheel_of_this_version() -> None:
+    text = (ROOT / "docs/index.md").read_text(encoding="utf-8")
     assert set(re.findall(r"posenc-([\w.]+)-py3-none-any\.whl", text)) == {PROJECT["version"]}
 
 

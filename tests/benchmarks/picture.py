@@ -41,8 +41,8 @@ def main(
         float, typer.Option(min=0, help="Seconds from the long request's first token to the short request.")
     ] = 0.5,
     out: Annotated[
-        pathlib.Path, typer.Option(help="Where the PNG goes.", show_default="deploy/side_by_side.png")
-    ] = CONFIG.parents[1] / "deploy" / "side_by_side.png",
+        pathlib.Path, typer.Option(help="Where the PNG goes.", show_default="docs/pictures/side_by_side.png")
+    ] = CONFIG.parents[1] / "docs" / "pictures" / "side_by_side.png",
 ) -> None:
     """Draw a long and a short request that run at the same time, each at its own scale, and the KV blocks they hold."""
     try:

@@ -1,0 +1,398 @@
+"""What README and the pages of ``docs`` say is so."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import itertools
+import json
+import pathlib
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from pydantic import BaseModel
+from typer.testing import CliRunner
+
+# The commands import vLLM as they need it; see there why it is imported before.
+import tests.vllm_adapter.conftest  # noqa: F401
+from posenc_runtime.encodings.scaling import available, method
+from posenc_runtime.vllm_adapter.section import AttentionSettings, ScalingSettings
+from server import shipped
+from server.cli import app
+from server.deployment import deployment_of
+from server.load import load
+from server.settings import HttpSettings, Settings
+from server.target import settings_of
+from tests.pages import (
+    DOCS,
+    README,
+    ROOT,
+    Block,
+    blocks,
+    console_commands,
+    inline_commands,
+    name,
+    pages,
+    section,
+    sessions,
+    table_rows,
+    tables,
+)
+
+TEXT = README.read_text(encoding="utf-8")
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+RESULTS = ROOT / "tests" / "benchmarks" / "results"
+REPOSITORY = "https://github.com/posenc/posenc/"
+EVERY_PAGE = pytest.mark.parametrize("page", pages(), ids=name)
+
+
+def first(language: str, page: pathlib.Path = README) -> str:
+    return blocks(language, page=page)[0].text
+
+
+# README
+
+
+def test_readme_is_short() -> None:
+    assert README.stat().st_size <= 7000
+
+
+def test_its_pictures_are_shown_wherever_it_is_read_and_are_files_of_the_repository() -> None:
+    start = "https://raw.githubusercontent.com/posenc/posenc/main/"
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", TEXT)
+    assert pictures
+    for picture in pictures:
+        assert picture.startswith(start) and (ROOT / picture.removeprefix(start)).exists()
+
+
+def test_every_file_and_heading_that_it_links_to_exists() -> None:
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", TEXT) if "://" not in link]
+    assert links
+    for link in links:
+        file, _, anchor = link.partition("#")
+        assert (ROOT / file).exists(), link
+        assert not anchor or anchor in anchors(ROOT / file), link
+
+
+def anchors(page: pathlib.Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\s-]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def test_its_table_of_accuracy_is_the_stored_one_without_intervals() -> None:
+    stored = {row[0]: row[1:] for row in stored_tables("2026-11-21-cpu-accuracy")[1]}
+    [shown] = [table for table in tables(TEXT) if table[0][0] == "deployment"]
+    assert len(shown) == 4
+    for deployment, *cells in shown:
+        assert cells == [re.sub(r" \(.* to .*\)", "", cell) for cell in stored[deployment]]
+    intervals = [cell for deployment, *_ in shown[1:] for cell in stored[deployment]]
+    assert max(reach(cell) for cell in intervals) == pytest.approx(0.07)
+
+
+def reach(cell: str) -> float:
+    """How far an interval goes to either side of ``0.54 (0.47 to 0.61)``."""
+    middle, low, high = map(float, re.findall(r"[\d.]+", cell))
+    return max(middle - low, high - middle)
+
+
+def section_of_the_flag(page: pathlib.Path) -> dict[str, Any]:
+    words = shlex.split(first("bash", page))
+    found: dict[str, Any] = json.loads(words[words.index("--additional-config") + 1])["posenc"]
+    return found
+
+
+@pytest.mark.parametrize("page", [README, DOCS / "plugin.md"], ids=name)
+def test_the_flag_for_vllm_is_all_that_a_deployment_needs(page: pathlib.Path) -> None:
+    settings = ScalingSettings.model_validate(section_of_the_flag(page))
+    assert (settings.rope_type, settings.scales) == ("yarn", [1, 2, 4])
+
+
+@pytest.mark.parametrize("page", [README, DOCS / "plugin.md"], ids=name)
+def test_the_python_beside_the_flag_asks_for_what_the_flag_does(page: pathlib.Path) -> None:
+    code = first("python", page).replace("from vllm import LLM\n", "").replace("llm = LLM(", "arguments = dict(model=")
+    scope: dict[str, Any] = {}
+    exec(compile(code, name(page), "exec"), scope)
+    assert scope["arguments"]["additional_config"]["posenc"] == section_of_the_flag(page)
+
+
+# What has a row or a page
+
+
+def test_every_method_has_its_row_and_its_page() -> None:
+    rows = [row for row in table_rows((DOCS / "methods/index.md").read_text(encoding="utf-8")) if "](" in row[0]]
+    linked = dict(re.findall(r"\[`(\w+)`\]\((\w+\.md)", "\n".join(row[0] for row in rows)))
+    assert sorted(linked) == sorted([*available(), "auto"])
+    assert all((DOCS / "methods" / page).exists() for page in linked.values())
+
+
+@pytest.mark.parametrize("rope_type", available())
+def test_every_parameter_of_a_method_has_its_row_on_the_methods_page(rope_type: str) -> None:
+    rows = [row[0] for row in table_rows((DOCS / f"methods/{rope_type}.md").read_text(encoding="utf-8"))]
+    described = {parameter for row in rows for parameter in re.findall(r"`(\w+)`", row)}
+    assert {field.name for field in dataclasses.fields(method(rope_type))} <= described  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("heading", "model"),
+    [("scaling", ScalingSettings), ("attention", AttentionSettings), ("server", HttpSettings)],
+)
+def test_every_setting_has_its_row_with_its_default(heading: str, model: type[BaseModel]) -> None:
+    found = re.search(rf"^### `{heading}`\n(.*?)(?=^##)", configuration(), re.MULTILINE | re.DOTALL)
+    assert found is not None
+    defaults = {row[0].strip("`"): row[-1] for row in table_rows(found[1])}
+    for key, field in model.model_fields.items():
+        if field.default is not None:
+            assert str(field.default).lower().replace("[1.0]", "[1]") in defaults[key], key
+        else:
+            assert key in defaults
+
+
+def test_every_setting_at_the_top_has_its_row_or_its_section() -> None:
+    assert all(f"\n| `{key}` |" in configuration() or f"\n### `{key}`\n" in configuration() for key in top_keys())
+
+
+def top_keys() -> list[str]:
+    return list(Settings.model_fields)
+
+
+def configuration() -> str:
+    return (DOCS / "configuration.md").read_text(encoding="utf-8")
+
+
+def test_every_metric_has_its_row() -> None:
+    source = next((ROOT / "posenc_runtime/vllm_adapter").rglob("prometheus.py")).read_text(encoding="utf-8")
+    registered = set(re.findall(r'"(posenc_(?!\d)[a-z_]+)"', source)) - {"posenc_"}
+    page = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(posenc_[a-z_]+)", page, re.MULTILINE)) == registered
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """``make docs`` says so, too, but is not among the tests."""
+    navigation = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    assert sorted(in_navigation(navigation)) == sorted(name(page).removeprefix("docs/") for page in pages()[1:])
+
+
+def in_navigation(entry: Any) -> Iterator[str]:
+    if isinstance(entry, str):
+        yield entry
+    else:
+        for below in entry.values() if isinstance(entry, dict) else entry:
+            yield from in_navigation(below)
+
+
+# Blocks
+
+
+@pytest.mark.parametrize("block", blocks("yaml"), ids=str)
+def test_every_configuration_can_be_loaded(block: Block, tmp_path: pathlib.Path) -> None:
+    if block.is_told_not_to_load:
+        pytest.skip("its page says why it is not loaded")
+    load(saved(block, tmp_path), environment={})
+
+
+def saved(block: Block, folder: pathlib.Path) -> pathlib.Path:
+    file = folder / "shown.yaml"
+    file.write_text(block.text, encoding="utf-8")
+    return file
+
+
+def test_the_configuration_with_every_section_is_a_deployment(tmp_path: pathlib.Path) -> None:
+    [shown, *_] = blocks("yaml", page=DOCS / "configuration.md")
+    settings = load(saved(shown, tmp_path), environment={})
+    assert deployment_of(settings, None).scale_set.lengths == (32768, 65536, 131072)
+    assert set(top_keys()) == settings.model_fields_set
+
+
+def test_only_methods_that_read_their_parameters_from_a_checkpoint_need_one_to_be_a_deployment(
+    tmp_path: pathlib.Path,
+) -> None:
+    for rope_type in sorted({"yarn", "ntk", "dynamic", "linear", "default"}):
+        [shown, *_] = blocks("yaml", page=DOCS / f"methods/{rope_type}.md")
+        assert deployment_of(load(saved(shown, tmp_path), environment={}), None).rope_type == rope_type
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=str)
+def test_python_compiles_and_what_it_imports_of_ours_exists(block: Block) -> None:
+    tree = ast.parse(block.text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith(("posenc_runtime", "server")):
+            module = importlib.import_module(str(node.module))
+            assert all(hasattr(module, alias.name) for alias in node.names)
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.startswith(("posenc_runtime", "server")):
+                    importlib.import_module(alias.name)
+
+
+def test_the_deployment_made_in_python_is_complete() -> None:
+    [code] = [block.text for block in blocks("python", page=DOCS / "plugin.md") if "engine_arguments" in block.text]
+    scope: dict[str, Any] = {"LLM": lambda model, **arguments: arguments}
+    exec(compile(code.replace("from vllm import LLM\n", ""), "docs/plugin.md", "exec"), scope)
+    assert scope["llm"]["additional_config"]["posenc"]["max_model_len"] == 131072
+
+
+@pytest.mark.parametrize("block", blocks("json"), ids=str)
+def test_json_can_be_parsed(block: Block) -> None:
+    json.loads(block.text)
+
+
+@pytest.mark.parametrize("block", blocks("console", "bash"), ids=str)
+def test_a_body_that_is_sent_is_json(block: Block) -> None:
+    commands = [command for command, _ in sessions(block)] if block.language == "console" else [block.text]
+    for command in commands:
+        words = shlex.split(command, comments=True)
+        for flag, body in itertools.pairwise(words):
+            if flag in ("-d", "--additional-config"):
+                json.loads(body)
+
+
+def test_no_block_goes_unread_for_its_language_or_for_lack_of_a_prompt() -> None:
+    assert {block.language for block in blocks()} <= {"bash", "console", "json", "python", "text", "yaml"}
+    assert all(block.text.startswith("$ ") for block in blocks("console"))
+
+
+# Commands
+
+
+@EVERY_PAGE
+def test_commands_of_ours_have_the_subcommands_options_and_settings_that_are_shown(
+    page: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    for command in [*console_commands(page), *inline_commands(page)]:
+        words = shlex.split(command, comments=True)
+        if words[0].removeprefix(".venv/bin/") == "posenc" and len(words) > 1:
+            refuse_unknown(command, filled_in(words[1:], tmp_path))
+
+
+# What pages write for something of the reader's.
+PLACES = {"N": "1", "MODEL": "Qwen/Qwen3-8B", "NAME": "demo"}
+
+
+def filled_in(words: list[str], folder: pathlib.Path) -> list[str]:
+    file = saved(blocks("yaml", page=DOCS / "configuration.md")[0], folder)
+    return [str(file) if word in ("my.yaml", "FILE") else PLACES.get(word, word) for word in words]
+
+
+def refuse_unknown(command: str, words: list[str]) -> None:
+    subcommand, *arguments = words
+    group: Any = typer.main.get_command(app)
+    assert subcommand in group.commands, command
+    parsed = group.commands[subcommand].make_context(subcommand, arguments).params
+    if "target" in parsed:
+        target, shown = parsed["target"], "scaling.headroom_tokens=0" in command
+        assert target is None or "/" in target or target in shipped.names(), command
+        if not shown:  # this one is shown being refused
+            settings_of(target, parsed["config"], parsed["overrides"])
+
+
+@EVERY_PAGE
+def test_verbs_of_make_exist_and_take_the_variables_and_options_that_are_shown(page: pathlib.Path) -> None:
+    for command in [*console_commands(page), *inline_commands(page)]:
+        words = shlex.split(command, comments=True)
+        if words[0] == "make" and len(words) > 1:
+            refuse_unknown_verb(command, words[1], words[2:])
+
+
+def refuse_unknown_verb(command: str, verb: str, assignments: list[str]) -> None:
+    recipe = re.search(rf"^{re.escape(verb)}:.*\n((?:\t.*\n)*)", MAKEFILE, re.MULTILINE)
+    assert recipe is not None, command
+    for variable, value in (assignment.split("=", 1) for assignment in assignments):
+        assert f"$({variable})" in recipe[1], command
+        if variable == "CONFIG":
+            assert (ROOT / value).exists(), command
+        if module := re.search(r"-m ((?:tests|posenc_runtime)\.\S+|tests\.\w+) \$\(ARGS\)", recipe[1]):
+            refuse_unknown_options(command, module[1], shlex.split(value))
+
+
+@EVERY_PAGE
+def test_modules_that_are_run_exist_and_take_the_options_that_are_shown(page: pathlib.Path) -> None:
+    for command in [*console_commands(page), *inline_commands(page)]:
+        words = shlex.split(command, comments=True)
+        if words[:2] == ["python", "-m"] and words[2].startswith("tests."):
+            refuse_unknown_options(command, words[2], words[3:])
+
+
+def refuse_unknown_options(command: str, module: str, options: list[str]) -> None:
+    found = importlib.import_module(module)
+    if hasattr(found, "__path__"):
+        found = importlib.import_module(f"{module}.__main__")
+    if found.__name__ == "tests.matrix.__main__":  # argparse's, which cannot be parsed without being run
+        assert set(options) <= {"0.31.0", "0.32.0", "0.33.0", "--engine"}, command
+        return
+    single = typer.Typer()
+    single.command()(found.main)
+    parsed: Any = typer.main.get_command(single)
+    parsed.make_context(module, options)
+
+
+def sessions_that_print() -> list[tuple[str, str]]:
+    """Commands of ours whose output is shown and which start no engine."""
+    found = [each for block in blocks("console") for each in sessions(block)]
+    return [(command, printed) for command, printed in found if printed and command.startswith("posenc")]
+
+
+@pytest.mark.parametrize(("command", "printed"), sessions_that_print(), ids=lambda each: each.split("\n")[0])
+def test_a_command_prints_what_is_shown(command: str, printed: str) -> None:
+    result = CliRunner().invoke(app, shlex.split(command)[1:], env={"COLUMNS": "200"})
+    said = [line.rstrip() for line in (result.stdout + result.stderr).splitlines()]
+    shown = [line.rstrip() for line in printed.splitlines() if line not in ("...", "")]
+    assert shown and [line for line in said if line in shown] == shown
+
+
+# Links and figures
+
+
+@EVERY_PAGE
+def test_links_into_the_repository_lead_to_files_of_it(page: pathlib.Path) -> None:
+    for kind, path in re.findall(
+        re.escape(REPOSITORY) + r"(blob|tree)/main/([^)#\s]+)", page.read_text(encoding="utf-8")
+    ):
+        target = ROOT / path
+        assert target.is_file() if kind == "blob" else target.is_dir(), path
+
+
+STORED = {
+    "Accuracy": ["2026-11-21-cpu-accuracy"],
+    "Growth": ["2026-11-21-cpu-growth"],
+    "Crossings": ["2026-11-25-cpu-crossings"],
+    "Budget": ["2026-11-25-budget"],
+    "Prefix reuse": ["2026-11-21-cpu-growth"],
+    "Throughput": ["2026-11-21-cpu-throughput", "2026-11-21-cpu-rerotate-over-pin"],
+    "Scheduler": ["2026-11-25-cpu-scheduler"],
+    "Attention on the CPU": ["2026-11-25-cpu-attention"],
+    "Counting": ["2026-11-21-cpu-counting"],
+}
+
+
+def stored_tables(result: str) -> list[list[tuple[str, ...]]]:
+    return tables((RESULTS / f"{result}.md").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("heading", STORED)
+def test_every_row_of_a_result_is_one_that_was_measured(heading: str) -> None:
+    measured = [table for result in STORED[heading] for table in stored_tables(result)]
+    shown = [table for table in tables(section(DOCS / "results.md", heading)) if table[0] != ("Column", "Meaning")]
+    assert shown
+    for head, *rows in shown:
+        assert any(set(rows) <= cut(table, heading, len(head)) for table in measured), head
+
+
+def cut(table: list[tuple[str, ...]], heading: str, width: int) -> set[tuple[str, ...]]:
+    """The rows of a stored table, without the columns at its end that a page leaves out.
+
+    The scheduler's are shown for one number of blocks, scheduled ahead, without the columns that say so.
+    """
+    if heading == "Scheduler":
+        return {(row[0], *row[3:]) for row in table if row[1:3] == ("8,192", "ahead")}
+    return {row[:width] for row in table}
+
+
+def test_every_section_of_the_results_is_compared() -> None:
+    headings = re.findall(r"^## (.+)$", (DOCS / "results.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings == list(STORED)
