@@ -18,7 +18,7 @@ from server import shell_completion
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from posenc_runtime.vllm_adapter.checkpoint import Checkpoint
+    from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
     from server.first_look import UnreadableModel
     from server.settings import Settings
 
@@ -156,7 +156,7 @@ def flags(target: Target = None, config: Config = None, overrides: Overrides = N
         from server.checking import checking
 
         with checking():
-            from posenc_runtime.vllm_adapter.engine_args import command_line
+            from posenc_runtime.vllm_adapter.arguments.engine_args import command_line
             from server.deployment import attention_of, deployment_of
 
             words = command_line(
@@ -230,7 +230,7 @@ def _first_look(settings: Settings, *, is_needed: bool) -> str | None:
         _go_on_without(settings, error, is_needed=is_needed)
         return None
     if found.out_of_reach:
-        from posenc_runtime.vllm_adapter import hub
+        from posenc_runtime.vllm_adapter.checkpoints import hub
 
         hub.stay_offline()
         _warn("from the cache", f"model: {found.out_of_reach}; what is missing there is not fetched")
@@ -287,7 +287,7 @@ def _refusals() -> Iterator[None]:
         typer.Exit: with that status.
     """
     from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
-    from posenc_runtime.vllm_adapter.refusals import Failed, Refused
+    from posenc_runtime.vllm_adapter.errors import Failed, Refused
 
     try:
         yield

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
-from posenc_runtime.vllm_adapter.checkpoint import Checkpoint, read_checkpoint
-from posenc_runtime.vllm_adapter.completion import attention_from, deployment_from
-from posenc_runtime.vllm_adapter.section import SettingRefused
-from posenc_runtime.vllm_adapter.support import Unsupported
+from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.settings.completion import attention_from, deployment_from
+from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from server.first_look import look, refused_if_unreadable
 from server.settings import Settings
 

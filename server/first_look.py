@@ -6,9 +6,9 @@ import contextlib
 import pathlib
 from collections.abc import Iterator
 
-from posenc_runtime.vllm_adapter import first_look
-from posenc_runtime.vllm_adapter.hub import Found, UnreadableCheckpoint
-from posenc_runtime.vllm_adapter.section import SettingRefused
+from posenc_runtime.vllm_adapter.checkpoints import first_look
+from posenc_runtime.vllm_adapter.checkpoints.hub import Found, UnreadableCheckpoint
+from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from server.settings import Settings
 
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
-from posenc_runtime.vllm_adapter.refusals import Refused
+from posenc_runtime.vllm_adapter.errors import Refused
 
 _MOST_CHARACTERS = 200_000  # of what is held; a start that writes more has said its cause in its last part
 _EXPLAINED = (Refused, IncompatibleVllm)  # by a line of ours, which says all that is to be said

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from posenc_runtime.vllm_adapter.setting_names import TOP_LEVEL, known_names, meant
+from posenc_runtime.vllm_adapter.settings.setting_names import TOP_LEVEL, known_names, meant
 
 PREFIX = "POSENC_"
 OF_THE_SET_UP = {"POSENC_DEVICE", "POSENC_VENV"}  # read by deploy/environment.py; no settings

@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from posenc_runtime.vllm_adapter.explanations import explained
-from posenc_runtime.vllm_adapter.section import SettingRefused
+from posenc_runtime.vllm_adapter.settings.explanations import explained
+from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from server import packaged
 from server.layers import UniqueKeysLoader, environment_layer, merged, set_layer
 from server.settings import Settings

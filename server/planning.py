@@ -6,11 +6,11 @@ import argparse
 import dataclasses
 
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.arguments.engine_args import serve_arguments
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
-from posenc_runtime.vllm_adapter.checkpoint import Checkpoint
-from posenc_runtime.vllm_adapter.derivation import FIT_INTO_MEMORY, derived
-from posenc_runtime.vllm_adapter.engine_args import serve_arguments
-from posenc_runtime.vllm_adapter.section import AUTO
+from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
+from posenc_runtime.vllm_adapter.settings.derivation import FIT_INTO_MEMORY, derived
+from posenc_runtime.vllm_adapter.settings.section import AUTO
 from server import plugin
 from server.deployment import attention_of, deployment_of
 from server.settings import Settings

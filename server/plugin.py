@@ -9,9 +9,9 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from posenc_runtime.vllm_adapter import front_end
 from posenc_runtime.vllm_adapter.active import deployment_of
-from posenc_runtime.vllm_adapter.request_log import log_requests
+from posenc_runtime.vllm_adapter.http import front_end
+from posenc_runtime.vllm_adapter.http.request_log import log_requests
 from server.greeting import greeting
 from server.report import attention_layers_line, budget_line
 from server.routes import Served, scales_router

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from posenc_runtime.kv.deployment import Deployment
     from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
     from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup
-    from posenc_runtime.vllm_adapter.checkpoint import Checkpoint
+    from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
     from server.settings import Settings
     from server.shipped import About
 

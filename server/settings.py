@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from posenc_runtime.vllm_adapter.request_log import Format as LogFormat
-from posenc_runtime.vllm_adapter.section import AttentionSettings, ScalingSettings
+from posenc_runtime.vllm_adapter.http.request_log import Format as LogFormat
+from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings
 
 
 class HttpSettings(BaseModel):

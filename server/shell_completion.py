@@ -36,7 +36,7 @@ def files(incomplete: str) -> list[str]:
 def settings(incomplete: str) -> list[str]:
     """Paths of settings, as ``--set`` takes them. vLLM's hundreds are offered when their section was begun."""
     from posenc_runtime.encodings.scaling import available
-    from posenc_runtime.vllm_adapter.setting_names import SECTIONS, TOP_LEVEL, known_names
+    from posenc_runtime.vllm_adapter.settings.setting_names import SECTIONS, TOP_LEVEL, known_names
 
     if "=" in incomplete:
         return []

@@ -34,7 +34,7 @@ def names() -> list[str]:
     """
     found = sorted(path.stem for path in _FOLDER.glob("*.yaml"))
     if not found:
-        from posenc_runtime.vllm_adapter.section import SettingRefused
+        from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 
         raise SettingRefused(
             f"configurations: must lie in {_FOLDER}, got none: install posenc again, or check it out again with "
@@ -51,7 +51,7 @@ def path_of(name: str) -> pathlib.Path:
     """
     known = names()
     if name not in known:
-        from posenc_runtime.vllm_adapter.section import SettingRefused
+        from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 
         raise SettingRefused(
             f"configuration: must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}"

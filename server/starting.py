@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 
-from posenc_runtime.vllm_adapter.refusals import Failed
+from posenc_runtime.vllm_adapter.errors import Failed
 from server.causes import cause
 from server.checking import checking
 from server.greeting import READY
@@ -24,7 +24,7 @@ from server.settings import Settings
 
 # What takes long to import, and writes while it is imported, is imported when output is held.
 if TYPE_CHECKING:
-    from posenc_runtime.vllm_adapter.checkpoint import Checkpoint
+    from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
     from server.planning import Plan
 
 _LAST_WORDS_SECONDS = 0.5  # that what an engine wrote last may take to get here

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
-from posenc_runtime.vllm_adapter.section import AUTO, SettingRefused
+from posenc_runtime.vllm_adapter.settings.section import AUTO, SettingRefused
 from server import shipped
 from server.load import load, load_model
 from server.settings import Settings

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 # The commands import vLLM as they need it; see there why it is imported before.
 import tests.vllm_adapter.conftest  # noqa: F401
 from posenc_runtime.encodings.scaling import available, method
-from posenc_runtime.vllm_adapter.section import AttentionSettings, ScalingSettings
+from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings
 from server import shipped
 from server.cli import app
 from server.deployment import deployment_of

@@ -10,24 +10,20 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from posenc_runtime.encodings.distance import BiasForm
-from posenc_runtime.kernels import (
-    attention_reference,
-    reference,
-    rerotate_cpu,
-    rotary_store_reference,
-)
-from posenc_runtime.kernels.cope import Cope
-from posenc_runtime.kernels.paged import PagedBatch
-from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
-from posenc_runtime.kernels.rotary_step import RotaryStep
-from posenc_runtime.kernels.window import Window
-from posenc_runtime.kernels.window import record_key_norms as record_key_norms_in_torch
+from posenc_runtime.kernels.attention import reference as attention_reference
+from posenc_runtime.kernels.attention.cope import Cope
+from posenc_runtime.kernels.attention.paged import PagedBatch
+from posenc_runtime.kernels.attention.window import Window
+from posenc_runtime.kernels.attention.window import record_key_norms as record_key_norms_in_torch
+from posenc_runtime.kernels.rotary import reference, rerotate_cpu, rotary_store_reference
+from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange
+from posenc_runtime.kernels.rotary.rotary_step import RotaryStep
 
 
 def rope_rows(positions: Tensor, slot_mapping: Tensor, block_row_offset: Tensor, block_size: int, out: Tensor) -> None:
     """See ``reference.rope_rows``."""
     if positions.is_cuda:
-        from posenc_runtime.kernels.rope_rows import rope_rows as kernel
+        from posenc_runtime.kernels.rotary.rope_rows import rope_rows as kernel
 
         kernel(positions, slot_mapping, block_row_offset, block_size, out)
     else:
@@ -40,7 +36,7 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
     if not kv_caches or not len(moves):
         return
     if kv_caches[0].is_cuda:
-        from posenc_runtime.kernels.rerotate import rerotate as kernel
+        from posenc_runtime.kernels.rotary.rerotate import rerotate as kernel
 
         kernel(kv_caches, moves, change, layout)
     else:
@@ -53,7 +49,7 @@ def rotary_store(step: RotaryStep) -> None:
     if not len(step.positions):
         return
     if step.query.is_cuda:
-        from posenc_runtime.kernels.rotary_store import rotary_store as kernel
+        from posenc_runtime.kernels.rotary.rotary_store import rotary_store as kernel
 
         kernel(step)
     else:
@@ -72,7 +68,7 @@ def bias_attention(
 ) -> None:
     """See ``attention_reference.bias_attention``."""
     if query.is_cuda:
-        from posenc_runtime.kernels.bias_attention import bias_attention as kernel
+        from posenc_runtime.kernels.attention.bias_attention import bias_attention as kernel
 
         kernel(query, key_cache, value_cache, batch, form, scale, out, window)
     else:
@@ -91,7 +87,7 @@ def cope_attention(
 ) -> None:
     """See ``attention_reference.cope_attention``."""
     if query.is_cuda:
-        from posenc_runtime.kernels.cope_attention import cope_attention as kernel
+        from posenc_runtime.kernels.attention.cope_attention import cope_attention as kernel
 
         kernel(query, key_cache, value_cache, batch, cope, scale, out, counts)
     else:
@@ -101,7 +97,7 @@ def cope_attention(
 def record_key_norms(key_norms: Tensor, keys: Tensor, slot_mapping: Tensor) -> None:
     """See ``window.record_key_norms``."""
     if key_norms.is_cuda:
-        from posenc_runtime.kernels.key_norms import record_key_norms as kernel
+        from posenc_runtime.kernels.attention.key_norms import record_key_norms as kernel
 
         kernel(key_norms, keys, slot_mapping)
     else:

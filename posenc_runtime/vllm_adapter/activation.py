@@ -12,7 +12,8 @@ def activate() -> None:
     Raises:
         IncompatibleVllm: when this vLLM is not one that we were written for.
     """
-    from posenc_runtime.vllm_adapter import attention, compat, models, rotary
+    from posenc_runtime.vllm_adapter import attention, compat, models
+    from posenc_runtime.vllm_adapter.rotary import embedding as rotary
 
     compat.verify()
     rotary.register()

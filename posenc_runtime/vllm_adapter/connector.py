@@ -23,15 +23,15 @@ from vllm.platforms import current_platform
 from posenc_runtime.kv.budget import Speed, measured
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.active import KEY, deployment_of
-from posenc_runtime.vllm_adapter.answers import let_one_answer
-from posenc_runtime.vllm_adapter.arrivals import salt_on_arrival
-from posenc_runtime.vllm_adapter.cache_layers import refuse_cache_groups
-from posenc_runtime.vllm_adapter.cpu_seeds import keep_seeds
-from posenc_runtime.vllm_adapter.prometheus import PosencPromMetrics
-from posenc_runtime.vllm_adapter.scheduler_half import PosencMetadata, SchedulerHalf
-from posenc_runtime.vllm_adapter.stats import PosencStats
-from posenc_runtime.vllm_adapter.support import refuse_unsupported
-from posenc_runtime.vllm_adapter.worker_half import WorkerHalf
+from posenc_runtime.vllm_adapter.metrics.prometheus import PosencPromMetrics
+from posenc_runtime.vllm_adapter.metrics.stats import PosencStats
+from posenc_runtime.vllm_adapter.refusals.cache_groups import refuse_cache_groups
+from posenc_runtime.vllm_adapter.refusals.engine import refuse_unsupported
+from posenc_runtime.vllm_adapter.scheduling.arrivals import salt_on_arrival
+from posenc_runtime.vllm_adapter.scheduling.scheduler_half import PosencMetadata, SchedulerHalf
+from posenc_runtime.vllm_adapter.worker.answers import let_one_answer
+from posenc_runtime.vllm_adapter.worker.cpu_seeds import keep_seeds
+from posenc_runtime.vllm_adapter.worker.worker_half import WorkerHalf
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
-from posenc_runtime.vllm_adapter import endpoints
 from posenc_runtime.vllm_adapter.activation import activate
 from posenc_runtime.vllm_adapter.active import KEY
+from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
+from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused
 from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.channel import CONNECTOR, CONNECTOR_MODULE, WORKER_EXTENSION
-from posenc_runtime.vllm_adapter.checkpoint import Checkpoint, read_checkpoint
-from posenc_runtime.vllm_adapter.completion import attention_from, deployment_from
-from posenc_runtime.vllm_adapter.derivation import FIT_INTO_MEMORY, derived
-from posenc_runtime.vllm_adapter.engine_args import engine_arguments
-from posenc_runtime.vllm_adapter.explanations import explained
-from posenc_runtime.vllm_adapter.flags import ArgumentRefused
-from posenc_runtime.vllm_adapter.section import AUTO, AttentionSettings, ScalingSettings, SettingRefused
-from posenc_runtime.vllm_adapter.support import refuse_block_size, refuse_unsupported
+from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from posenc_runtime.vllm_adapter.http import endpoints
+from posenc_runtime.vllm_adapter.refusals.engine import refuse_block_size, refuse_unsupported
+from posenc_runtime.vllm_adapter.settings.completion import attention_from, deployment_from
+from posenc_runtime.vllm_adapter.settings.derivation import FIT_INTO_MEMORY, derived
+from posenc_runtime.vllm_adapter.settings.explanations import explained
+from posenc_runtime.vllm_adapter.settings.section import AUTO, AttentionSettings, ScalingSettings, SettingRefused
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

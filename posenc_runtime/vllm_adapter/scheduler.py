@@ -22,8 +22,8 @@ from posenc_runtime.kv.crossing import blocks_to_copy
 from posenc_runtime.kv.ledger import NULL_BLOCK
 from posenc_runtime.kv.moves import HeldBlocks, Mask, Moves
 from posenc_runtime.vllm_adapter import compat
-from posenc_runtime.vllm_adapter.block_tables import replace_as_new, replace_as_resumed
-from posenc_runtime.vllm_adapter.prefix_reuse import PrefixReuse
+from posenc_runtime.vllm_adapter.scheduling.block_tables import replace_as_new, replace_as_resumed
+from posenc_runtime.vllm_adapter.scheduling.prefix_reuse import PrefixReuse
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.request import Request
 
-    from posenc_runtime.vllm_adapter.scheduler_half import SchedulerHalf
+    from posenc_runtime.vllm_adapter.scheduling.scheduler_half import SchedulerHalf
 
 
 class PosencScheduler(AsyncScheduler):

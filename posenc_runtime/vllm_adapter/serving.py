@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from posenc_runtime.vllm_adapter import hook
-from posenc_runtime.vllm_adapter.engine_args import refusals_of_vllm, with_section
-from posenc_runtime.vllm_adapter.flags import ArgumentRefused
+from posenc_runtime.vllm_adapter.arguments.engine_args import refusals_of_vllm, with_section
+from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused
+from posenc_runtime.vllm_adapter.errors import Failed, Refused, Unsupported
 from posenc_runtime.vllm_adapter.interruption import end_at_signals
-from posenc_runtime.vllm_adapter.refusals import Failed, Refused
-from posenc_runtime.vllm_adapter.support import Unsupported
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from posenc_runtime.vllm_adapter.section import SettingRefused
+from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from posenc_runtime.zoo.passkey import PasskeySample, make_sample
 from server.load import load
 from server.settings import Settings

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from posenc_runtime.kernels.paged import PagedBatch
+from posenc_runtime.kernels.attention.paged import PagedBatch
 
 SHARED = 4.0  # the first component of every key: what a query has there moves all of its scores alike
 

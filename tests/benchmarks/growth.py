@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from transformers import AutoTokenizer
 
-from posenc_runtime.vllm_adapter.engine_args import engine_arguments
+from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
 from posenc_runtime.zoo.passkey import PasskeySample, is_correct, make_sample
 from server.deployment import checkpoint_of, deployment_of
 from server.load import load

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from posenc_runtime.vllm_adapter.section import SettingRefused
+from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from posenc_runtime.zoo.passkey import make_sample
 from server.load import load
 from server.settings import Settings

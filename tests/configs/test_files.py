@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from posenc_runtime.kv.admission import admit
-from posenc_runtime.vllm_adapter.checkpoint import Checkpoint
+from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
 from server.deployment import deployment_of
 from server.load import load
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 # Importing vLLM warns; see there.
 import tests.vllm_adapter.conftest  # noqa: F401
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.engine_args import serve_arguments
+from posenc_runtime.vllm_adapter.arguments.engine_args import serve_arguments
 from server import shipped
 from server.load import load
 

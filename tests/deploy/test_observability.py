@@ -26,7 +26,7 @@ from tests.deploy.dashboard_queries import (
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 OBSERVABILITY = DEPLOY / "observability"
-PROMETHEUS_PY = ROOT / "posenc_runtime" / "vllm_adapter" / "prometheus.py"
+PROMETHEUS_PY = ROOT / "posenc_runtime" / "vllm_adapter" / "metrics" / "prometheus.py"
 SUFFIXES = ("_total", "_bucket", "_sum", "_count")
 SERVERS = ("posenc", "posenc-cuda")
 

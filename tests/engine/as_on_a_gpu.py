@@ -40,10 +40,12 @@ def install(arguments: dict[str, Any]) -> None:
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
     from posenc_runtime import vllm_adapter
-    from posenc_runtime.kernels import key_norms, ops
-    from posenc_runtime.vllm_adapter import cpu_key_order, engine_args, speed
+    from posenc_runtime.kernels import ops
+    from posenc_runtime.kernels.attention import key_norms
     from posenc_runtime.vllm_adapter.activation import activate
-    from posenc_runtime.vllm_adapter.attention import fused_rotary
+    from posenc_runtime.vllm_adapter.arguments import engine_args
+    from posenc_runtime.vllm_adapter.attention.fused_rotary import asked as fused_rotary
+    from posenc_runtime.vllm_adapter.worker import cpu_key_order, speed
     from tests.engine import flash_attention_in_torch
     from tests.kernels import interpreted_assembly, interpreted_calls
 

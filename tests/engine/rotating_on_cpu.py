@@ -17,10 +17,11 @@ from vllm.v1.attention.backends.cpu_attn import (
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
 from posenc_runtime import vllm_adapter
-from posenc_runtime.vllm_adapter import cpu_key_order, engine_args
 from posenc_runtime.vllm_adapter.activation import activate
-from posenc_runtime.vllm_adapter.attention import fused_rotary
-from posenc_runtime.vllm_adapter.attention.rotating import PositionsInMetadata, RotatesInAttention
+from posenc_runtime.vllm_adapter.arguments import engine_args
+from posenc_runtime.vllm_adapter.attention.fused_rotary import asked as fused_rotary
+from posenc_runtime.vllm_adapter.attention.fused_rotary.backend import PositionsInMetadata, RotatesInAttention
+from posenc_runtime.vllm_adapter.worker import cpu_key_order
 from tests.engine.flash_attention_in_torch import flash_attn_varlen_func
 from tests.engine.run_engine import main
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from posenc_runtime.vllm_adapter import engine_args
+from posenc_runtime.vllm_adapter.arguments import engine_args
+from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
-from posenc_runtime.vllm_adapter.engine_args import engine_arguments
 from tests.checkpoints import TRAINED, WIDE, save_tiny
 from tests.engine import test_crossing, test_prefix_reuse, test_scales_in_one_batch
 from tests.engine.conftest import PromptMaker

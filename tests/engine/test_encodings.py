@@ -13,12 +13,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from posenc_runtime.decoder import register
+from posenc_runtime.decoder.positions import available, encoding
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
+from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.attention.needs import needed_by
-from posenc_runtime.vllm_adapter.engine_args import engine_arguments
-from posenc_runtime.zoo.model import register
-from posenc_runtime.zoo.model.positions import available, encoding
 from tests.checkpoints import save_tiny
 from tests.engine.device import environment, most_workers
 from tests.engine.greedy import Said, greedy

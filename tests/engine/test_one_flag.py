@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.engine_args import engine_arguments
+from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
 from tests.engine.run_engine import run_engine
 from tests.engine.running_server import Server, running_server
 

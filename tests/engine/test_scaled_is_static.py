@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
-from posenc_runtime.vllm_adapter.engine_args import engine_arguments
+from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
 from tests.checkpoints import TRAINED
 from tests.engine.conftest import PromptMaker
 from tests.engine.run_engine import run_engine

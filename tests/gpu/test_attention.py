@@ -7,7 +7,7 @@ import torch
 
 from posenc_runtime.encodings.distance import on_device
 from posenc_runtime.kernels import ops
-from posenc_runtime.kernels.window import Window
+from posenc_runtime.kernels.attention.window import Window
 from tests.gpu.moved import DEVICE, fields_on_gpu, on_gpu
 from tests.kernels.attention_cases import BIAS_CASES, COPE_CASES, Case, Tensors
 

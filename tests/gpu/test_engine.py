@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from transformers import BloomConfig
 
+from posenc_runtime.decoder import register
+from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Kind
-from posenc_runtime.vllm_adapter.engine_args import engine_arguments
-from posenc_runtime.zoo.model import register
 from tests.checkpoints import TRAINED, WIDE, save, save_tiny
 from tests.engine import test_crossing, test_longrope, test_prefix_reuse, test_scales_in_one_batch
 from tests.engine.conftest import PromptMaker

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from posenc_runtime.kernels import ops, reference
-from posenc_runtime.kernels.window import record_key_norms
+from posenc_runtime.kernels import ops
+from posenc_runtime.kernels.attention.window import record_key_norms
+from posenc_runtime.kernels.rotary import reference
 from tests.gpu.moved import DEVICE, fields_on_gpu, on_gpu
 from tests.kernels.rerotate_cases import CASES
 from tests.tolerance import SOME_FLOAT32_OPERATIONS

@@ -66,7 +66,7 @@ def test_the_kernel_rotates_by_the_scale_of_each_block_and_writes_nothing_else(n
 
 @pytest.mark.parametrize("name", IN_ONE_PROGRAM)
 def test_a_program_goes_on_to_further_tiles_of_a_token(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("posenc_runtime.kernels.rotary_store._PROGRAMS", 1)
+    monkeypatch.setattr("posenc_runtime.kernels.rotary.rotary_store._PROGRAMS", 1)
     step = OnGpu(CASES[name])
     step.run()
     assert step.faults() == []

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from posenc_runtime.encodings.distance import BiasForm, Flat, Linear, Log, Power, Table
-from posenc_runtime.kernels.cope import Cope
-from posenc_runtime.kernels.paged import PagedBatch
-from posenc_runtime.kernels.window import zero_norms
+from posenc_runtime.kernels.attention.cope import Cope
+from posenc_runtime.kernels.attention.paged import PagedBatch
+from posenc_runtime.kernels.attention.window import zero_norms
 from tests.tolerance import ATTENTION_TIMES_TORCH
 
 UNTOUCHED = 7.0  # in outputs of padding

@@ -8,13 +8,21 @@ import torch
 from torch import Tensor
 
 from posenc_runtime.encodings.distance import BiasForm, Flat, Linear, Log, Power, Table
-from posenc_runtime.kernels import bias_decode, bias_prefill, chunks, cope_decode, cope_prefill, key_norms, window_plan
-from posenc_runtime.kernels.bias_attention import bias_attention
-from posenc_runtime.kernels.cope import Cope
-from posenc_runtime.kernels.cope_attention import cope_attention
-from posenc_runtime.kernels.key_norms import record_key_norms
-from posenc_runtime.kernels.paged import PagedBatch
-from posenc_runtime.kernels.window import Window, zero_norms
+from posenc_runtime.kernels.attention import (
+    bias_decode,
+    bias_prefill,
+    chunks,
+    cope_decode,
+    cope_prefill,
+    key_norms,
+    window_plan,
+)
+from posenc_runtime.kernels.attention.bias_attention import bias_attention
+from posenc_runtime.kernels.attention.cope import Cope
+from posenc_runtime.kernels.attention.cope_attention import cope_attention
+from posenc_runtime.kernels.attention.key_norms import record_key_norms
+from posenc_runtime.kernels.attention.paged import PagedBatch
+from posenc_runtime.kernels.attention.window import Window, zero_norms
 from tests.kernels.launch_sm90 import Launch, MachineCode
 
 KERNELS = {

@@ -9,10 +9,10 @@ import json
 
 import torch
 
-from posenc_runtime.kernels import rerotate, rope_rows, rotary_store
-from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
-from posenc_runtime.kernels.rotary_scales import RotaryScales
-from posenc_runtime.kernels.rotary_step import RotaryStep
+from posenc_runtime.kernels.rotary import rerotate, rope_rows, rotary_store
+from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange
+from posenc_runtime.kernels.rotary.rotary_scales import RotaryScales
+from posenc_runtime.kernels.rotary.rotary_step import RotaryStep
 from tests.kernels import compile_attention
 from tests.kernels.launch_sm90 import Launch, MachineCode, opcodes
 

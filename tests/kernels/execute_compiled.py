@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 import torch
 
-from posenc_runtime.kernels import bias_decode, cope_decode, reference, rope_rows
-from posenc_runtime.kernels.rerotate import rerotate
+from posenc_runtime.kernels.attention import bias_decode, cope_decode
+from posenc_runtime.kernels.rotary import reference, rope_rows
+from posenc_runtime.kernels.rotary.rerotate import rerotate
 from tests.kernels import interpret_bias, interpret_cope, interpret_key_norms, interpret_rotary_store
 from tests.kernels.attention_cases import Case as AttentionCase
 from tests.kernels.compiled_cases import BIAS, COPE, COPE_WITHOUT_ROOM, REROTATE, ROPE_ROWS, ROTARY_STORE

@@ -10,9 +10,9 @@ import math
 
 import torch
 
-from posenc_runtime.kernels import bias_decode, bias_prefill, chunk_list, chunks, window, window_plan
-from posenc_runtime.kernels.bias_attention import bias_attention
-from posenc_runtime.kernels.paged import PagedBatch
+from posenc_runtime.kernels.attention import bias_decode, bias_prefill, chunk_list, chunks, window, window_plan
+from posenc_runtime.kernels.attention.bias_attention import bias_attention
+from posenc_runtime.kernels.attention.paged import PagedBatch
 from tests.kernels import interpreted_bfloat16, interpreted_calls
 from tests.kernels.attention_cases import BIAS_CASES, Case, Tensors, one_by_one
 

@@ -10,9 +10,9 @@ import math
 
 import torch
 
-from posenc_runtime.kernels import chunk_list, chunks, cope_decode, cope_prefill
-from posenc_runtime.kernels.cope_attention import cope_attention
-from posenc_runtime.kernels.paged import PagedBatch
+from posenc_runtime.kernels.attention import chunk_list, chunks, cope_decode, cope_prefill
+from posenc_runtime.kernels.attention.cope_attention import cope_attention
+from posenc_runtime.kernels.attention.paged import PagedBatch
 from tests.kernels import interpreted_assembly, interpreted_bfloat16, interpreted_calls
 from tests.kernels.attention_cases import COPE_CASES, Case, Tensors, one_by_one
 from tests.kernels.saturation import walked

@@ -6,8 +6,8 @@ import json
 
 import torch
 
-from posenc_runtime.kernels.key_norms import record_key_norms
-from posenc_runtime.kernels.window import zero_norms
+from posenc_runtime.kernels.attention.key_norms import record_key_norms
+from posenc_runtime.kernels.attention.window import zero_norms
 from tests.tolerance import SOME_FLOAT32_OPERATIONS
 
 NUM_BLOCKS, HEAD_DIM = 5, 24

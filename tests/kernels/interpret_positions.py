@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from posenc_runtime.kernels.cope_in_place import sums_by_product
-from posenc_runtime.kernels.cope_tile import BITS, fraction, gate, positions, sums_by_scan
+from posenc_runtime.kernels.attention.cope_in_place import sums_by_product
+from posenc_runtime.kernels.attention.cope_tile import BITS, fraction, gate, positions, sums_by_scan
 from tests.kernels import interpreted_assembly
 
 ROWS, KEYS, NPOS = 16, 192, 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from posenc_runtime.kernels import rerotate
+from posenc_runtime.kernels.rotary import rerotate
 from tests.kernels import interpreted_calls
 from tests.kernels.rerotate_cases import CASES, Case
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from posenc_runtime.kernels import reference, rope_rows
+from posenc_runtime.kernels.rotary import reference, rope_rows
 
 
 def main() -> None:

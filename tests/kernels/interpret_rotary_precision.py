@@ -9,7 +9,7 @@ import json
 
 import torch
 
-from posenc_runtime.kernels import rotary_store
+from posenc_runtime.kernels.rotary import rotary_store
 from tests.kernels import interpreted_bfloat16
 from tests.kernels.rotary_precision import errors
 

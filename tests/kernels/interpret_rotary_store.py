@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from posenc_runtime.kernels import rotary_store
+from posenc_runtime.kernels.rotary import rotary_store
 from tests.kernels import interpreted_bfloat16, interpreted_calls, interpreted_float8
 from tests.kernels.rotary_store_cases import CASES, IN_ONE_PROGRAM, Case
 

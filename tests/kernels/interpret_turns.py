@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from posenc_runtime.kernels.turns import cos_sin
+from posenc_runtime.kernels.rotary.turns import cos_sin
 
 _TILE = 4096
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from posenc_runtime.kernels import cope_in_place, cope_tile
+from posenc_runtime.kernels.attention import cope_in_place, cope_tile
 
 
 def mend() -> None:

@@ -19,12 +19,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from posenc_runtime.encodings.distance import Linear
-from posenc_runtime.kernels import ops, rope_rows, rotary_store
-from posenc_runtime.kernels.cope import Cope
-from posenc_runtime.kernels.paged import PagedBatch
-from posenc_runtime.kernels.rotary_scales import RotaryScales
-from posenc_runtime.kernels.rotary_step import RotaryStep
-from posenc_runtime.kernels.window import Window, zero_norms
+from posenc_runtime.kernels import ops
+from posenc_runtime.kernels.attention.cope import Cope
+from posenc_runtime.kernels.attention.paged import PagedBatch
+from posenc_runtime.kernels.attention.window import Window, zero_norms
+from posenc_runtime.kernels.rotary import rope_rows, rotary_store
+from posenc_runtime.kernels.rotary.rotary_scales import RotaryScales
+from posenc_runtime.kernels.rotary.rotary_step import RotaryStep
 from tests.kernels.compile_attention import KERNELS
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE, NUM_BLOCKS, REQUESTS, LENGTH = 32, 8, 128, 16, 64, 4, 4096

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from posenc_runtime.encodings.spec import Frequencies
-from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
+from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange
 from tests.tolerance import KEY_STORED_BY_INTERPRETER, KEY_TURNED_BY_KERNEL
 
 NUM_BLOCKS = 8

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from posenc_runtime.encodings.spec import Frequencies
-from posenc_runtime.kernels.rotary_scales import RotaryScales
-from posenc_runtime.kernels.rotary_step import RotaryStep
+from posenc_runtime.kernels.rotary.rotary_scales import RotaryScales
+from posenc_runtime.kernels.rotary.rotary_step import RotaryStep
 
 HEAD_DIM, BLOCK_SIZE = 128, 16
 

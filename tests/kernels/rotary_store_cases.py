@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from posenc_runtime.encodings.spec import Frequencies
-from posenc_runtime.kernels.rotary_scales import RotaryScales
-from posenc_runtime.kernels.rotary_step import RotaryStep
+from posenc_runtime.kernels.rotary.rotary_scales import RotaryScales
+from posenc_runtime.kernels.rotary.rotary_step import RotaryStep
 from tests.tolerance import KEY_TURNED_BY_KERNEL, ROUNDED_TO_NEAREST, ROUNDED_TO_NEAREST_AT_ZERO
 
 TWO_PI = Fraction("6.283185307179586476925286766559005768394")

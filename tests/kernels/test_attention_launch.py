@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from posenc_runtime.kernels import attention_launch
-from posenc_runtime.kernels.attention_launch import arguments, check
-from posenc_runtime.kernels.paged import PagedBatch
+from posenc_runtime.kernels.attention import launch as attention_launch
+from posenc_runtime.kernels.attention.launch import arguments, check
+from posenc_runtime.kernels.attention.paged import PagedBatch
 
 
 def step(**changed: Any) -> tuple[Any, ...]:

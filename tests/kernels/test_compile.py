@@ -98,7 +98,7 @@ def test_the_widest_heads_fit_into_a_programs_shared_memory(tmp_path: pathlib.Pa
 
 
 def test_programs_that_walk_a_list_have_room_at_once(programs: dict[str, int]) -> None:
-    from posenc_runtime.kernels import bias_decode, cope_decode
+    from posenc_runtime.kernels.attention import bias_decode, cope_decode
 
     walking = {
         "alibi-32-to-8-by-128-windowed decode": bias_decode.PROGRAMS,
@@ -113,7 +113,7 @@ def test_programs_that_walk_a_list_have_room_at_once(programs: dict[str, int]) -
 
 
 def test_programs_that_share_what_is_to_be_turned_have_room_at_once(programs: dict[str, int]) -> None:
-    from posenc_runtime.kernels import rerotate
+    from posenc_runtime.kernels.rotary import rerotate
 
     assert programs["neox-128"] * MULTIPROCESSORS >= rerotate._PROGRAMS
 

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from posenc_runtime.encodings.bias.t5 import T5
 from posenc_runtime.encodings.distance import BiasForm, Flat, Linear, Log, Power
-from posenc_runtime.kernels import attention_reference
-from posenc_runtime.kernels.cope import Cope
+from posenc_runtime.kernels.attention import reference as attention_reference
+from posenc_runtime.kernels.attention.cope import Cope
+from posenc_runtime.kernels.attention.paged import PagedBatch
+from posenc_runtime.kernels.attention.window import Window, first_keys, record_key_norms
 from posenc_runtime.kernels.cpu import attention
 from posenc_runtime.kernels.cpu.layout import keys_and_values
-from posenc_runtime.kernels.paged import PagedBatch
-from posenc_runtime.kernels.window import Window, first_keys, record_key_norms
 from tests.kernels.saturation import walked
 from tests.references.alibi import alibi_attention
 from tests.references.cope import cope_attention_of_the_listing, cope_attention_of_the_repository

@@ -14,9 +14,10 @@ from torch import Tensor
 from posenc_runtime.encodings.scaling.ntk import Ntk
 from posenc_runtime.encodings.scaling.yarn import Yarn
 from posenc_runtime.encodings.spec import Frequencies, RotarySpec
-from posenc_runtime.kernels import ops, reference
-from posenc_runtime.kernels.key_pairs import find_pairs
-from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
+from posenc_runtime.kernels import ops
+from posenc_runtime.kernels.rotary import reference
+from posenc_runtime.kernels.rotary.key_pairs import find_pairs
+from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange
 from tests.tolerance import KEY_ROUNDING, REROTATED_NTK_BFLOAT16, REROTATED_YARN_BFLOAT16
 
 

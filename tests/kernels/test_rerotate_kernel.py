@@ -45,7 +45,7 @@ def test_cosines_and_sines_are_right_over_the_whole_range_of_angles(found: tuple
 def test_layers_share_cosines_and_sines_as_far_as_programs_are_many_enough(
     num_tiles: int, heads: int, programs: int
 ) -> None:
-    from posenc_runtime.kernels import rerotate
+    from posenc_runtime.kernels.rotary import rerotate
 
     all_heads = 32 * 8
     assert rerotate._heads_of_program(num_tiles, all_heads) == heads

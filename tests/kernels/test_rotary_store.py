@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from posenc_runtime.kernels import ops
-from posenc_runtime.kernels.rotary_scales import RotaryScales
+from posenc_runtime.kernels.rotary.rotary_scales import RotaryScales
 from tests.kernels.rotary_store_cases import CASES, Case
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from posenc_runtime.encodings.distance import BiasForm, Linear, Log, Power
+from posenc_runtime.kernels.attention.paged import PagedBatch
+from posenc_runtime.kernels.attention.window import Window, first_keys
 from posenc_runtime.kernels.cpu import attention
 from posenc_runtime.kernels.cpu.layout import keys_and_values
-from posenc_runtime.kernels.paged import PagedBatch
-from posenc_runtime.kernels.window import Window, first_keys
 from tests.tolerance import SOME_FLOAT32_OPERATIONS
 
 HEAD_DIM, BLOCK_SIZE = 16, 32

@@ -13,7 +13,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from posenc_runtime.vllm_adapter import compat, engine_args
+from posenc_runtime.vllm_adapter import compat
+from posenc_runtime.vllm_adapter.arguments import engine_args
 from server import target
 from server.cli import app
 from tests.checkpoints import save_tiny
@@ -104,7 +105,7 @@ def test_a_model_that_is_cached_does_without_a_hub_that_is_out_of_reach_and_no_h
     monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("posenc_runtime.vllm_adapter.hub._SECONDS", 1)
+    monkeypatch.setattr("posenc_runtime.vllm_adapter.checkpoints.hub._SECONDS", 1)
     status, out, err = run(tmp_path, {"model": "some/model", "scaling": SCALING}, "check")
     assert status == 0 and "trained on 256 tokens, serves 1024; yarn at scales 1, 2, 4" in out
     assert err.startswith("from the cache model: the hub https://") and "is out of reach: " in err

@@ -74,7 +74,7 @@ def test_what_was_held_is_shown_where_no_line_of_ours_explains_the_end(raised: s
         f"""
         import os
         from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
-        from posenc_runtime.vllm_adapter.section import SettingRefused
+        from posenc_runtime.vllm_adapter.settings.section import SettingRefused
         from server.held_output import HeldOutput
 
         with HeldOutput():

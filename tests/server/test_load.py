@@ -7,8 +7,8 @@ import textwrap
 
 import pytest
 
-from posenc_runtime.vllm_adapter.section import SettingRefused
-from posenc_runtime.vllm_adapter.setting_names import TOP_LEVEL, known_names
+from posenc_runtime.vllm_adapter.settings.section import SettingRefused
+from posenc_runtime.vllm_adapter.settings.setting_names import TOP_LEVEL, known_names
 from server.deployment import deployment_of
 from server.load import load
 from server.settings import Settings

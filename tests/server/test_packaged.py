@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from posenc_runtime.vllm_adapter.section import SettingRefused
+from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from server.load import load
 from server.packaged import located
 

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 from typer.testing import CliRunner
 
-from posenc_runtime.vllm_adapter.section import SettingRefused
+from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from server import shipped
 from server.cli import app
 from server.load import load

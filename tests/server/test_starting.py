@@ -116,7 +116,7 @@ def test_what_is_refused_is_refused_before_anything_is_said_to_start() -> None:
     """However long the settings take to be checked, and with nothing of what is written meanwhile."""
     script = """
         import sys, time
-        from posenc_runtime.vllm_adapter.section import SettingRefused
+        from posenc_runtime.vllm_adapter.settings.section import SettingRefused
         from server import progress, starting
 
         progress._LINE_SECONDS = 0.01

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from posenc_runtime.vllm_adapter.section import SettingRefused
+from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from server.target import settings_of
 
 

@@ -12,8 +12,8 @@ import yaml
 from transformers import BloomConfig, GPT2Config, PreTrainedConfig
 from typer.testing import CliRunner
 
+from posenc_runtime.decoder.config import PosencConfig
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
-from posenc_runtime.zoo.model.config import PosencConfig
 from server.cli import app
 
 BLOOM = BloomConfig(hidden_size=48, n_layer=2, n_head=3, seq_length=256)

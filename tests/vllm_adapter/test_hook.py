@@ -15,9 +15,9 @@ from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import hook
 from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
+from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.one_flag import in_vllms_words
-from posenc_runtime.vllm_adapter.section import SettingRefused
-from posenc_runtime.vllm_adapter.support import Unsupported
+from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from tests.checkpoints import save_tiny
 
 YARN = {"rope_type": "yarn", "scales": [1, 2, 4]}

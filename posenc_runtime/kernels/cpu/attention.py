@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from posenc_runtime.encodings.distance import BiasForm, Flat, Linear, Table
+from posenc_runtime.kernels.attention.paged import PagedBatch
+from posenc_runtime.kernels.attention.window import ROUNDING, Window
 from posenc_runtime.kernels.cpu import layout
 from posenc_runtime.kernels.cpu.build import DTYPES, kernels
-from posenc_runtime.kernels.paged import PagedBatch
-from posenc_runtime.kernels.window import ROUNDING, Window
 
 
 class TabledBias:

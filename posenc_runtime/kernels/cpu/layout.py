@@ -7,8 +7,8 @@ import ctypes
 import torch
 from torch import Tensor
 
+from posenc_runtime.kernels.attention.paged import PagedBatch
 from posenc_runtime.kernels.cpu.build import DTYPES
-from posenc_runtime.kernels.paged import PagedBatch
 
 TILE = 32  # keys
 

@@ -9,10 +9,10 @@ from torch import Tensor
 from vllm.config import get_current_vllm_config
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend, CPUAttentionBackendImpl
 
+from posenc_runtime.kernels.attention.paged import PagedBatch
+from posenc_runtime.kernels.attention.window import Window
 from posenc_runtime.kernels.cpu import attention
 from posenc_runtime.kernels.cpu.layout import keys_and_values
-from posenc_runtime.kernels.paged import PagedBatch
-from posenc_runtime.kernels.window import Window
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Kind
 from posenc_runtime.vllm_adapter.attention.implementation import Implementation
 from posenc_runtime.vllm_adapter.attention.layers import Asked, batch_of

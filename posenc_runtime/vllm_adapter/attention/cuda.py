@@ -22,10 +22,10 @@ from vllm.v1.attention.backends.triton_attn import (
 
 from posenc_runtime.encodings.distance import BiasForm, Flat, Table, on_device, overwrite
 from posenc_runtime.kernels import ops
-from posenc_runtime.kernels.cope import Cope
-from posenc_runtime.kernels.heads import check_heads
-from posenc_runtime.kernels.paged import PagedBatch
-from posenc_runtime.kernels.window import Window, zero_norms
+from posenc_runtime.kernels.attention.cope import Cope
+from posenc_runtime.kernels.attention.heads import check_heads
+from posenc_runtime.kernels.attention.paged import PagedBatch
+from posenc_runtime.kernels.attention.window import Window, zero_norms
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Kind, choice_of
 from posenc_runtime.vllm_adapter.attention.implementation import Implementation
 from posenc_runtime.vllm_adapter.attention.layers import Asked, batch_of

@@ -8,11 +8,11 @@ from typing import Any
 from vllm.config import get_current_vllm_config
 from vllm.v1.attention.backend import AttentionType
 
+from posenc_runtime.decoder.encoding import PositionEncoding
 from posenc_runtime.encodings.distance import BiasForm
-from posenc_runtime.kernels.cope import Cope
+from posenc_runtime.kernels.attention.cope import Cope
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Kind, choice_of
 from posenc_runtime.vllm_adapter.attention.layers import Asked, refuse, select
-from posenc_runtime.zoo.model.encoding import PositionEncoding
 
 
 class Implementation:

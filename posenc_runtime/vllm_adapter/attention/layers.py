@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from posenc_runtime.decoder.encoding import PositionEncoding
 from posenc_runtime.encodings.distance import BiasForm, Flat, Linear, Power
-from posenc_runtime.kernels.cope import Cope
-from posenc_runtime.kernels.paged import PagedBatch
+from posenc_runtime.kernels.attention.cope import Cope
+from posenc_runtime.kernels.attention.paged import PagedBatch
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Kind, can_attend
-from posenc_runtime.vllm_adapter.support import Unsupported
-from posenc_runtime.zoo.model.encoding import PositionEncoding
+from posenc_runtime.vllm_adapter.errors import Unsupported
 
 _HAS = {"stock": "nothing of its own", "bias": "a distance bias", "cope": "contextual positions", "plain": "no kernel"}
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from posenc_runtime.decoder.config import PosencConfig
+from posenc_runtime.decoder.distance_bias import DistanceBiasEncoding
+from posenc_runtime.decoder.encoding import PositionEncoding
+from posenc_runtime.decoder.positions import encoding
+from posenc_runtime.decoder.positions.cope import CopeEncoding
 from posenc_runtime.vllm_adapter.attention.choice import Kind
-from posenc_runtime.zoo.model.config import PosencConfig
-from posenc_runtime.zoo.model.distance_bias import DistanceBiasEncoding
-from posenc_runtime.zoo.model.encoding import PositionEncoding
-from posenc_runtime.zoo.model.positions import encoding
-from posenc_runtime.zoo.model.positions.cope import CopeEncoding
 
 
 def needed_by(kind: type[PositionEncoding]) -> Kind:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from posenc_runtime.kernels.paged import PagedBatch
-from posenc_runtime.zoo.model.attention import summed_in
-from posenc_runtime.zoo.model.encoding import PositionEncoding
-from posenc_runtime.zoo.model.places import places
+from posenc_runtime.decoder.attention import summed_in
+from posenc_runtime.decoder.encoding import PositionEncoding
+from posenc_runtime.decoder.places import places
+from posenc_runtime.kernels.attention.paged import PagedBatch
 
 
 def attend(

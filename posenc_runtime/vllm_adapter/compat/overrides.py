@@ -48,7 +48,9 @@ class Replaced:
 
 def in_scheduler() -> Iterator[Replaced]:
     """What the process with the scheduler has of ours."""
-    from posenc_runtime.vllm_adapter import answers, arrivals, connector, scheduler
+    from posenc_runtime.vllm_adapter import connector, scheduler
+    from posenc_runtime.vllm_adapter.scheduling import arrivals
+    from posenc_runtime.vllm_adapter.worker import answers
 
     yield from _of_classes([connector.PosencConnector, scheduler.PosencScheduler, scheduler._InStep])
     add = _stock("vllm.v1.engine.core", "EngineCore.preprocess_add_request")
@@ -60,7 +62,7 @@ def in_scheduler() -> Iterator[Replaced]:
 def in_server() -> Iterator[Replaced]:
     """What the process with the HTTP routes has of ours."""
     from posenc_runtime.kv.deployment import Deployment
-    from posenc_runtime.vllm_adapter import endpoints, requests, responses
+    from posenc_runtime.vllm_adapter.http import endpoints, requests, responses
 
     load = _stock("vllm.plugins", "load_endpoint_plugins")
     yield Replaced(
@@ -84,7 +86,7 @@ def in_server() -> Iterator[Replaced]:
 
 def in_cpu_runner() -> Iterator[Replaced]:
     """What a worker on the CPU has of ours."""
-    from posenc_runtime.vllm_adapter import cpu_seeds
+    from posenc_runtime.vllm_adapter.worker import cpu_seeds
 
     sample = _stock("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.sample_tokens")
     yield Replaced("cpu_seeds.sample_tokens", cpu_seeds.sample_tokens, sample)
@@ -92,8 +94,8 @@ def in_cpu_runner() -> Iterator[Replaced]:
 
 def everywhere() -> Iterator[Replaced]:
     """All of it: every class of ours that has one of vLLM's behind it, and every function in the place of another."""
-    from posenc_runtime.vllm_adapter import rotary
     from posenc_runtime.vllm_adapter.attention.implementation import Implementation
+    from posenc_runtime.vllm_adapter.rotary import embedding as rotary
 
     yield from _of_classes({*_classes(), *map(rotary.substitute_of, rotary.rotary_classes())})
     for function in (*in_scheduler(), *in_server(), *in_cpu_runner()):

@@ -23,8 +23,8 @@ def register() -> None:
     from transformers import AutoConfig
     from vllm.model_executor.models import ModelRegistry
 
+    from posenc_runtime import decoder as model
     from posenc_runtime.vllm_adapter.models.baichuan_config import BaichuanConfig
-    from posenc_runtime.zoo import model
 
     model.register()
     AutoConfig.register(BaichuanConfig.model_type, BaichuanConfig, exist_ok=True)

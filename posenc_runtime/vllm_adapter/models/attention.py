@@ -15,15 +15,15 @@ from vllm.platforms import current_platform
 from vllm.v1.attention.backend import AttentionType
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
+from posenc_runtime.decoder.distance_bias import DistanceBiasEncoding
+from posenc_runtime.decoder.encoding import PositionEncoding
+from posenc_runtime.decoder.places import standing_at
+from posenc_runtime.decoder.positions import encoding
+from posenc_runtime.decoder.positions.cope import CopeEncoding
+from posenc_runtime.decoder.positions.rope import Rope
 from posenc_runtime.encodings.distance import BiasForm, of_heads
-from posenc_runtime.kernels.cope import Cope
+from posenc_runtime.kernels.attention.cope import Cope
 from posenc_runtime.vllm_adapter.attention.needs import needed_by
-from posenc_runtime.zoo.model.distance_bias import DistanceBiasEncoding
-from posenc_runtime.zoo.model.encoding import PositionEncoding
-from posenc_runtime.zoo.model.places import standing_at
-from posenc_runtime.zoo.model.positions import encoding
-from posenc_runtime.zoo.model.positions.cope import CopeEncoding
-from posenc_runtime.zoo.model.positions.rope import Rope
 
 
 class PosencAttention(nn.Module):

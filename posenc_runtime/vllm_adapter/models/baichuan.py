@@ -21,7 +21,7 @@ from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper
 
 from posenc_runtime.vllm_adapter.models import baichuan_config
 from posenc_runtime.vllm_adapter.models.alibi_attention import AlibiAttention
-from posenc_runtime.vllm_adapter.support import refuse_lora_and_quantised
+from posenc_runtime.vllm_adapter.models.weights import refuse_lora_and_quantised
 
 
 class BaichuanAlibiAttention(AlibiAttention):

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
-from posenc_runtime.vllm_adapter.support import Unsupported
+from posenc_runtime.vllm_adapter.errors import Unsupported
 
 # The published code has a class for each size and no key that tells them apart; vLLM, while it had them, went by these.
 _ALIBI_BY_HIDDEN_SIZE = {4096: False, 5120: True}

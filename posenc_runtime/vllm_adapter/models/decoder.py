@@ -10,10 +10,10 @@ from vllm.config import VllmConfig
 from vllm.distributed import get_pp_group
 from vllm.model_executor.models.llama import LlamaDecoderLayer, LlamaForCausalLM, LlamaModel
 
+from posenc_runtime.decoder.places import standing_at
+from posenc_runtime.decoder.positions import encoding
+from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.models.attention import PosencAttention
-from posenc_runtime.vllm_adapter.support import Unsupported
-from posenc_runtime.zoo.model.places import standing_at
-from posenc_runtime.zoo.model.positions import encoding
 
 
 class PosencDecoderLayer(LlamaDecoderLayer):

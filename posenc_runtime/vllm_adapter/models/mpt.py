@@ -36,7 +36,7 @@ from vllm.sequence import IntermediateTensors
 
 from posenc_runtime.vllm_adapter.models import mpt_rules
 from posenc_runtime.vllm_adapter.models.alibi_attention import AlibiAttention
-from posenc_runtime.vllm_adapter.support import refuse_lora_and_quantised
+from posenc_runtime.vllm_adapter.models.weights import refuse_lora_and_quantised
 
 
 class MptFeedForward(nn.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from posenc_runtime.vllm_adapter.support import Unsupported
+from posenc_runtime.vllm_adapter.errors import Unsupported
 
 # Of ``attn_config``; what only trains (attn_uses_sequence_id) or chooses a kernel (attn_impl) is not looked at.
 _ATTENTION: dict[str, tuple[Collection[Any], str]] = {

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenc_runtime.zoo.model.attention import summed_in
-from posenc_runtime.zoo.model.encoding import PositionEncoding, Prepared
-from posenc_runtime.zoo.model.places import Places
+from posenc_runtime.decoder.attention import summed_in
+from posenc_runtime.decoder.encoding import PositionEncoding, Prepared
+from posenc_runtime.decoder.places import Places
 
 QUERIES = 64
 

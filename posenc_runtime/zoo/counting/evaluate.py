@@ -13,10 +13,10 @@ from rich.table import Table
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from posenc_runtime.decoder.decoder import PosencForCausalLM
 from posenc_runtime.zoo.counting.recipe import WEIGHTS
 from posenc_runtime.zoo.counting.task import Program, make_program
 from posenc_runtime.zoo.counting.vocabulary import END, IDS, ids_of
-from posenc_runtime.zoo.model.decoder import PosencForCausalLM
 from posenc_runtime.zoo.passkey import wilson_interval
 
 # Programs to train on are drawn from seeds of another form; no test program is one of them.

@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
+from posenc_runtime.decoder.config import PosencConfig
 from posenc_runtime.zoo.counting.task import LONGEST
 from posenc_runtime.zoo.counting.vocabulary import END, WORDS
-from posenc_runtime.zoo.model.config import PosencConfig
 from posenc_runtime.zoo.outputs import plain
 
 FILE = Path(__file__).with_name("recipe.yaml")

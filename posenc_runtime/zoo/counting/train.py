@@ -14,12 +14,12 @@ from rich.console import Console
 from torch import Tensor
 from torch.nn import functional
 
+from posenc_runtime.decoder.decoder import PosencForCausalLM
 from posenc_runtime.zoo import outputs
 from posenc_runtime.zoo.counting import evaluate, vocabulary
 from posenc_runtime.zoo.counting.batches import NO_TARGET, Batch, make_batch
 from posenc_runtime.zoo.counting.blocks import attend_in_blocks
 from posenc_runtime.zoo.counting.recipe import Recipe
-from posenc_runtime.zoo.model.decoder import PosencForCausalLM
 from posenc_runtime.zoo.run import Run
 
 # Others than those of the final evaluation. Nothing is chosen by them: the last weights are the ones that are kept.

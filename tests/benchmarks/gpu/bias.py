@@ -13,8 +13,9 @@ from torch import Tensor
 
 from posenc_runtime.encodings.bias.alibi import Alibi
 from posenc_runtime.encodings.distance import BiasForm, on_device
-from posenc_runtime.kernels import attention_reference, ops
-from posenc_runtime.kernels.window import Window, zero_norms
+from posenc_runtime.kernels import ops
+from posenc_runtime.kernels.attention import reference as attention_reference
+from posenc_runtime.kernels.attention.window import Window, zero_norms
 from tests.benchmarks.gpu.copying import copying
 from tests.benchmarks.gpu.paged_step import PagedStep
 from tests.benchmarks.gpu.peers import UnifiedAttention

@@ -98,10 +98,10 @@ def noted() -> Iterator[dict[Any, Compiled]]:
 
 def _kernel_modules() -> list[Any]:
     """All of ours that hold kernels; importing the three that launch them brings the others."""
-    import posenc_runtime.kernels.bias_attention
-    import posenc_runtime.kernels.cope_attention
-    import posenc_runtime.kernels.key_norms
-    import posenc_runtime.kernels.rerotate
-    import posenc_runtime.kernels.rotary_store  # noqa: F401
+    import posenc_runtime.kernels.attention.bias_attention
+    import posenc_runtime.kernels.attention.cope_attention
+    import posenc_runtime.kernels.attention.key_norms
+    import posenc_runtime.kernels.rotary.rerotate
+    import posenc_runtime.kernels.rotary.rotary_store  # noqa: F401
 
     return [module for name, module in sorted(sys.modules.items()) if name.startswith(_PACKAGE)]

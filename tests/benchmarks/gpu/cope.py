@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from posenc_runtime.encodings.distance import Flat
-from posenc_runtime.kernels import attention_reference, ops
-from posenc_runtime.kernels.cope import Cope
+from posenc_runtime.kernels import ops
+from posenc_runtime.kernels.attention import reference as attention_reference
+from posenc_runtime.kernels.attention.cope import Cope
 from tests.benchmarks.gates import moved_to
 from tests.benchmarks.gpu.eager_cope import eager_cope
 from tests.benchmarks.gpu.paged_step import PagedStep

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from posenc_runtime.kernels.paged import PagedBatch
+from posenc_runtime.kernels.attention.paged import PagedBatch
 from tests.benchmarks.attention_step import SHARED
 from tests.benchmarks.gpu.checks import attended_alike
 from tests.benchmarks.gpu.sizes import Model

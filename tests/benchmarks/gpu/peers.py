@@ -10,7 +10,7 @@ from torch import Tensor
 
 from posenc_runtime.encodings.scaling.default import Default
 from posenc_runtime.encodings.table import cos_sin_cache
-from posenc_runtime.kernels.paged import PagedBatch
+from posenc_runtime.kernels.attention.paged import PagedBatch
 from tests.benchmarks.gpu.sizes import Model
 from tests.benchmarks.gpu.trial import NotHere, Stage, described
 

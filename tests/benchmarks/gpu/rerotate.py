@@ -12,8 +12,9 @@ from torch import Tensor
 from posenc_runtime.encodings.scaling.ntk import Ntk
 from posenc_runtime.encodings.scaling.yarn import Yarn
 from posenc_runtime.encodings.spec import Scaling
-from posenc_runtime.kernels import ops, reference
-from posenc_runtime.kernels.rerotation import BlockMoves, KeyLayout, ScaleChange
+from posenc_runtime.kernels import ops
+from posenc_runtime.kernels.rotary import reference
+from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange
 from tests.benchmarks.gpu.checks import rotated_alike, same_bits
 from tests.benchmarks.gpu.copying import copying
 from tests.benchmarks.gpu.rows import at_least, at_most

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from posenc_runtime.encodings.scaling.yarn import Yarn
-from posenc_runtime.kernels import ops, rotary_store_reference
-from posenc_runtime.kernels.rotary_scales import RotaryScales
-from posenc_runtime.kernels.rotary_step import RotaryStep
+from posenc_runtime.kernels import ops
+from posenc_runtime.kernels.rotary import rotary_store_reference
+from posenc_runtime.kernels.rotary.rotary_scales import RotaryScales
+from posenc_runtime.kernels.rotary.rotary_step import RotaryStep
 from tests.benchmarks.gpu.checks import rotated_alike, rotated_nearly, same_bits
 from tests.benchmarks.gpu.copying import copying
 from tests.benchmarks.gpu.peers import StockRotation, Store

@@ -34,7 +34,7 @@ from posenc_runtime import vllm_adapter
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.active import KEY
-from posenc_runtime.vllm_adapter.engine_args import engine_arguments
+from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
 from posenc_runtime.vllm_adapter.scheduler import PosencScheduler
 from tests.checkpoints import save_tiny
 

@@ -14,12 +14,12 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from posenc_runtime.decoder.distance_bias import DistanceBiasEncoding
+from posenc_runtime.decoder.positions import encoding
 from posenc_runtime.encodings.bias import available, family, from_parameters
 from posenc_runtime.encodings.distance import FURTHEST, DistanceBias, Flat, Table
-from posenc_runtime.zoo.model.distance_bias import DistanceBiasEncoding
-from posenc_runtime.zoo.model.positions import encoding
+from tests.decoder import tiny
 from tests.tolerance import SOME_FLOAT32_OPERATIONS
-from tests.zoo.model import tiny
 
 HEADS = [1, 2, 8, 12, 40, 71]
 DISTANCES = torch.tensor([0, 1, 2, 3, 15, 16, 17, 63, 127, 128, 129, 1000, 70001])

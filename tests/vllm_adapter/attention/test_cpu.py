@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from vllm.v1.attention.backends import cpu_attn
 
-from posenc_runtime.kernels.cope import Cope
+from posenc_runtime.kernels.attention.cope import Cope
 from posenc_runtime.vllm_adapter.attention import cpu
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.attention.layers import Asked

@@ -15,7 +15,7 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.attention.selector import AttentionSelectorConfig
 
 from posenc_runtime.encodings.distance import Linear
-from posenc_runtime.kernels.cope import Cope
+from posenc_runtime.kernels.attention.cope import Cope
 from posenc_runtime.vllm_adapter import attention
 from posenc_runtime.vllm_adapter.attention import cuda
 from posenc_runtime.vllm_adapter.attention.choice import KEY, AttentionChoice

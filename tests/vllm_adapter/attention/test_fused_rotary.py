@@ -10,9 +10,9 @@ import pytest
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.active import KEY as DEPLOYMENT
-from posenc_runtime.vllm_adapter.attention import fused_rotary
 from posenc_runtime.vllm_adapter.attention.choice import KEY, AttentionChoice
-from posenc_runtime.vllm_adapter.attention.fused_rotary import is_fused, reason_against_rotating
+from posenc_runtime.vllm_adapter.attention.fused_rotary import asked as fused_rotary
+from posenc_runtime.vllm_adapter.attention.fused_rotary.asked import is_fused, reason_against_rotating
 
 YARN = Deployment(rope_type="yarn", scales=(1.0, 2.0), original_max_position_embeddings=64, max_model_len=128)
 UNROTATED = Deployment(

@@ -11,7 +11,7 @@ import torch
 from posenc_runtime.vllm_adapter.attention import implementation
 from posenc_runtime.vllm_adapter.attention.choice import KEY, AttentionChoice
 from posenc_runtime.vllm_adapter.attention.implementation import Implementation
-from posenc_runtime.vllm_adapter.support import Unsupported
+from posenc_runtime.vllm_adapter.errors import Unsupported
 
 
 def taken(*arguments: Any, **keywords: Any) -> tuple[str, tuple[Any, ...], dict[str, Any]]:

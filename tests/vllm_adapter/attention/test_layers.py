@@ -10,7 +10,7 @@ import torch
 from posenc_runtime.encodings.distance import Flat, Linear, Power
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, choice_of
 from posenc_runtime.vllm_adapter.attention.layers import Asked, refuse, select
-from posenc_runtime.vllm_adapter.support import Unsupported
+from posenc_runtime.vllm_adapter.errors import Unsupported
 
 
 def never() -> Any:

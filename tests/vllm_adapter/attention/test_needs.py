@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from transformers import BloomConfig, FalconConfig, GPT2Config, LlamaConfig, MptConfig
 
+from posenc_runtime.decoder.config import PosencConfig
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.attention.needs import needed_for
-from posenc_runtime.zoo.model.config import PosencConfig
 
 
 @pytest.mark.parametrize(

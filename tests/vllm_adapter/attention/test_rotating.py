@@ -14,14 +14,16 @@ from vllm.v1.attention.backends import flash_attn, triton_attn
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
 from posenc_runtime.encodings.spec import Frequencies, RotarySpec
-from posenc_runtime.kernels.rotary_scales import RotaryScales
+from posenc_runtime.kernels.rotary.rotary_scales import RotaryScales
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import attention
-from posenc_runtime.vllm_adapter.attention import rotating, rotating_flash, rotating_triton
-from posenc_runtime.vllm_adapter.attention.rotate import rotate_in_attention
-from posenc_runtime.vllm_adapter.attention.rotating import PositionsInMetadata, RotatesInAttention
-from posenc_runtime.vllm_adapter.support import Unsupported
-from posenc_runtime.vllm_adapter.worker_state import Rotary
+from posenc_runtime.vllm_adapter.attention.fused_rotary import backend as rotating
+from posenc_runtime.vllm_adapter.attention.fused_rotary import flash as rotating_flash
+from posenc_runtime.vllm_adapter.attention.fused_rotary import triton as rotating_triton
+from posenc_runtime.vllm_adapter.attention.fused_rotary.backend import PositionsInMetadata, RotatesInAttention
+from posenc_runtime.vllm_adapter.worker.scales_in_attention import rotate_in_attention
+from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.worker.worker_state import Rotary
 from tests.tolerance import KEY_TURNED_BY_KERNEL, ROUNDED_TO_NEAREST
 
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE = 4, 2, 64, 16

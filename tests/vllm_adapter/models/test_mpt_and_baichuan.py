@@ -12,11 +12,12 @@ import torch
 from transformers import AutoConfig, MptConfig, MptForCausalLM
 
 from posenc_runtime.vllm_adapter import models
-from posenc_runtime.vllm_adapter.checkpoint import read_checkpoint
-from posenc_runtime.vllm_adapter.model_source import condition_of_rotating, has_own_model
+from posenc_runtime.vllm_adapter.checkpoints.checkpoint import read_checkpoint
+from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.model_code.model_source import condition_of_rotating, has_own_model
 from posenc_runtime.vllm_adapter.models.baichuan_config import BaichuanConfig
 from posenc_runtime.vllm_adapter.models.mpt_rules import logit_scale
-from posenc_runtime.vllm_adapter.support import Unsupported, refuse_lora_and_quantised
+from posenc_runtime.vllm_adapter.models.weights import refuse_lora_and_quantised
 from tests.mpt_and_baichuan import BAICHUAN_13B, MPT_7B, TINY_BAICHUAN, TINY_MPT, baichuan_weights
 
 # What the other published checkpoints say otherwise.

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from posenc_runtime.decoder.positions import cope
 from posenc_runtime.zoo.counting.blocks import attend_in_blocks
 from posenc_runtime.zoo.counting.recipe import Recipe
-from posenc_runtime.zoo.model.positions import cope
+from tests.decoder.tiny import CASES, TRAINED_LENGTH, model, some_ids
 from tests.tolerance import LOGIT_TINY_DECODER
-from tests.zoo.model.tiny import CASES, TRAINED_LENGTH, model, some_ids
 
 
 def test_every_encoding_of_the_recipe_is_among_the_cases() -> None:

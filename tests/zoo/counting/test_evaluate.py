@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from posenc_runtime.decoder.decoder import PosencForCausalLM
 from posenc_runtime.zoo.counting import evaluate
 from posenc_runtime.zoo.counting.recipe import Recipe
 from posenc_runtime.zoo.counting.train import WATCH_SEED
 from posenc_runtime.zoo.counting.vocabulary import IDS, WORDS, ids_of
-from posenc_runtime.zoo.model.decoder import PosencForCausalLM
 
 SMALL = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 

@@ -1,0 +1,28 @@
+"""Position encodings. One is one file, named after its ``position_encoding_type``; nothing else lists it."""
+
+from __future__ import annotations
+
+from posenc_runtime.decoder.encoding import PositionEncoding
+from posenc_runtime.encodings.one_per_file import member, names
+
+
+def available() -> tuple[str, ...]:
+    """The known values of ``position_encoding_type``."""
+    return names(__path__)
+
+
+def encoding(position_encoding_type: str) -> type[PositionEncoding]:
+    """The class of the encoding that has this name.
+
+    Raises:
+        ValueError: when no encoding has that name.
+    """
+    found: type[PositionEncoding] = member(
+        __name__, available(), "position_encoding_type", position_encoding_type, "ENCODING"
+    )
+    return found
+
+
+def owners(parameter: str) -> tuple[str, ...]:
+    """The encodings that know a key of the configuration, be it to refuse it."""
+    return tuple(name for name in available() if parameter in {**encoding(name).defaults, **encoding(name).refused})

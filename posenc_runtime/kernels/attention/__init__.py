@@ -1,0 +1,1 @@
+"""Attention over a paged cache, with a distance bias or contextual positions."""

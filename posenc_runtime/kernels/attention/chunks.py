@@ -1,0 +1,162 @@
+"""Triton: how a lone query's keys are divided among programs, and how what those found becomes one output.
+
+A request's chunks depend on its own keys alone. What else is in the batch changes which program takes a chunk, never
+what is added to what: a request's output is the same, to the bit, in every batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from posenc_runtime.kernels.attention.paged import PagedBatch
+from posenc_runtime.kernels.attention.paged_tiles import load_rows, store_rows
+
+MAX_CHUNKS = 32  # of a query and KV head: a lone request's eight KV heads occupy an H100 twice over
+MIN_CHUNK = 256  # keys; below, storing and merging what a program found costs as much as finding it
+TILE = 64  # keys that a program takes at a time
+
+
+@triton.jit
+def chunk_size(num_keys, MAX_CHUNKS: tl.constexpr, MIN_CHUNK: tl.constexpr, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Keys in each chunk but the newest, which may be smaller."""
+    return tl.maximum(MIN_CHUNK, tl.cdiv(tl.cdiv(num_keys, MAX_CHUNKS), TILE) * TILE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Partials:
+    """What the programs of a batch's chunks find, before it is merged.
+
+    Attributes:
+        acc: float32 ``[num_requests, num_heads, room, head_dim]``, weighted values.
+        sums: float32 ``[num_requests, num_heads, room, 2]``, largest base-2 logit and sum of weights.
+        max_chunks: that a query and KV head may have.
+    """
+
+    acc: Tensor
+    sums: Tensor
+    max_chunks: int
+
+    @classmethod
+    def empty(cls, query: Tensor, batch: PagedBatch, max_chunks: int) -> Partials:
+        rows = (len(batch), query.shape[1], room(batch, max_chunks))
+        acc = torch.empty(*rows, query.shape[2], dtype=torch.float32, device=query.device)
+        sums = torch.empty(*rows, 2, dtype=torch.float32, device=query.device)
+        return cls(acc, sums, max_chunks)
+
+    @property
+    def room(self) -> int:
+        """Chunks that no request exceeds."""
+        return self.acc.shape[2]
+
+    def arguments(self) -> dict[str, Any]:
+        return {"p_acc": self.acc, "p_sums": self.sums, "room": self.room}
+
+
+def room(batch: PagedBatch, max_chunks: int) -> int:
+    """Chunks that no request of the batch exceeds."""
+    return max(1, min(max_chunks, -(-batch.max_seq_len // MIN_CHUNK)))
+
+
+def largest(batch: PagedBatch, max_chunks: int) -> int:
+    """Keys that no chunk of the batch exceeds: see ``chunk_size``."""
+    return max(MIN_CHUNK, -(-batch.max_seq_len // (max_chunks * TILE)) * TILE)
+
+
+def sizes(max_chunks: int) -> dict[str, int]:
+    return {"MAX_CHUNKS": max_chunks, "MIN_CHUNK": MIN_CHUNK, "TILE": TILE}
+
+
+@triton.jit
+def store_partial(  # type: ignore[no-untyped-def]
+    b_acc, b_max, b_sum, p_acc, p_sums, o_row, m_row, i_chunk, room, HEAD_DIM: tl.constexpr, BD: tl.constexpr
+):
+    """Keep what a chunk's program found.
+
+    Args:
+        o_row: ``request * num_heads + head`` of each row ``[BM]``.
+    """
+    o_partial = o_row.to(tl.int64) * room + i_chunk
+    store_rows(p_acc + o_partial * HEAD_DIM, b_acc, m_row, HEAD_DIM, BD)
+    tl.store(p_sums + 2 * o_partial, b_max, mask=m_row)
+    tl.store(p_sums + 2 * o_partial + 1, b_sum, mask=m_row)
+
+
+@triton.jit(do_not_specialize=["room"])
+def _merge_kernel(  # type: ignore[no-untyped-def]
+    p_acc,
+    p_sums,
+    p_first_keys,  # int32 [num_requests, num_kv_heads]; None where chunks begin at key 0
+    p_num_items,  # a window's, if first keys are
+    p_query_start_loc,
+    p_seq_lens,
+    p_out,
+    stride_out_token,
+    stride_out_head,
+    room,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BD: tl.constexpr,
+    MAX_CHUNKS: tl.constexpr,
+    MIN_CHUNK: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    i_request = tl.program_id(0)
+    i_head = tl.program_id(1)
+    if p_num_items is not None and (i_request == 0) & (i_head == 0):
+        tl.store(p_num_items, 0)
+    query = tl.load(p_query_start_loc + i_request)
+    if tl.load(p_query_start_loc + i_request + 1) - query != 1:
+        return
+    num_keys = tl.load(p_seq_lens + i_request)
+    if p_first_keys is not None:
+        num_keys -= tl.load(p_first_keys + i_request * (tl.num_programs(1) // GROUP) + i_head // GROUP)
+    o_chunk = tl.arange(0, MAX_CHUNKS)
+    m_chunk = o_chunk < tl.cdiv(num_keys, chunk_size(num_keys, MAX_CHUNKS, MIN_CHUNK, TILE))
+    o_partial = (i_request.to(tl.int64) * tl.num_programs(1) + i_head) * room + o_chunk
+    # All that is to be waited for is asked for before any of it is used.
+    b_acc = load_rows(p_acc + o_partial * HEAD_DIM, m_chunk, HEAD_DIM, BD)  # [MAX_CHUNKS, BD]
+    b_max = tl.load(p_sums + 2 * o_partial, mask=m_chunk, other=-float("inf"))
+    b_sum = tl.load(p_sums + 2 * o_partial + 1, mask=m_chunk, other=0.0)
+    b_share = tl.exp2(b_max - tl.max(b_max, 0))
+    b_out = tl.sum(b_acc * b_share[:, None], 0) / tl.sum(b_share * b_sum, 0)
+    o_dim = tl.arange(0, BD)
+    p_row = p_out + query.to(tl.int64) * stride_out_token + i_head * stride_out_head
+    tl.store(p_row + o_dim, b_out.to(p_out.dtype.element_ty), mask=o_dim < HEAD_DIM)
+
+
+def merge(
+    partials: Partials,
+    first_keys: Tensor | None,
+    num_items: Tensor | None,
+    batch: PagedBatch,
+    num_kv_heads: int,
+    out: Tensor,
+) -> None:
+    """Write the outputs of all requests with one query.
+
+    Args:
+        first_keys: int32 ``[num_requests, num_kv_heads]``, where chunks begin; at key 0 if it is not given.
+        num_items: of the window that begins them, set back to 0; see ``window.Window``.
+    """
+    _, num_heads, head_dim = out.shape
+    _merge_kernel[(len(batch), num_heads)](
+        p_first_keys=first_keys,
+        p_num_items=num_items,
+        p_query_start_loc=batch.query_start_loc,
+        p_seq_lens=batch.seq_lens,
+        p_out=out,
+        stride_out_token=out.stride(0),
+        stride_out_head=out.stride(1),
+        GROUP=num_heads // num_kv_heads,
+        HEAD_DIM=head_dim,
+        BD=1 << (head_dim - 1).bit_length(),
+        num_warps=8,
+        **partials.arguments(),
+        **sizes(partials.max_chunks),
+    )

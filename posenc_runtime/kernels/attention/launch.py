@@ -1,0 +1,103 @@
+"""What the launches of all attention kernels share: their checks, and the arguments that say where things lie."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc_runtime.kernels.attention.heads import check_heads, row_bytes, row_dim
+from posenc_runtime.kernels.attention.paged import PagedBatch
+
+_NARROW_BYTES = 256  # of a key or value
+# Triton shares the stages of a loop between what it loads and what says where that lies. Of its usual three, a tile of
+# keys has one: it is asked for when the one before has been used up, and then waited for. Of five each has two, and the
+# next tile arrives while one is used. Decision 46.
+_STAGES, _STAGES_OF_WIDEST = 5, 3
+# What ``arguments`` has found for tensors that are alike; an engine has a few kinds of them.
+_FOUND: dict[tuple[object, ...], dict[str, int]] = {}
+_MOST_FOUND = 64
+
+
+def check(query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: PagedBatch, out: Tensor) -> None:
+    """Refuse what the kernels would compute wrongly.
+
+    Raises:
+        ValueError: when data types or the strides of the caches differ, heads have no room in a tile (``check_heads``),
+            rows are not contiguous, or the batch's tensors are not int32.
+    """
+    check_heads(query.shape[1], key_cache.shape[1], query.shape[2], query.dtype)
+    if {key_cache.dtype, value_cache.dtype} != {query.dtype}:
+        raise ValueError(
+            f"queries, keys and values must be of one data type, got {query.dtype}, {key_cache.dtype} and "
+            f"{value_cache.dtype}"
+        )
+    if key_cache.stride() != value_cache.stride():
+        raise ValueError(
+            f"keys and values must have the same strides, got {key_cache.stride()} and {value_cache.stride()}"
+        )
+    if any(tensor.stride(-1) != 1 for tensor in (query, key_cache, value_cache, out, batch.block_table)):
+        raise ValueError("the last stride must be 1 for queries, keys, values, outputs and the block table")
+    of_requests = (batch.block_table, batch.query_start_loc, batch.seq_lens)
+    if any(tensor.dtype != torch.int32 for tensor in of_requests):
+        raise ValueError(f"the batch must be of int32, got {[tensor.dtype for tensor in of_requests]}")
+
+
+def width(head_dim: int, dtype: torch.dtype) -> int:
+    """By how much tiles are divided: what they take of registers and shared memory grows with the heads' rows."""
+    return max(1, row_bytes(head_dim, dtype) // _NARROW_BYTES)
+
+
+def stages(head_dim: int, dtype: torch.dtype) -> int:
+    """Of a loop over the keys of a lone query. A program's shared memory has no room for two tiles of widest heads."""
+    return _STAGES if width(head_dim, dtype) <= 2 else _STAGES_OF_WIDEST
+
+
+def arguments(query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: PagedBatch, out: Tensor) -> dict[str, Any]:
+    """Where requests lie, the shapes of heads and blocks, and the strides of queries and of either cache, in elements.
+
+    All layers of all steps ask for the same: what ``check`` looks at, and what follows from that, is kept. Decision 49.
+
+    Raises:
+        ValueError: see ``check``.
+    """
+    table = batch.block_table
+    like = (
+        *(query.dtype, query.shape[1:], query.stride(), out.stride()),
+        *(key_cache.dtype, key_cache.shape[1:], key_cache.stride(), value_cache.dtype, value_cache.stride()),
+        *(table.dtype, table.stride(), batch.query_start_loc.dtype, batch.seq_lens.dtype),
+    )
+    found = _FOUND.get(like)
+    if found is None:
+        check(query, key_cache, value_cache, batch, out)
+        if len(_FOUND) >= _MOST_FOUND:
+            _FOUND.clear()
+        found = _FOUND[like] = _layout(query, key_cache, table)
+    return found | {
+        "p_query_start_loc": batch.query_start_loc,
+        "p_seq_lens": batch.seq_lens,
+        "p_block_table": table,
+    }
+
+
+def _layout(query: Tensor, cache: Tensor, block_table: Tensor) -> dict[str, int]:
+    stride_block, stride_head, stride_token, _ = cache.stride()
+    return {
+        "stride_table": block_table.stride(0),
+        "stride_cache_block": stride_block,
+        "stride_cache_head": stride_head,
+        "stride_cache_token": stride_token,
+        "stride_query_token": query.stride(0),
+        "stride_query_head": query.stride(1),
+        "GROUP": query.shape[1] // cache.shape[1],
+        "HEAD_DIM": query.shape[2],
+        "BLOCK_SIZE": cache.shape[2],
+        "BD": row_dim(query.shape[2]),
+    }
+
+
+def in_base_2(factor: float) -> float:
+    """A factor of logits whose exponential is taken in base 2; multiplied here, where it is rounded once."""
+    return factor * math.log2(math.e)

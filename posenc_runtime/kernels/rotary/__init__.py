@@ -1,0 +1,1 @@
+"""Rotation into a paged cache, and re-rotation of cached keys."""

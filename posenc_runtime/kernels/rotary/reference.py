@@ -1,0 +1,76 @@
+"""What ``rope_rows`` and ``rerotate`` compute, element by element in torch: the specification of their kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange
+
+
+def rope_rows(positions: Tensor, slot_mapping: Tensor, block_row_offset: Tensor, block_size: int, out: Tensor) -> None:
+    """Row of each token in the stacked table: its position, plus the first row of its block's scale.
+
+    Args:
+        positions: int64 ``[num_tokens]``.
+        slot_mapping: int64 ``[at least 0]``; -1 for a token that is not written. Tokens past its end are padding.
+        block_row_offset: int64 ``[num_blocks]``, first row of the scale that each physical block carries.
+        block_size: tokens per block.
+        out: int64 ``[num_tokens]``. Tokens without a slot take block 0, which is never written and so is unscaled.
+    """
+    num_tokens = positions.shape[0]
+    block_ids = slot_mapping[:num_tokens].div(block_size, rounding_mode="floor").clamp_(min=0)
+    out.copy_(positions)
+    out[: block_ids.shape[0]] += block_row_offset[block_ids]
+
+
+def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange, layout: KeyLayout) -> None:
+    """Write into each target block what its source would hold, had its keys been written at another scale.
+
+    Key k of a block stands at position ``first_position + k``. Its rotated part becomes ``attention_ratio`` times
+    itself, turned by ``position * phases``; values and the part of a key that is not rotated are the source's, to the
+    bit, and so is each pair that does not change. Blocks that are no target are not touched.
+
+    Args:
+        kv_caches: of each layer, ``[num_blocks, num_kv_heads, block_size, 2 * head_dim]``, changed in place.
+        moves: the blocks, by number; the same in all layers.
+        change: the angles, and a factor.
+        layout: where in a block keys lie.
+
+    Raises:
+        ValueError: when a cache is not stored as ``layout`` says.
+    """
+    token = torch.arange(layout.block_size, device=moves.sources.device)
+    turns = (moves.first_positions[:, None] + token)[:, None, :, None] * change.phases  # 2^-64 turns, modulo one
+    angle = turns.double() * (2 * math.pi / 2**64)  # rad, [num_moves, 1, block_size, rotary_dim // 2]
+    cos, sin = change.attention_ratio * angle.cos(), change.attention_ratio * angle.sin()
+    for cache in kv_caches:
+        blocks = cache[moves.sources]
+        keys = _keys(blocks, layout)
+        rotary = keys[..., : layout.rotary_dim]
+        first, second = rotary.chunk(2, dim=-1) if layout.is_neox_style else (rotary[..., ::2], rotary[..., 1::2])
+        turned = first * cos - second * sin, second * cos + first * sin
+        changed = [
+            torch.where(change.is_changed(), new.to(cache.dtype), old)
+            for new, old in zip(turned, (first, second), strict=True)
+        ]
+        rotated = torch.cat(changed, -1) if layout.is_neox_style else torch.stack(changed, -1).flatten(-2)
+        _set_keys(blocks, layout, torch.cat((rotated, keys[..., layout.rotary_dim :]), dim=-1))
+        cache[moves.targets] = blocks
+
+
+def _keys(blocks: Tensor, layout: KeyLayout) -> Tensor:
+    """The keys of some blocks, ``[num_moves, num_kv_heads, block_size, head_dim]``."""
+    if layout.order is None:
+        return blocks[..., : layout.head_dim]
+    return blocks.flatten(2)[..., layout.order.view(layout.block_size, layout.head_dim)]
+
+
+def _set_keys(blocks: Tensor, layout: KeyLayout, keys: Tensor) -> None:
+    if layout.order is None:
+        blocks[..., : layout.head_dim] = keys
+    else:
+        blocks.flatten(2)[..., layout.order] = keys.flatten(2)

@@ -1,0 +1,164 @@
+"""Triton: re-rotation of cached keys, all layers of one kind in one launch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange, stored_alike
+from posenc_runtime.kernels.rotary.turns import cos_sin
+
+_DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+_PAIRS = 8  # of a thread: 16 bytes of bfloat16, the widest access, and few enough not to spill
+_COPIED = 8  # elements that are only copied, in the room of a pair
+_WARPS = 4  # of a program, at most
+_HEADS = 8  # of a program at least, of one layer or several, which share its cosines and sines (Decision 47)
+_PROGRAMS = 924  # that an H100 has room for at once
+
+
+# Neither a change of scale nor a number of moves must compile anew while requests wait: the one is not specialised on,
+# and the other says how tensors are aligned that are columns of one.
+@triton.jit(
+    do_not_specialize=["num_unchanged", "heads_of_program"],
+    do_not_specialize_on_alignment=["p_sources", "p_targets", "p_first_positions"],
+)
+def _rerotate_kernel(  # type: ignore[no-untyped-def]
+    p_caches,  # int64 [num_layers], addresses
+    p_sources,
+    p_targets,
+    p_first_positions,
+    p_phases,
+    attention_ratio,
+    num_unchanged,  # pairs before the first changed one
+    num_layers,
+    num_heads,  # of a layer
+    heads_of_program,
+    stride_block,
+    stride_head,
+    stride_token,
+    stride_dim,
+    DTYPE: tl.constexpr,
+    ALIGNMENT: tl.constexpr,  # bytes
+    BLOCK_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HALF: tl.constexpr,  # pairs
+    IS_NEOX: tl.constexpr,
+    BT: tl.constexpr,  # tokens
+    BP: tl.constexpr,  # pairs, at least HALF
+    BR: tl.constexpr,  # rest of a key and its value, at least 2 * (HEAD_DIM - HALF)
+):
+    TILES: tl.constexpr = (BLOCK_SIZE + BT - 1) // BT
+    i_move = tl.program_id(0) // TILES
+    b_source = tl.load(p_sources + i_move)
+    b_target = tl.load(p_targets + i_move)
+    o_token = (tl.program_id(0) % TILES) * BT + tl.arange(0, BT)
+    o_pair = tl.arange(0, BP)
+    b_phase = tl.load(p_phases + o_pair, mask=o_pair < HALF, other=0)
+    m_changed = ((b_phase != 0) | (attention_ratio != 1.0))[None, :]
+    b_position = tl.load(p_first_positions + i_move) + o_token
+    b_cos, b_sin = cos_sin(b_position[:, None] * b_phase[None, :])  # [BT, BP]
+    b_cos *= attention_ratio
+    b_sin *= attention_ratio
+
+    # In place, pairs that do not change are left where they are, by eights so that accesses stay wide.
+    first_pair = tl.where(b_source == b_target, num_unchanged // 8 * 8, 0)
+    m_token = (o_token < BLOCK_SIZE)[:, None]
+    begin = tl.program_id(1) * heads_of_program
+    end = tl.minimum(begin + heads_of_program, num_layers * num_heads)
+    # Keys of two heads are on their way while one is turned. Heads lie apart: nothing is loaded where one is stored.
+    for index in tl.range(begin, end, num_stages=3):
+        i_head = (index % num_heads).to(tl.int64)
+        p_cache = tl.load(p_caches + index // num_heads).to(tl.pointer_type(DTYPE))
+        p_cache = tl.multiple_of(p_cache, ALIGNMENT)  # not known of an address that was loaded
+        o_row = i_head * stride_head + o_token.to(tl.int64)[:, None] * stride_token
+        p_source = p_cache + b_source * stride_block + o_row
+        p_target = p_cache + b_target * stride_block + o_row
+        if IS_NEOX:
+            o_first = o_pair[None, :] * stride_dim
+            o_second = (o_pair + HALF)[None, :] * stride_dim
+            m_pair = m_token & ((o_pair < HALF) & (o_pair >= first_pair))[None, :]
+            b_first = tl.load(p_source + o_first, mask=m_pair)
+            b_second = tl.load(p_source + o_second, mask=m_pair)
+            b_x, b_y = b_first.to(tl.float32), b_second.to(tl.float32)
+            b_turned_x, b_turned_y = b_x * b_cos - b_y * b_sin, b_y * b_cos + b_x * b_sin
+            tl.store(p_target + o_first, tl.where(m_changed, b_turned_x.to(DTYPE), b_first), mask=m_pair)
+            tl.store(p_target + o_second, tl.where(m_changed, b_turned_y.to(DTYPE), b_second), mask=m_pair)
+        else:
+            o_dim = tl.arange(0, 2 * BP)
+            m_dim = m_token & ((o_dim < 2 * HALF) & (o_dim >= 2 * first_pair))[None, :]
+            b_keys = tl.load(p_source + o_dim[None, :] * stride_dim, mask=m_dim)
+            b_first, b_second = tl.split(tl.reshape(b_keys, (BT, BP, 2)))
+            b_x, b_y = b_first.to(tl.float32), b_second.to(tl.float32)
+            b_turned_x, b_turned_y = b_x * b_cos - b_y * b_sin, b_y * b_cos + b_x * b_sin
+            b_turned = tl.join(
+                tl.where(m_changed, b_turned_x.to(DTYPE), b_first), tl.where(m_changed, b_turned_y.to(DTYPE), b_second)
+            )
+            tl.store(p_target + o_dim[None, :] * stride_dim, tl.reshape(b_turned, (BT, 2 * BP)), mask=m_dim)
+        if b_source != b_target:
+            o_rest = 2 * HALF + tl.arange(0, BR)
+            m_rest = m_token & (o_rest < 2 * HEAD_DIM)[None, :]
+            b_rest = tl.load(p_source + o_rest[None, :] * stride_dim, mask=m_rest)
+            tl.store(p_target + o_rest[None, :] * stride_dim, b_rest, mask=m_rest)
+
+
+def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange, layout: KeyLayout) -> None:
+    """See ``reference.rerotate``. All tensors on one CUDA device; one launch for all layers that are stored alike.
+
+    Raises:
+        ValueError: when ``layout`` has an order: that is how the CPU backend stores keys.
+    """
+    if layout.order is not None:
+        raise ValueError("order must be None for caches on a GPU, got one: CUDA backends store keys in rows")
+    power = triton.next_power_of_2
+    pairs = power(layout.rotary_dim // 2)
+    rest = power(2 * layout.head_dim - layout.rotary_dim)
+    width = max(pairs, rest // _COPIED)
+    tokens = min(power(layout.block_size), max(1, 32 * _WARPS * _PAIRS // width))
+    num_warps = min(_WARPS, max(1, tokens * width // (32 * _PAIRS)))
+    for caches in stored_alike(kv_caches):
+        num_heads = caches[0].shape[1]
+        num_tiles, all_heads = len(moves) * triton.cdiv(layout.block_size, tokens), len(caches) * num_heads
+        heads = _heads_of_program(num_tiles, all_heads)
+        _rerotate_kernel[num_tiles, triton.cdiv(all_heads, heads)](
+            _addresses(tuple(cache.data_ptr() for cache in caches), caches[0].device),
+            moves.sources,
+            moves.targets,
+            moves.first_positions,
+            change.phases.to(caches[0].device),
+            change.attention_ratio,
+            change.num_unchanged,
+            len(caches),
+            num_heads,
+            heads,
+            *caches[0].stride(),
+            DTYPE=_DTYPES[caches[0].dtype],
+            ALIGNMENT=16 if all(cache.data_ptr() % 16 == 0 for cache in caches) else caches[0].element_size(),
+            BLOCK_SIZE=layout.block_size,
+            HEAD_DIM=layout.head_dim,
+            HALF=layout.rotary_dim // 2,
+            IS_NEOX=layout.is_neox_style,
+            BT=tokens,
+            BP=pairs,
+            BR=rest,
+            num_warps=num_warps,
+        )
+
+
+def _heads_of_program(num_tiles: int, all_heads: int) -> int:
+    """As many as leave programs for a GPU's whole room, or, where there are many, for four times that.
+
+    The last of those that have no room at once run by themselves, and take no long share of the time.
+    """
+    times = 1 if num_tiles <= _PROGRAMS // 4 else 4
+    return max(_HEADS, -(-all_heads // max(1, times * _PROGRAMS // num_tiles)))
+
+
+@functools.lru_cache(maxsize=16)
+def _addresses(addresses: tuple[int, ...], device: torch.device) -> Tensor:
+    """Where the layers' caches are, int64 ``[num_layers]``; made once, for a copy to the device waits for it."""
+    return torch.tensor(addresses, dtype=torch.int64, device=device)

@@ -1,0 +1,105 @@
+"""Re-rotation in torch for the CPU: few blocks of a layer at a time, so that each operation finds them in cache."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from posenc_runtime.kernels.rotary.key_pairs import Pairs, find_pairs
+from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange, stored_alike
+
+# Of one layer: 1 MiB in float32. With more, keys fall out of the processor's cache between two operations; with fewer,
+# the time is spent on calling operations, and torch gives no thread less than 2^15.
+_ELEMENTS_PER_THREAD = 2**18
+
+
+def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange, layout: KeyLayout) -> None:
+    """See ``reference.rerotate``. All tensors on the CPU.
+
+    Cosines and sines are made once for all layers that are stored alike, of angles that are exact in float64 and then
+    rounded to float32: they are wrong by at most 2e-7.
+    """
+    in_order = moves.sources.argsort()  # so that blocks that follow one another are read at one go
+    moves = BlockMoves(moves.sources[in_order], moves.targets[in_order], moves.first_positions[in_order])
+    for caches in stored_alike(kv_caches):
+        _rerotate_alike(caches, moves, change, layout)
+
+
+def _rerotate_alike(caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange, layout: KeyLayout) -> None:
+    num_kv_heads = caches[0].shape[1]
+    found = find_pairs(layout, change.is_changed(), caches[0].stride())
+    parts = [[pairs.within(cache) for pairs in found] for cache in caches]
+    at_once = max(
+        1, _ELEMENTS_PER_THREAD * torch.get_num_threads() // (num_kv_heads * layout.block_size * layout.head_dim)
+    )
+    room = [torch.empty(2, at_once, num_kv_heads, 2, *pairs.shape) for pairs in found]
+    for begin in range(0, len(moves), at_once):
+        chunk = slice(begin, begin + at_once)
+        runs = _runs(moves.sources[chunk].tolist(), moves.targets[chunk].tolist())
+        rotations = [
+            _Rotation(pairs, runs, _cos_sin(moves.first_positions[chunk], pairs, change), buffers)
+            for pairs, buffers in zip(found, room, strict=True)
+        ]
+        for cache, of_cache in zip(caches, parts, strict=True):
+            for run in runs:
+                if run.source != run.target:
+                    cache.narrow(0, run.target, run.length).copy_(cache.narrow(0, run.source, run.length))
+            for rotation, part in zip(rotations, of_cache, strict=True):
+                rotation.apply(part)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """Moves whose sources follow one another in the cache, and whose targets do."""
+
+    source: int
+    target: int
+    length: int
+
+
+def _runs(sources: list[int], targets: list[int]) -> list[_Run]:
+    ends = [
+        index
+        for index in range(1, len(sources))
+        if (sources[index], targets[index]) != (sources[index - 1] + 1, targets[index - 1] + 1)
+    ]
+    begins = [0, *ends]
+    return [
+        _Run(sources[begin], targets[begin], end - begin)
+        for begin, end in zip(begins, [*ends, len(sources)], strict=True)
+    ]
+
+
+def _cos_sin(first_positions: Tensor, pairs: Pairs, change: ScaleChange) -> tuple[Tensor, Tensor]:
+    """Of the angle by which each pair turns, times the attention ratio; float32 ``[num_blocks, 1, *shape]`` each."""
+    turns = (first_positions[:, None] + pairs.tokens) * change.phases[pairs.pairs]  # 2^-64 turns, modulo one
+    angle = (turns.double() * (2 * math.pi / 2**64)).float().view(-1, 1, *pairs.shape)  # rad
+    return angle.cos().mul_(change.attention_ratio), angle.sin().mul_(change.attention_ratio)
+
+
+class _Rotation:
+    """The rotation of a few blocks, the same in each layer. Every view is made once, here."""
+
+    def __init__(self, pairs: Pairs, runs: list[_Run], cos_sin: tuple[Tensor, Tensor], buffers: Tensor) -> None:
+        cos, self._sin = cos_sin
+        self._cos = cos[:, :, None]
+        self._pairs = pairs
+        self._keys, self._rotated = buffers[:, : len(cos)]
+        self._halves = (self._keys[:, :, 0], self._keys[:, :, 1], self._rotated[:, :, 0], self._rotated[:, :, 1])
+        lengths = [run.length for run in runs]
+        self._runs = list(zip(runs, self._keys.split(lengths), self._rotated.split(lengths), strict=True))
+
+    def apply(self, part: Tensor) -> None:
+        """Rotate them in one layer's ``pairs.within``."""
+        for run, keys, _ in self._runs:
+            self._pairs.read(part.narrow(0, run.source, run.length), keys)
+        first, second, rotated_first, rotated_second = self._halves
+        torch.mul(self._keys, self._cos, out=self._rotated)
+        rotated_first.addcmul_(second, self._sin, value=-1)
+        rotated_second.addcmul_(first, self._sin)
+        for run, _, rotated in self._runs:
+            self._pairs.write(part.narrow(0, run.target, run.length), rotated)

@@ -1,0 +1,271 @@
+"""From a deployment to vLLM's own arguments: what the server passes, and what users of plain vLLM would."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from pydantic import ValidationError
+
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter import compat
+from posenc_runtime.vllm_adapter.active import KEY
+from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused, flags_of
+from posenc_runtime.vllm_adapter.arguments.front_end_arguments import refuse_unusable
+from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
+from posenc_runtime.vllm_adapter.channel import CONNECTOR, CONNECTOR_MODULE, SCHEDULER, WORKER_EXTENSION
+from posenc_runtime.vllm_adapter.scheduling.scheduler_choice import needs_ours
+from posenc_runtime.vllm_adapter.settings.setting_names import DERIVED, TOP_LEVEL, as_path, did_you_mean, known_names
+from posenc_runtime.vllm_adapter.wording import rule_of
+
+# Arguments of vllm serve by which it has other API servers than the one of its own process.
+_SEVERAL_SERVERS = (
+    *("api_server_count", "headless"),
+    *("data_parallel_multi_port_external_lb", "data_parallel_supervisor_port"),
+)
+
+# Front-end arguments for routes that do a part of a request: only what makes its text, or only what runs the engine.
+_OF_PARTS = ("enable_scale_out", "tokens_only")
+
+
+def engine_arguments(
+    deployment: Deployment, engine: Mapping[str, Any] | None = None, attention: AttentionChoice | None = None
+) -> dict[str, Any]:
+    """Keyword arguments for ``vllm.LLM`` or ``AsyncEngineArgs``: the caller's own, and what a deployment needs.
+
+    Args:
+        attention: which attention layers get; the defaults when left out.
+
+    Raises:
+        ArgumentRefused: when one of the caller's contradicts the deployment.
+    """
+    given = dict(engine or {})
+    for key, setting in DERIVED.items():
+        if key in given:
+            hint = f"; did you mean {as_path(TOP_LEVEL, key)}?" if key == setting else ""
+            raise ArgumentRefused(
+                f"engine.{key}: follows from {setting} and must not be given, got {given[key]!r}{hint}"
+            )
+    for key in ("tensor_parallel_size", "pipeline_parallel_size"):
+        if key in given and (type(given[key]) is not int or given[key] < 1):
+            raise ArgumentRefused(f"engine.{key}: must be a whole number of at least 1, got {given[key]!r}")
+    hf_overrides = given.pop("hf_overrides", None) or {}
+    if not isinstance(hf_overrides, Mapping):
+        raise ArgumentRefused(
+            f"engine.hf_overrides: must be a mapping, got {hf_overrides!r}: what a function changes could be how "
+            "positions are rotated"
+        )
+    for key in ("max_position_embeddings", "rope_parameters", "rope_scaling", "rope_theta"):
+        if key in hf_overrides:
+            raise ArgumentRefused(
+                f"engine.hf_overrides.{key}: the section scaling says how positions are rotated; "
+                f"must not be given, got {hf_overrides[key]!r}"
+            )
+    additional_config = given.pop("additional_config", None) or {}
+    if not isinstance(additional_config, Mapping):
+        raise ArgumentRefused(f"engine.additional_config: must be a mapping, got {additional_config!r}")
+    for key, setting in ((KEY, "scaling"), (ATTENTION, "attention")):
+        if key in additional_config:
+            raise ArgumentRefused(
+                f"engine.additional_config.{key}: follows from {setting} and must not be given, got "
+                f"{additional_config[key]!r}"
+            )
+    ours = {
+        "max_model_len": deployment.max_model_len,
+        "hf_overrides": {**hf_overrides, "max_position_embeddings": deployment.max_model_len},
+        "additional_config": {
+            **additional_config,
+            KEY: deployment.to_mapping(),
+            ATTENTION: (attention or AttentionChoice()).to_mapping(),
+        },
+        "kv_transfer_config": {
+            "kv_connector": CONNECTOR,
+            "kv_connector_module_path": CONNECTOR_MODULE,
+            "kv_role": "kv_both",
+        },
+        "worker_extension_cls": WORKER_EXTENSION,
+    }
+    if attention is not None and attention.fused_rotary == "on" and not _is_cuda():
+        raise ArgumentRefused(
+            "attention.fused_rotary: must be auto or off on this device, got 'on': the launch that "
+            "rotates and caches is for NVIDIA GPUs"
+        )
+    if attention is not None and attention.takes_ours and _is_cuda():
+        if "attention_backend" in given:
+            raise ArgumentRefused(
+                f"engine.attention_backend: must be left out where attention.backend is {attention.backend} and layers "
+                f"need ours, got {given['attention_backend']!r}: set attention.backend to stock to choose among vLLM's"
+            )
+        ours["attention_backend"] = "CUSTOM"
+    if needs_ours(deployment, given.get("scheduling_policy", "fcfs")):
+        ours["scheduler_cls"] = SCHEDULER
+    if deployment.changes_scales and given.get("pipeline_parallel_size", 1) > 1:
+        if given.get("async_scheduling"):
+            raise ArgumentRefused(
+                "engine.async_scheduling: must be false where engine.pipeline_parallel_size is above 1, unless "
+                "scaling.on_crossing is pin and scaling.prefix_reuse exact, got true: no test shows that every "
+                "stage of the pipeline then has a crossing request's keys"
+            )
+        ours["async_scheduling"] = False
+    return given | ours
+
+
+def serve_arguments(
+    *,
+    model: str,
+    served_model_name: str | None,
+    deployment: Deployment,
+    engine: Mapping[str, Any],
+    http: Mapping[str, Any],
+    attention: AttentionChoice | None = None,
+) -> argparse.Namespace:
+    """Everything that vLLM's server takes, parsed and checked by vLLM's own parser.
+
+    Args:
+        engine: engine arguments by name.
+        http: front-end arguments by name, host and port among them.
+        attention: which attention layers get; the defaults when left out.
+
+    Raises:
+        ArgumentRefused: when an argument is unknown, contradicts the deployment, or is refused by vLLM.
+    """
+    from vllm.exceptions import VLLMClientError
+
+    for name in _OF_PARTS:
+        if http.get(name) and len(deployment.scales) > 1:
+            raise ArgumentRefused(
+                f"server.{name}: must be false where scaling.scales are several, got true: its routes do a part "
+                "of a request, and nobody would say at which scale"
+            )
+    parser, known = _parser()
+    flags = _serve_flags(
+        known, served_model_name, engine_arguments(deployment, engine, attention), http, deployment.rope_type
+    )
+    args: argparse.Namespace = parser.parse_args(["--model", model, *flags])
+    refuse_unusable(args)
+    try:
+        compat.cli_args().validate_parsed_serve_args(args)
+    except (TypeError, ValueError, VLLMClientError) as error:
+        parameter = getattr(error, "parameter", None)
+        raise ArgumentRefused(f"server{f'.{parameter}' if parameter else ''}: {error}") from None
+    return args
+
+
+def command_line(
+    model: str,
+    deployment: Deployment,
+    engine: Mapping[str, Any],
+    attention: AttentionChoice | None = None,
+    *,
+    served_model_name: str | None = None,
+    http: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """The command with which plain vLLM runs this deployment: its own, or where its package for CPUs is, which has
+    none that starts, the module behind it.
+
+    Args:
+        engine: engine arguments by name.
+        attention: which attention layers get; the defaults when left out.
+        http: front-end arguments by name; vLLM's own defaults when left out.
+
+    Raises:
+        ArgumentRefused: as ``engine_arguments``, and when an argument is unknown.
+    """
+    _, known = _parser()
+    flags = _serve_flags(
+        known, served_model_name, engine_arguments(deployment, engine, attention), http or {}, deployment.rope_type
+    )
+    command = ["vllm", "serve", model]
+    if not compat.has_command():
+        command = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", model]
+    return [*command, *flags]
+
+
+def _serve_flags(
+    known: Mapping[str, Mapping[str, argparse.Action]],
+    served_model_name: str | None,
+    engine: Mapping[str, Any],
+    http: Mapping[str, Any],
+    rope_type: str,
+) -> list[str]:
+    flags: list[str] = []
+    for section, given in (("engine", engine), ("server", http)):
+        actions = known[section]
+        for key, value in given.items():
+            if key in _SEVERAL_SERVERS and (value or key not in actions):
+                raise ArgumentRefused(
+                    f"{section}.{key}: must be left out, got {value!r}: posenc serve has one API server; to have "
+                    "others, give it to vllm serve, beside what posenc flags prints"
+                )
+            if key not in actions:
+                hint = did_you_mean(section, key, known_names(rope_type))
+                raise ArgumentRefused(f"{section}.{key}: is not an argument of vLLM, got {value!r}{hint}")
+            flags += flags_of(f"{section}.{key}", actions[key], value)
+    if served_model_name is not None:
+        flags += ["--served-model-name", served_model_name]
+    return flags
+
+
+def _is_cuda() -> bool:
+    """Whether layers choose a backend by themselves; on the CPU they all have the one that vLLM gives them."""
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cuda_alike())
+
+
+def _parser() -> tuple[Any, dict[str, dict[str, argparse.Action]]]:
+    """vLLM's parser, and its actions by argument name for each section of ours: the engine's and the front end's."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    class Parser(FlexibleArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            raise ArgumentRefused(_as_setting(message, http_names))
+
+    http_names = {field.name for field in dataclasses.fields(compat.cli_args().FrontendArgs)}
+    engine_names = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    parser = compat.cli_args().make_arg_parser(Parser())
+    actions = {action.dest: action for action in parser._actions if action.option_strings}
+    return parser, {
+        "engine": {name: action for name, action in actions.items() if name in engine_names},
+        "server": {name: action for name, action in actions.items() if name in http_names},
+    }
+
+
+def refusals_of_vllm(error: Exception) -> list[str]:
+    """What vLLM's configuration refused, each under the name that our file gives it."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    if not isinstance(error, ValidationError):
+        return [f"engine: {' '.join(str(error).split()) or type(error).__name__}"]
+    names = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    lines = []
+    for problem in error.errors():
+        rule = rule_of(problem["msg"])
+        path = ".".join(str(part) for part in problem["loc"])
+        if not path:  # of several settings: what was given is all of them
+            lines.append(f"engine: {rule}")
+        else:
+            known = path.split(".")[0] in names
+            lines.append(f"engine{'.' if known else ': '}{path}: {rule}, got {problem['input']!r}")
+    return lines
+
+
+def with_section(refusal: str) -> str:
+    """A refusal of our own, which names vLLM's arguments as users of plain vLLM do, under the name in our file."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    names = {field.name for field in dataclasses.fields(AsyncEngineArgs)} - DERIVED.keys()
+    return f"engine.{refusal}" if refusal.split(maxsplit=1)[0] in names else refusal
+
+
+def _as_setting(message: str, http_names: set[str]) -> str:
+    """argparse's "argument --max-num-seqs: invalid int value: 'x'" under the name that our file gives it."""
+    if not message.startswith("argument "):
+        return f"engine: {message}"
+    options, _, rule = message.removeprefix("argument ").partition(":")
+    name = next(option for option in options.split("/") if option.startswith("--")).removeprefix("--").replace("-", "_")
+    return f"{'server' if name in http_names else 'engine'}.{name}:{rule}"

@@ -1,0 +1,1 @@
+"""Attention that rotates queries and keys itself (``attention.fused_rotary``)."""

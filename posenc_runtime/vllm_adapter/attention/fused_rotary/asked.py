@@ -1,0 +1,68 @@
+"""Whether attention rotates queries and keys itself: one answer for a whole engine, the same in all its processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from posenc_runtime.vllm_adapter.active import deployment_of
+from posenc_runtime.vllm_adapter.attention.choice import choice_of
+from posenc_runtime.vllm_adapter.model_code.handover import obstacle
+from posenc_runtime.vllm_adapter.model_code.model_source import condition_of_rotating
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+# Compute capabilities of NVIDIA GPUs where auto is on: where it was found to be at least as fast, end to end, by
+# `make bench-gpu ENGINE_ARGS="--only fused"`. Decision 44.
+MEASURED_FASTER: frozenset[tuple[int, int]] = frozenset()
+
+_BACKENDS = ("FLASH_ATTN", "TRITON_ATTN")
+_CACHE_DTYPES = ("auto", "float16", "bfloat16", "fp8", "fp8_e4m3")
+
+
+def is_fused(vllm_config: VllmConfig | None) -> bool:
+    """Whether attention rotates.
+
+    Raises:
+        ValueError: when ``additional_config`` is refused.
+    """
+    choice, deployment = choice_of(vllm_config), deployment_of(vllm_config)
+    if vllm_config is None or choice is None or deployment is None or not deployment.rotates:
+        return False
+    if choice.fused_rotary == "auto":
+        return _capability() in MEASURED_FASTER and reason_against_rotating(vllm_config) is None
+    return choice.fused_rotary == "on"
+
+
+def reason_against_rotating(vllm_config: VllmConfig) -> str | None:
+    """Why attention cannot rotate in this engine, to be read after "because"; None where it can."""
+    deployment, choice = deployment_of(vllm_config), choice_of(vllm_config)
+    if _capability() is None:
+        return "the launch that rotates and caches is for NVIDIA GPUs, and this vLLM runs on another device"
+    if deployment is None or not deployment.rotates:
+        return "this model has no rotary embeddings"
+    if choice is not None and choice.takes_ours:
+        return f"layers get attention of ours (attention.backend {choice.backend}), which takes keys as they come"
+    asked = vllm_config.attention_config.backend
+    if asked is not None and asked.name not in _BACKENDS:
+        return f"only {' and '.join(_BACKENDS)} rotate, and engine.attention_backend is {asked.name}"
+    if vllm_config.attention_config.backend_per_kind:
+        return "attention_config.backend_per_kind gives layers different backends"
+    if vllm_config.cache_config.cache_dtype not in _CACHE_DTYPES:
+        return f"kv_cache_dtype is none of {', '.join(_CACHE_DTYPES)}: {vllm_config.cache_config.cache_dtype}"
+    if (getattr(vllm_config.quant_config, "kv_cache_scheme", None) or {}).get("strategy") == "attn_head":
+        return "the checkpoint has a scale of its KV cache for each head, and the launch takes one for all"
+    for architecture in vllm_config.model_config.architectures:
+        if condition := condition_of_rotating(architecture):
+            return f"{architecture} of vLLM asks `{condition}` before it rotates"
+        if in_the_way := obstacle(architecture):
+            return f"{architecture} of vLLM does not hand what it rotated to attention as it is: {in_the_way}"
+    return None
+
+
+def _capability() -> tuple[int, int] | None:
+    """Compute capability of the GPU, None on another device."""
+    from vllm.platforms import current_platform
+
+    capability = current_platform.get_device_capability() if current_platform.is_cuda() else None
+    return None if capability is None else (capability.major, capability.minor)

@@ -1,0 +1,151 @@
+"""What makes a backend of vLLM rotate: its metadata says where tokens stand, its attention rotates and caches them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.config import get_current_vllm_config_or_none
+from vllm.v1.attention.backend import AttentionType
+
+from posenc_runtime.kernels import ops
+from posenc_runtime.kernels.rotary.rotary_scales import RotaryScales
+from posenc_runtime.kernels.rotary.rotary_step import RotaryStep
+from posenc_runtime.vllm_adapter.attention.fused_rotary.asked import is_fused
+from posenc_runtime.vllm_adapter.errors import Unsupported
+
+
+class RotatingBackend:
+    """Before a backend of vLLM, to be registered in its place: under its name, and as it is where nothing is fused.
+
+    Attributes:
+        rotating_impl: its implementation behind ``RotatesInAttention``.
+        rotating_builder: its metadata builder behind ``PositionsInMetadata``.
+    """
+
+    rotating_impl: type[Any]
+    rotating_builder: type[Any]
+
+    @classmethod
+    def get_impl_cls(cls) -> type[Any]:
+        stock: Any = super()
+        found: type[Any] = stock.get_impl_cls()
+        return cls.rotating_impl if is_fused(get_current_vllm_config_or_none()) else found
+
+    @classmethod
+    def get_builder_cls(cls) -> type[Any]:
+        return cls.rotating_builder
+
+
+class PositionsInMetadata:
+    """Before a metadata builder of vLLM."""
+
+    def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False, **others: Any) -> Any:
+        stock: Any = super()
+        metadata = stock.build(common_prefix_len, common_attn_metadata, fast_build, **others)
+        metadata.positions = common_attn_metadata.positions
+        return metadata
+
+
+class RotatesInAttention:
+    """Before an implementation of vLLM: queries and keys come as they were projected.
+
+    vLLM writes the cache in a call of its own before attention. That call does nothing here: queries are needed, too.
+
+    Raises:
+        Unsupported: when a layer reads the keys of another.
+    """
+
+    supports_quant_query_input: bool
+    _scales: RotaryScales | None = None
+    _quantises_query = False
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int,
+        alibi_slopes: list[float] | None,
+        sliding_window: int | None,
+        kv_cache_dtype: str,
+        logits_soft_cap: float | None = None,
+        attn_type: str = AttentionType.DECODER,
+        kv_sharing_target_layer_name: str | None = None,
+        *others: Any,
+        **named: Any,
+    ) -> None:
+        if kv_sharing_target_layer_name is not None:
+            raise Unsupported(
+                "attention.fused_rotary must be off for a layer that reads the keys of another, "
+                f"got {kv_sharing_target_layer_name}"
+            )
+        stock: Any = super()
+        stock.__init__(
+            *(num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window, kv_cache_dtype),
+            *(logits_soft_cap, attn_type, kv_sharing_target_layer_name, *others),
+            **named,
+        )
+        self._is_float8 = kv_cache_dtype.startswith("fp8")
+        if self._is_float8 and self.supports_quant_query_input:
+            # Queries are quantised as they are rotated. vLLM asks while it makes the layer whether it may do that
+            # before, and later by what its kernel has to divide.
+            self._quantises_query = True
+            self.supports_quant_query_input = False
+
+    def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
+        stock: Any = super()
+        stock.process_weights_after_loading(act_dtype)
+        self.supports_quant_query_input |= self._quantises_query
+
+    def rotate_by(self, scales: RotaryScales) -> None:
+        """Once the cache is there, before the first step."""
+        self._scales = scales
+
+    def do_kv_cache_update(self, *_: Any, **__: Any) -> None:
+        """Nothing: ``forward`` writes the cache."""
+
+    def forward(
+        self,
+        layer: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv_cache: Tensor,
+        attn_metadata: Any,
+        output: Tensor,
+        *others: Any,
+        **named: Any,
+    ) -> Tensor:
+        """As vLLM's; ``query`` and ``key`` are not rotated yet."""
+        stock: Any = super()
+        if attn_metadata is not None:  # None while vLLM measures memory
+            query = self._rotated_and_cached(layer, query, key, value, kv_cache, attn_metadata)
+        attended: Tensor = stock.forward(layer, query, key, value, kv_cache, attn_metadata, output, *others, **named)
+        return attended
+
+    def _rotated_and_cached(
+        self, layer: Any, query: Tensor, key: Tensor, value: Tensor, kv_cache: Tensor, attn_metadata: Any
+    ) -> Tensor:
+        num_tokens = attn_metadata.num_actual_tokens
+        dtype = torch.float8_e4m3fn if self._quantises_query else query.dtype
+        rotated = torch.empty(num_tokens, *query.shape[1:], dtype=dtype, device=query.device)
+        if self._scales is None:
+            # Measuring what its graphs take, vLLM runs a step over a small cache of which no connector hears.
+            return rotated.copy_(query[:num_tokens])
+        step = RotaryStep(
+            query[:num_tokens],
+            key[:num_tokens],
+            value[:num_tokens],
+            kv_cache.view(torch.float8_e4m3fn) if self._is_float8 else kv_cache,
+            attn_metadata.positions[:num_tokens],
+            attn_metadata.slot_mapping,
+            self._scales,
+            layer._k_scale,
+            layer._v_scale,
+            rotated,
+            layer._q_scale,
+        )
+        ops.rotary_store(step)
+        return rotated

@@ -1,0 +1,50 @@
+"""vLLM's FlashAttention backend, and the same with rotation: the engine's configuration says which."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vllm.v1.attention.backend import AttentionCGSupport
+from vllm.v1.attention.backends.flash_attn import (
+    FlashAttentionBackend,
+    FlashAttentionImpl,
+    FlashAttentionMetadataBuilder,
+)
+
+from posenc_runtime.vllm_adapter.attention.fused_rotary.backend import (
+    PositionsInMetadata,
+    RotatesInAttention,
+    RotatingBackend,
+)
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheSpec
+
+
+class PosencFlashAttentionMetadataBuilder(PositionsInMetadata, FlashAttentionMetadataBuilder):
+    """Builds FlashAttention's metadata with the positions of a step's tokens."""
+
+    @classmethod
+    def get_cudagraph_support(cls, vllm_config: VllmConfig, kv_cache_spec: KVCacheSpec) -> AttentionCGSupport:
+        """vLLM decides by the version that it finds as its module is imported: with us, before a version is asked for.
+
+        Of those only 3 can capture steps of prompts and lone queries together.
+        """
+        if vllm_config.attention_config.flash_attn_version not in (None, 3):
+            return AttentionCGSupport.UNIFORM_BATCH
+        support: AttentionCGSupport = super().get_cudagraph_support(vllm_config, kv_cache_spec)
+        return support
+
+
+class RotatingFlashAttentionImpl(RotatesInAttention, FlashAttentionImpl):
+    """FlashAttention that rotates queries and keys and writes the cache itself."""
+
+    kind = "flash_attn_rotary"
+
+
+class PosencFlashAttentionBackend(RotatingBackend, FlashAttentionBackend):
+    """vLLM's FlashAttention backend; where rotary embedding is fused, its attention rotates."""
+
+    rotating_impl = RotatingFlashAttentionImpl
+    rotating_builder = PosencFlashAttentionMetadataBuilder

@@ -1,0 +1,214 @@
+"""What a checkpoint's own configuration says about its positions, read before an engine is started."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from posenc_runtime.decoder.config import PosencConfig
+from posenc_runtime.encodings.scaling import from_parameters, own
+from posenc_runtime.encodings.spec import RotarySpec
+from posenc_runtime.vllm_adapter import models
+from posenc_runtime.vllm_adapter.attention.choice import Kind
+from posenc_runtime.vllm_adapter.attention.needs import needed_for
+from posenc_runtime.vllm_adapter.checkpoints.first_look import look
+from posenc_runtime.vllm_adapter.checkpoints.hub import UnreadableCheckpoint, reason_of
+from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint, rotates
+
+if TYPE_CHECKING:
+    from vllm.config import ModelConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """The part of a checkpoint's configuration that a deployment depends on.
+
+    Attributes:
+        max_position_embeddings: trained length as the checkpoint states it, tokens; None where it does not.
+        spec: the rotary embedding it was trained with; None where it has none.
+        rope_type: its own method.
+        parameters: that method's, as far as the checkpoint says them.
+        architecture: what vLLM calls its model.
+        attention: the backend that most of its layers need.
+        furthest: the longest request that it has positions for; None where that is not known before it is loaded.
+        sliding_window: tokens that some of its layers see, itself included; None where all see everything.
+        tuned_length: longest request that its own method was tuned for, tokens; None where that is the trained length.
+    """
+
+    max_position_embeddings: int | None
+    spec: RotarySpec | None
+    rope_type: str = "default"
+    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    architecture: str = ""
+    attention: Kind = "stock"
+    furthest: int | None = None
+    sliding_window: int | None = None
+    tuned_length: int | None = None
+
+
+def read_checkpoint(model: str, engine: Mapping[str, Any], place: str | None = None) -> Checkpoint:
+    """Read and check a checkpoint's configuration.
+
+    Args:
+        engine: vLLM engine arguments; those that say where the configuration comes from are used.
+        place: from ``first_look.look``; looked for when left out.
+
+    Raises:
+        UnreadableCheckpoint: when there is none to read, a hub that cannot be reached for example.
+        Unsupported: when it cannot be served or scaled; the message names the architecture, the rope type or the key.
+    """
+    from vllm.transformers_utils.config import get_config
+
+    source = engine.get("hf_config_path") or model
+    place = look(model, engine).place if place is None else place
+    if "://" in place:
+        raise UnreadableCheckpoint(source, "an object store's is read by vLLM, with the weights")
+    models.register()
+    overrides = engine.get("hf_overrides")
+    try:
+        config = get_config(
+            place,
+            trust_remote_code=bool(engine.get("trust_remote_code", False)),
+            revision=engine.get("revision"),
+            code_revision=engine.get("code_revision"),
+            config_format=engine.get("config_format") or "auto",
+            token=engine.get("hf_token"),
+            hf_overrides_kw=_flat(overrides) if isinstance(overrides, Mapping) else None,
+        )
+    except Exception as error:
+        # Whatever a hub's client or a checkpoint's own code raises means the same here.
+        raise UnreadableCheckpoint(source, reason_of(error)) from error
+    return _said_by(config)
+
+
+def read_again(model_config: ModelConfig) -> Checkpoint:
+    """What an engine's checkpoint says by itself.
+
+    The engine's own configuration has the served length in the place of the trained one, and nobody keeps the latter.
+
+    Raises:
+        Unsupported: as ``read_checkpoint``.
+    """
+    from vllm.transformers_utils.config import get_config
+
+    overrides = model_config.hf_overrides
+    is_function = callable(overrides)
+    config = get_config(
+        model_config.hf_config_path or model_config.model,
+        model_config.trust_remote_code,
+        model_config._hf_config_revision or model_config.revision,
+        model_config.code_revision,
+        model_config.config_format,
+        hf_overrides_kw={} if is_function else _flat(overrides),
+        hf_overrides_fn=overrides if is_function else None,
+        token=model_config.hf_token,
+    )
+    if not is_function:
+        model_config._apply_dict_overrides(
+            config, {key: each for key, each in overrides.items() if isinstance(each, dict)}
+        )
+    return _said_by(config)
+
+
+def refuse_another(checkpoint: Checkpoint, rope_type: str, parameters: Mapping[str, Any], trained: int) -> None:
+    """Check that a deployment leaves scale 1 to the checkpoint: parameters may change the scales above it.
+
+    Args:
+        trained: the deployment's trained length, which may be shorter than the checkpoint's.
+
+    Raises:
+        ValueError: when scale 1 is not the checkpoint's own rotation, or reaches further than it was trained.
+    """
+    longest, spec = checkpoint.max_position_embeddings, checkpoint.spec
+    if longest is not None and trained > longest:
+        raise ValueError(
+            f"original_max_position_embeddings: must not exceed the checkpoint's trained length {longest}, got "
+            f"{trained}"
+        )
+    if spec is None:
+        return
+    own = from_parameters(checkpoint.rope_type, checkpoint.parameters).frequencies(spec, 1.0)
+    shorter = dataclasses.replace(spec, original_max_position_embeddings=trained)
+    unscaled = from_parameters(rope_type, parameters).frequencies(shorter, 1.0)
+    if (
+        not torch.allclose(unscaled.inv_freq, own.inv_freq, rtol=1e-9, atol=0)
+        or unscaled.attention_factor != own.attention_factor
+    ):
+        raise ValueError(
+            "rope_type: scale 1 must be the checkpoint's own rotation, got parameters that make it another one, with "
+            f"attention factor {unscaled.attention_factor!r} where the checkpoint's is {own.attention_factor!r}: say "
+            "what the checkpoint's configuration says, or nothing"
+        )
+
+
+def _said_by(config: Any) -> Checkpoint:
+    from vllm.transformers_utils.config import get_hf_text_config
+
+    models.refuse_variant(config)
+    text_config = get_hf_text_config(config)
+    architectures = getattr(config, "architectures", None) or []
+    if not rotates(text_config):
+        needs, trained = needed_for(text_config), _trained_length(text_config)
+        # Neither rotated nor biased: learned, as far as vLLM's own models go. Ours say themselves what they have.
+        is_learned = needs == "stock" and not isinstance(text_config, PosencConfig)
+        return Checkpoint(
+            max_position_embeddings=trained,
+            spec=None,
+            architecture=", ".join(architectures),
+            attention=needs,
+            furthest=trained if is_learned else None,  # Decision 56
+        )
+    refuse_checkpoint(text_config, architectures)
+    try:
+        return _rotating(text_config, architectures)
+    except (ValueError, TypeError, ArithmeticError, KeyError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise Unsupported(
+            f"no rotary embedding can be made of what {', '.join(architectures)} says: {reason}"
+        ) from None
+
+
+def _rotating(text_config: Any, architectures: list[str]) -> Checkpoint:
+    rope_parameters = text_config.rope_parameters
+    head_dim = getattr(text_config, "head_dim", None) or text_config.hidden_size // text_config.num_attention_heads
+    partial = rope_parameters.get("partial_rotary_factor", 1.0)
+    if not 0 < partial <= 1:
+        raise ValueError(f"partial_rotary_factor must be above 0 and at most 1, got {partial}")
+    rotary_dim = rope_parameters.get("rope_dim") or int(head_dim * partial)
+    longest = text_config.max_position_embeddings
+    rope_type, rope_theta = rope_parameters["rope_type"], rope_parameters["rope_theta"]
+    if not isinstance(rope_theta, int | float):
+        raise Unsupported(f"rope_theta must be one number for all layers, got {rope_theta}")
+    trained, parameters = own(rope_type).of_checkpoint(rope_parameters, longest)
+    return Checkpoint(
+        max_position_embeddings=trained,
+        spec=RotarySpec(
+            rotary_dim=rotary_dim,
+            rope_theta=float(rope_theta),
+            original_max_position_embeddings=trained,
+        ),
+        rope_type=rope_type,
+        parameters=parameters,
+        architecture=", ".join(architectures),
+        sliding_window=getattr(text_config, "sliding_window", None) or None,
+        tuned_length=longest if longest > trained else None,
+    )
+
+
+def _flat(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """What of ``hf_overrides`` is no mapping and not the served length, in the form that vLLM passes on."""
+    return {
+        key: value
+        for key, value in overrides.items()
+        if key != "max_position_embeddings" and not isinstance(value, dict)
+    }
+
+
+def _trained_length(text_config: Any) -> int | None:
+    """Under whichever name the architecture has for it."""
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+    return min((length for name in names if (length := getattr(text_config, name, None))), default=None)

@@ -1,0 +1,1 @@
+"""Our metrics, and how counts come from the engine to them."""

@@ -1,0 +1,99 @@
+"""What speaks against scaling an architecture, or turning its cached keys: its source in vLLM and its configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from posenc_runtime.vllm_adapter.model_code.model_source import (
+    condition_of_rotating,
+    fixed_rope_type,
+    has_latent_attention,
+    has_own_model,
+    mentions,
+    module_of,
+    reader_of_the_table,
+    sources,
+)
+
+# Keys that models have for the bases of some of their layers: rope_local_theta, swa_rope_theta, swa_rope_parameters.
+_BASES = re.compile(r"(theta|base_freq|rope_parameters)$")
+
+
+def reason_against_scaling(hf_text_config: Any, architecture: str) -> str | None:
+    """Why requests of an architecture would not all run at their scales, as a sentence; None where they do.
+
+    Args:
+        hf_text_config: with ``rope_parameters`` for all layers.
+    """
+    rope_type = hf_text_config.rope_parameters["rope_type"]
+    if not has_own_model(architecture):
+        return (
+            f"posenc does not serve {architecture}: vLLM has no model of its own for it, and its Transformers backend "
+            "rotates past the rotary embedding, so every request would run unscaled"
+        )
+    if next(sources(architecture), None) is None:
+        return (
+            f"posenc does not serve {architecture}: the source of its model, {module_of(architecture)}, cannot be "
+            "read, and nothing else says how it rotates"
+        )
+    if reader := reader_of_the_table(architecture):
+        return (
+            f"posenc does not serve {architecture}: {reader} of vLLM reads the table of rotations past the rotary "
+            "embedding, so every request would run unscaled"
+        )
+    fixed = fixed_rope_type(architecture)
+    if fixed not in (None, rope_type):
+        return (
+            f"posenc does not serve {architecture} with rope_type {rope_type}: its model in vLLM rotates by {fixed}, "
+            "whatever rope_parameters say"
+        )
+    if others := _other_bases(hf_text_config, architecture):
+        return (
+            f"posenc does not serve {architecture} with {others}: its layers must all rotate by one rope_theta, for "
+            "layers with another one see a part of the request, whatever its length"
+        )
+    return None
+
+
+def reason_against_turning(hf_text_config: Any, architecture: str) -> str | None:
+    """What re-rotation needs and a model does not have, to be read after "re-rotation needs"; None where it has all."""
+    if condition := condition_of_rotating(architecture):
+        return f"a model that rotates the keys of every layer, but {architecture} of vLLM asks `{condition}` first"
+    before = getattr(hf_text_config, "qk_nope_head_dim", None)
+    if before and mentions(architecture, "qk_rope_head_dim"):
+        return (
+            f"a model that rotates heads from their beginning, but {architecture} leaves the first {before} elements "
+            "(qk_nope_head_dim) as they are"
+        )
+    return None
+
+
+def caches_latents(hf_text_config: Any, architecture: str) -> bool:
+    """Whether a model has multi-head latent attention. vLLM asks by the model's type, and its list lacks some."""
+    return getattr(hf_text_config, "kv_lora_rank", None) is not None and has_latent_attention(architecture)
+
+
+def _other_bases(hf_text_config: Any, architecture: str) -> str | None:
+    """The key, with its value, by which layers rotate by several bases; None where all have one.
+
+    A base of 0 is that of a layer that does not rotate.
+    """
+    own = hf_text_config.rope_parameters.get("rope_theta")
+    are_alike = len(set(getattr(hf_text_config, "layer_types", None) or ())) == 1
+    for key, value in sorted(vars(hf_text_config).items()):
+        if key in ("rope_parameters", "rope_theta") or not _BASES.search(key):
+            continue
+        if isinstance(value, list | tuple):
+            bases = _numbers(*value)
+        else:
+            of_some = value.get("rope_theta") if isinstance(value, Mapping) else value
+            bases = set() if are_alike else _numbers(own, of_some)
+        if len(bases) > 1 and mentions(architecture, key):
+            return f"{key} {value}" if isinstance(value, list | tuple) else f"rope_theta {own} and {key} {value}"
+    return None
+
+
+def _numbers(*values: Any) -> set[float]:
+    return {float(value) for value in values if isinstance(value, int | float) and value > 0}

@@ -1,0 +1,80 @@
+"""Which checkpoints can be scaled, and by which methods, by what their own configuration says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from posenc_runtime.encodings.scaling import available, method, own_rope_types
+from posenc_runtime.vllm_adapter.attention.needs import has_alibi
+from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.model_code.model_rules import reason_against_scaling
+
+
+def refuse_method(rope_type: str, own: str) -> None:
+    """Check that a method is made for a checkpoint's own rotation.
+
+    Args:
+        own: the checkpoint's own ``rope_type``.
+
+    Raises:
+        Unsupported: naming both rope types.
+    """
+    needed = method(rope_type).own_rope_type
+    if own != needed:
+        raise Unsupported(
+            f"rope_type {rope_type} is for checkpoints whose own rope_type is {needed}, but this one's is {own}: "
+            f"choose one of {', '.join(name for name in available() if method(name).own_rope_type == own)}"
+        )
+
+
+def rotates(hf_text_config: Any) -> bool:
+    """Whether a checkpoint's configuration says that its model has rotary embeddings.
+
+    Falcon's has ``rope_parameters`` beside ALiBi, too, which is then all that its layers have.
+    """
+    return bool(getattr(hf_text_config, "rope_parameters", None)) and not has_alibi(hf_text_config)
+
+
+def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
+    """Check what a checkpoint's own configuration says.
+
+    Raises:
+        Unsupported: naming the architecture or the rope type, and the reason.
+    """
+    rope_parameters = getattr(hf_text_config, "rope_parameters", None) or {}
+    if not rotates(hf_text_config):
+        has = "ALiBi" if has_alibi(hf_text_config) else "no rope_parameters"
+        raise Unsupported(
+            f"scaling needs a model with rotary embeddings, but the configuration of {', '.join(architectures)} has "
+            f"{has}"
+        )
+    if "rope_type" not in rope_parameters:
+        raise Unsupported(
+            f"posenc serves models with one rotary embedding, got one for each of {', '.join(sorted(rope_parameters))} "
+            "in rope_parameters"
+        )
+    rope_type = rope_parameters["rope_type"]
+    if rope_type not in own_rope_types():
+        raise Unsupported(
+            f"posenc scales checkpoints whose own rope_type is one of {', '.join(own_rope_types())}, got {rope_type}: "
+            "its frequencies are scaled already. If that was added to its config.json to serve longer requests, take "
+            "it out, and let the section scaling say it"
+        )
+    # Of the first vLLM asks whether it is there, whatever it says.
+    for key, is_asked in (
+        ("mrope_section", "mrope_section" in rope_parameters),
+        ("use_fope", rope_parameters.get("use_fope")),
+    ):
+        if is_asked:
+            raise Unsupported(
+                f"posenc does not scale rope_parameters with {key}: its positions are not one number a token"
+            )
+    if (chunks := getattr(hf_text_config, "dual_chunk_attention_config", None)) is not None:
+        raise Unsupported(
+            f"posenc does not scale checkpoints with dual_chunk_attention_config, got {chunks}: their queries are "
+            "rotated several times, by positions within chunks. To do without, give hf_overrides "
+            "{dual_chunk_attention_config: null}, and original_max_position_embeddings as it was trained"
+        )
+    for architecture in architectures:
+        if reason := reason_against_scaling(hf_text_config, architecture):
+            raise Unsupported(reason)

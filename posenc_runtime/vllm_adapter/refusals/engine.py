@@ -1,0 +1,99 @@
+"""What a deployment can be combined with: everything else is refused at start-up, by name and with the reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from posenc_runtime.vllm_adapter.active import deployment_of
+from posenc_runtime.vllm_adapter.attention.choice import choice_of
+from posenc_runtime.vllm_adapter.attention.fused_rotary.asked import reason_against_rotating
+from posenc_runtime.vllm_adapter.channel import CONNECTOR
+from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.model_code.model_rules import caches_latents
+from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint, refuse_method, rotates
+from posenc_runtime.vllm_adapter.refusals.moving_requests import refuse_moving_requests
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+    from posenc_runtime.kv.deployment import Deployment
+
+
+def refuse_unsupported(vllm_config: VllmConfig) -> None:
+    """Check an engine's whole configuration.
+
+    Raises:
+        Unsupported: naming the setting or the architecture, and the reason.
+    """
+    deployment, model = deployment_of(vllm_config), vllm_config.model_config
+    _refuse_settings(vllm_config, deployment)
+    if deployment is None or deployment.rotates or rotates(model.hf_text_config):
+        refuse_checkpoint(model.hf_text_config, model.architectures)
+        if deployment is not None and deployment.rotates:
+            refuse_method(deployment.rope_type, model.hf_text_config.rope_parameters["rope_type"])
+    choice = choice_of(vllm_config)
+    if choice is not None and choice.fused_rotary == "on" and (reason := reason_against_rotating(vllm_config)):
+        raise Unsupported(f"attention.fused_rotary must be auto or off, got on, because {reason}")
+
+
+def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> None:
+    model, parallel, transfer = vllm_config.model_config, vllm_config.parallel_config, vllm_config.kv_transfer_config
+    if vllm_config.cache_config.kv_offloading_size is not None:
+        raise Unsupported(
+            f"kv_offloading_size must be left out, got {vllm_config.cache_config.kv_offloading_size}: its connector "
+            "would take the place of posenc's, which gives blocks their scale"
+        )
+    if transfer is None or transfer.kv_connector != CONNECTOR:
+        raise Unsupported(
+            f"additional_config.posenc needs kv_transfer_config.kv_connector to be {CONNECTOR}, got "
+            f"{transfer.kv_connector if transfer else None}: without it no block is ever given its scale"
+        )
+    if transfer.kv_role != "kv_both":
+        raise Unsupported(
+            f"kv_transfer_config.kv_role must be kv_both, got {transfer.kv_role}: with prefill and decode apart, the "
+            "two sides would choose a request's scale from different lengths"
+        )
+    if deployment is not None:
+        if model.max_model_len > deployment.max_model_len:
+            raise Unsupported(
+                f"max_model_len must be at most additional_config.posenc.max_model_len {deployment.max_model_len}, "
+                f"which the largest scale covers, got {model.max_model_len}: set them alike"
+            )
+        refuse_moving_requests(vllm_config, deployment)
+    refusals = {
+        "encoder-decoder models": model.is_encoder_decoder,
+        "multimodal models": model.is_multimodal_model,
+        "multi-head latent attention (MLA)": model.use_mla
+        or any(caches_latents(model.hf_text_config, architecture) for architecture in model.architectures),
+        "models with recurrent layers": model.is_hybrid,
+        "pooling and draft models": model.runner_type != "generate",
+        "models that run on vLLM's Transformers backend, which rotates by itself": model.using_transformers_backend(),
+        "prefill_context_parallel_size above 1": parallel.prefill_context_parallel_size > 1,
+        "decode_context_parallel_size above 1": parallel.decode_context_parallel_size > 1,
+        "enable_dbo, or ubatch_size above 1": parallel.use_ubatching,
+        "enable_elastic_ep": parallel.enable_elastic_ep,
+        "speculative_config": vllm_config.speculative_config is not None,
+        "diffusion_config": vllm_config.diffusion_config is not None,
+    }
+    for what, asked in refusals.items():
+        if asked:
+            raise Unsupported(f"posenc does not serve {what}: no test shows that every key gets its request's scale")
+
+
+def refuse_block_size(vllm_config: VllmConfig) -> None:
+    """Check the size of KV blocks on the CPU, which vLLM looks at when weights are loaded already.
+
+    One that nobody gave is chosen by then, by what attends.
+
+    Raises:
+        Unsupported: naming the size, and what it must be a multiple of.
+    """
+    from vllm.platforms import current_platform
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    if not (current_platform.is_cpu() and vllm_config.cache_config.user_specified_block_size):
+        return
+    block_size = vllm_config.cache_config.block_size
+    for allowed in CPUAttentionBackend.get_supported_kernel_block_sizes():
+        if block_size % allowed.base:
+            raise Unsupported(f"block_size must be a multiple of {allowed.base} on the CPU, got {block_size}")

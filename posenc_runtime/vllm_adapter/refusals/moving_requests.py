@@ -1,0 +1,88 @@
+"""What stands in the way of requests, or of prefixes, that go from one scale to another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from posenc_runtime.vllm_adapter.attention.choice import choice_of
+from posenc_runtime.vllm_adapter.channel import SCHEDULER
+from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.model_code.model_rules import reason_against_turning
+from posenc_runtime.vllm_adapter.model_code.model_source import reads_prompts_both_ways
+from posenc_runtime.vllm_adapter.scheduling.scheduler_choice import needs_ours
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+    from posenc_runtime.kv.deployment import Deployment
+
+_TURNED_DTYPES = ("auto", "float16", "bfloat16")
+
+
+def refuse_moving_requests(vllm_config: VllmConfig, deployment: Deployment) -> None:
+    """Check what requests need that change their scale, where the deployment lets them.
+
+    Raises:
+        Unsupported: naming the setting, and what to set it to.
+    """
+    scheduler = vllm_config.scheduler_config
+    needs = needs_ours(deployment, scheduler.policy)
+    if needs is None:
+        return
+    if scheduler.scheduler_cls != SCHEDULER:
+        raise Unsupported(
+            f"scheduler_cls must be {SCHEDULER} where {needs.where}, got {scheduler.scheduler_cls}: without it "
+            f"{needs.otherwise}"
+        )
+    if not deployment.changes_scales:
+        return
+    if scheduler.async_scheduling and vllm_config.parallel_config.pipeline_parallel_size > 1:
+        raise Unsupported(
+            f"async_scheduling must be off where pipeline_parallel_size is above 1 and {needs.where}: no test shows "
+            "that every stage of the pipeline then has a crossing request's keys (or set on_crossing to pin and "
+            "prefix_reuse to exact)"
+        )
+    if vllm_config.aux_output_config.enabled:
+        raise Unsupported(
+            f"enable_return_routed_experts must be false where {needs.where}: what vLLM keeps of a request's experts "
+            "is lost when the request crosses (or set on_crossing to pin and prefix_reuse to exact)"
+        )
+    for architecture in vllm_config.model_config.architectures:
+        if reads_prompts_both_ways(architecture):
+            raise Unsupported(
+                f"on_crossing must be pin, and prefix_reuse exact, for {architecture}, whose prompts are read in both "
+                f"directions, got {deployment.on_crossing} and {deployment.prefix_reuse}: an answer that is read again "
+                "as a prompt becomes another one, and the beginning of a prompt is nothing by itself"
+            )
+    if deployment.reuses_prefixes and not vllm_config.cache_config.enable_prefix_caching:
+        raise Unsupported(
+            "prefix_reuse must be exact where enable_prefix_caching is false, got rerotate: there is no prefix to reuse"
+        )
+    if deployment.rerotates:
+        _refuse_rerotation(vllm_config)
+
+
+def _refuse_rerotation(vllm_config: VllmConfig) -> None:
+    choice = choice_of(vllm_config)
+    if choice is not None and choice.takes_ours:
+        raise Unsupported(
+            f"attention.backend must be auto or stock where keys are re-rotated, got {choice.backend}: our kernels may "
+            "lay keys out otherwise than vLLM does. Set on_crossing to recompute or pin, and prefix_reuse to exact"
+        )
+    if vllm_config.cache_config.cache_dtype not in _TURNED_DTYPES:
+        raise Unsupported(
+            f"kv_cache_dtype {vllm_config.cache_config.cache_dtype} cannot be re-rotated: a turned key can outgrow the "
+            "scale that it was quantised with. Set on_crossing to recompute or pin, and prefix_reuse to exact"
+        )
+    if window := vllm_config.model_config.get_sliding_window():
+        is_idle = vllm_config.model_config.max_model_len <= window
+        raise Unsupported(
+            "re-rotation needs layers that keep all keys of a request, but this model has a sliding window of "
+            f"{window} tokens: set on_crossing to recompute or pin, and prefix_reuse to exact"
+            + ("; or, as no request is longer than that, engine.disable_sliding_window to true" if is_idle else "")
+        )
+    for architecture in vllm_config.model_config.architectures:
+        if reason := reason_against_turning(vllm_config.model_config.hf_text_config, architecture):
+            raise Unsupported(
+                f"re-rotation needs {reason}: set on_crossing to recompute or pin, and prefix_reuse to exact"
+            )

@@ -1,0 +1,1 @@
+"""The rotary embeddings that take the place of vLLM's, and who registers them."""

@@ -1,0 +1,60 @@
+"""vLLM's LongRoPE with a stacked table: short factors for scale 1, long ones for the scales above it.
+
+vLLM takes the long factors for every request of a server that serves past the trained length. Its class is no custom
+operation, and so is replaced by name where models are given their rotary embedding. Decision 52.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.model_executor.layers import rotary_embedding
+from vllm.model_executor.layers.rotary_embedding.phi3_long_rope_scaled_rope import Phi3LongRoPEScaledRotaryEmbedding
+
+from posenc_runtime.encodings.scaling.longrope import LongRope
+from posenc_runtime.vllm_adapter.rotary.embedding import (
+    by_scale,
+    current_deployment,
+    make_room_for_rows,
+    noted,
+    stacked_table,
+)
+
+
+class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
+    """The parent's own table serves scale 1 and the parent's own arithmetic rotates: only the row index differs."""
+
+    long_short_cos_sin_cache: Tensor
+    posenc_scaled = False
+    posenc_fused = False
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        deployment = current_deployment()
+        if deployment is None:
+            return
+        assert isinstance(deployment.method, LongRope), "a method is checked against the checkpoint at start-up"
+        self.posenc_scaled = True
+        made = noted(deployment, self, self._compute_inv_freq(self.short_factor), is_neox_style=True)
+        self.posenc_fused = made.is_fused
+        self.use_long_rope = False  # the parent would add the trained length to every position
+        dtype = self.long_short_cos_sin_cache.dtype
+        if made.is_fused:  # no row, so that whoever reads the table anyway fails
+            self.long_short_cos_sin_cache = torch.empty(0, self.rotary_dim, dtype=dtype)
+            return
+        make_room_for_rows(self)
+        short = self._compute_cos_sin_cache(
+            deployment.scale_set.lengths[0],
+            self.short_factor,
+            made.frequencies(0).attention_factor,
+        )
+        self.long_short_cos_sin_cache = stacked_table(made, short.to(dtype))
+
+    forward = by_scale(Phi3LongRoPEScaledRotaryEmbedding.forward)
+
+
+def substitute() -> None:
+    """Let models be given this class where they ask vLLM for LongRoPE."""
+    rotary_embedding.Phi3LongRoPEScaledRotaryEmbedding = PosencLongRotaryEmbedding

@@ -1,0 +1,1 @@
+"""What decides in the engine core: salts of arriving requests, crossings, reuse of prefixes, and the step's plan."""

@@ -1,0 +1,152 @@
+"""From settings to a deployment: the checkpoint fills in what they leave out."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from posenc_runtime.kv.deployment import UNROTATED, Deployment
+from posenc_runtime.kv.scales import reach
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, reason_against_backend
+from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint, refuse_another
+from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_method
+from posenc_runtime.vllm_adapter.settings.derivation import derived
+from posenc_runtime.vllm_adapter.settings.section import AUTO, AttentionSettings, ScalingSettings, SettingRefused
+
+
+def deployment_from(
+    scaling: ScalingSettings,
+    checkpoint: Checkpoint | None,
+    *,
+    model: str,
+    max_model_len: int | None = None,
+    engine: Mapping[str, Any] | None = None,
+) -> Deployment:
+    """Complete the settings, and check them against each other.
+
+    Args:
+        checkpoint: None where it cannot be read; the settings then have to say the trained length.
+        model: its name, for refusals.
+        max_model_len: longest request, tokens; what the largest scale reaches when None.
+        engine: vLLM's engine arguments by name.
+
+    Raises:
+        SettingRefused: when two contradict each other, or the trained length is known to nobody.
+    """
+    if checkpoint is not None and checkpoint.spec is None:
+        return _unrotated(scaling, checkpoint, model, max_model_len)
+    if scaling.rope_type == AUTO:
+        scaling = derived(scaling, checkpoint, model).scaling
+    trained = scaling.original_max_position_embeddings
+    if trained is None:
+        if checkpoint is None or checkpoint.max_position_embeddings is None:
+            reason = "is not read" if checkpoint is None else "does not say it"
+            raise SettingRefused(
+                "scaling.original_max_position_embeddings: must be given, because the configuration of model "
+                f"{model!r} {reason}"
+            )
+        trained = checkpoint.max_position_embeddings
+    parameters = scaling.parameters
+    if checkpoint is not None and checkpoint.rope_type == scaling.rope_type:
+        parameters = {**checkpoint.parameters, **parameters}
+    spec = None
+    if checkpoint is not None and checkpoint.spec is not None:
+        spec = dataclasses.replace(checkpoint.spec, original_max_position_embeddings=trained)
+    try:
+        if checkpoint is not None and spec is not None:
+            refuse_method(scaling.rope_type, checkpoint.rope_type)
+            # Before the scales are looked at: a wrong trained length makes right scales look too small.
+            refuse_another(checkpoint, scaling.rope_type, parameters, trained)
+        deployment = Deployment(
+            rope_type=scaling.rope_type,
+            parameters=parameters,
+            scales=tuple(float(scale) for scale in scaling.scales),
+            original_max_position_embeddings=trained,
+            max_model_len=max_model_len or _reach(scaling.scales, trained),
+            headroom_tokens=scaling.headroom_tokens,
+            on_crossing=scaling.on_crossing,
+            rerotate_budget_tokens=scaling.rerotate_budget_tokens,
+            prefix_reuse=scaling.prefix_reuse,
+            rope_theta=scaling.rope_theta,
+            allow_beyond_trained=scaling.allow_beyond_trained,
+        )
+        if spec is not None:
+            deployment.check_rotations(spec)
+    except ValueError as error:
+        raise SettingRefused(f"scaling.{error}") from None
+    if checkpoint is not None:
+        refuse_disabled_window(engine or {}, checkpoint, deployment.max_model_len)
+    return deployment
+
+
+def refuse_disabled_window(engine: Mapping[str, Any], checkpoint: Checkpoint, max_model_len: int) -> None:
+    """Without its window a layer attends as it was trained as long as requests fit into it.
+
+    vLLM checks that, but not where it is told to take lengths past the trained one, as it is here.
+
+    Raises:
+        SettingRefused: when requests may be longer.
+    """
+    window = checkpoint.sliding_window
+    if engine.get("disable_sliding_window") and window is not None and max_model_len > window:
+        raise SettingRefused(
+            f"engine.disable_sliding_window: must be false where max_model_len is above {window}, the window that "
+            f"{checkpoint.architecture} was trained with, got true and {max_model_len}: lower max_model_len, or leave "
+            "the window and set scaling.on_crossing to recompute or pin"
+        )
+
+
+def attention_from(attention: AttentionSettings, checkpoint: Checkpoint | None) -> AttentionChoice:
+    """Which attention layers get.
+
+    Raises:
+        SettingRefused: when the checkpoint's layers cannot have what is asked for.
+    """
+    needs = "stock" if checkpoint is None else checkpoint.attention
+    if checkpoint is not None and (refusal := reason_against_backend(attention.backend, needs)):
+        raise SettingRefused(f"attention.backend: {refusal}, got {attention.backend!r}")
+    return AttentionChoice(**attention.model_dump(), needs=needs)
+
+
+def _reach(scales: list[float], trained: int) -> int:
+    """What the largest scale reaches, tokens; 1 where a deployment will refuse the scales."""
+    largest = max(scales, default=0.0)
+    return max(reach(largest, trained), 1) if math.isfinite(largest) else 1
+
+
+def _unrotated(scaling: ScalingSettings, checkpoint: Checkpoint, model: str, max_model_len: int | None) -> Deployment:
+    """The deployment of a model without rotary embeddings: everything but scaling.
+
+    Raises:
+        SettingRefused: when scaling is asked for, nobody says how long requests may be, or they may be longer than
+            there are positions.
+    """
+    asked = scaling.model_fields_set - {"headroom_tokens"}
+    if scaling.rope_type == AUTO:
+        asked -= {"rope_type"}
+    if asked:
+        raise SettingRefused(
+            f"scaling.{min(asked)}: must not be given, because {checkpoint.architecture} has no rotary embeddings to "
+            "scale: leave the section out"
+        )
+    longest = max_model_len or checkpoint.max_position_embeddings
+    if longest is None:
+        raise SettingRefused(
+            f"max_model_len: must be given, because the configuration of model {model!r} does not say how "
+            "long its requests may be"
+        )
+    if checkpoint.furthest is not None and longest > checkpoint.furthest:
+        raise SettingRefused(
+            f"max_model_len: must be at most {checkpoint.furthest} for this {checkpoint.architecture}, got {longest}: "
+            "there are no positions past it"
+        )
+    return Deployment(
+        rope_type=UNROTATED,
+        original_max_position_embeddings=checkpoint.max_position_embeddings or longest,
+        max_model_len=longest,
+        headroom_tokens=scaling.headroom_tokens,
+        on_crossing="pin",
+        allow_beyond_trained=True,
+    )

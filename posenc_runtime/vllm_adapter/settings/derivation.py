@@ -1,0 +1,55 @@
+"""``rope_type: auto``: the method and the scales that a checkpoint's own configuration asks for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from posenc_runtime.encodings.scaling import available, method
+from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
+from posenc_runtime.vllm_adapter.settings.section import ScalingSettings, SettingRefused
+
+# Peng et al. 2023, arXiv:2309.00071, section 4: of the methods that need no tuning the one that loses least.
+_FOR_UNSCALED = "yarn"
+# What model cards ask YaRN for, and what its authors measured without tuning.
+_SCALES = [1.0, 2.0, 4.0]
+# vLLM's max_model_len for the longest request that the cache has room for; auto asks for it where nobody says a length.
+FIT_INTO_MEMORY = -1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Derived:
+    """What ``auto`` stands for with one checkpoint, and why."""
+
+    scaling: ScalingSettings
+    reason: str
+
+
+def derived(scaling: ScalingSettings, checkpoint: Checkpoint | None, model: str) -> Derived:
+    """Name the method, and the scales where none are given.
+
+    Args:
+        scaling: with rope_type ``auto``.
+        checkpoint: None where it cannot be read.
+        model: its name, for refusals.
+
+    Raises:
+        SettingRefused: when there is no checkpoint to derive anything from.
+    """
+    if checkpoint is None or checkpoint.spec is None:
+        raise SettingRefused(
+            f"scaling.rope_type: must name a method where the configuration of model {model!r} is not read, got auto: "
+            f"choose one of {', '.join(available())}"
+        )
+    own = checkpoint.rope_type
+    rope_type = _FOR_UNSCALED
+    reason = "its checkpoint rotates unscaled"
+    if own != "default":
+        rope_type = next(name for name in available() if method(name).own_rope_type == own)
+        reason = f"its checkpoint was tuned with {own}"
+    scales, asked = _SCALES, scaling.model_fields_set
+    trained = scaling.original_max_position_embeddings or checkpoint.max_position_embeddings
+    if checkpoint.tuned_length is not None and trained is not None:
+        scales = [1.0, checkpoint.tuned_length / trained] if checkpoint.tuned_length > trained else [1.0]
+        reason += f" for {checkpoint.tuned_length} tokens"
+    update = {"rope_type": rope_type} | ({} if "scales" in asked else {"scales": scales})
+    return Derived(scaling=scaling.model_copy(update=update), reason=reason)

@@ -1,0 +1,103 @@
+"""The sections that say how positions are scaled and what attends, checked strictly: of a file, or of vLLM's flag."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from posenc_runtime.encodings.scaling import available, method
+from posenc_runtime.kv.deployment import Deployment, OnCrossing, PrefixReuse, refuse_contradictions
+from posenc_runtime.kv.scales import refuse_scales
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Backend, FusedKeys, FusedRotary
+from posenc_runtime.vllm_adapter.errors import Refused
+from posenc_runtime.vllm_adapter.settings.parameters import parameters_model
+
+AUTO = "auto"
+
+
+class SettingRefused(Refused):
+    """A setting was refused: the message gives its path, the rule and the value, one line for each."""
+
+
+class ScalingSettings(BaseModel):
+    """How requests past the trained length are rotated. Method parameters are keys of this section, too.
+
+    Attributes:
+        rope_type: the method: a file of ``posenc_runtime/encodings/scaling``; ``auto`` takes method and scales from
+            the checkpoint.
+        original_max_position_embeddings: trained length, tokens; the checkpoint's own when left out.
+        scales: ascending, starting at 1; a request at scale s may grow to s times the trained length.
+        headroom_tokens: new tokens that a request is admitted for at most, unless it is pinned.
+        on_crossing: what happens to a request that outgrows its scale: ``rerotate`` turns its cached keys,
+            ``recompute`` prefills it again, ``pin`` admits it at the largest length that it may reach.
+        rerotate_budget_tokens: cached tokens re-rotated before one step at most; measured when left out, so that a
+            step takes twice as long as usual at most.
+        prefix_reuse: which cached prefixes a new request may read: ``exact``, those of its own scale; ``rerotate``,
+            others, too, as re-rotated copies, which is an approximation.
+        rope_theta: base of the scaled frequencies; the checkpoint's own when left out.
+        allow_beyond_trained: let ``default`` serve lengths past the trained one, for comparisons.
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+    rope_type: str = "default"
+    original_max_position_embeddings: int | None = Field(default=None, ge=1)
+    scales: list[float] = [1.0]
+    headroom_tokens: int = Field(default=Deployment.headroom_tokens, ge=1)
+    on_crossing: OnCrossing = Deployment.on_crossing
+    rerotate_budget_tokens: int | None = Field(default=Deployment.rerotate_budget_tokens, ge=1)
+    prefix_reuse: PrefixReuse = Deployment.prefix_reuse
+    rope_theta: float | None = Field(default=None, gt=1)
+    allow_beyond_trained: bool = False
+
+    @model_validator(mode="after")
+    def _method_parameters(self) -> Self:
+        if self.rope_type == AUTO:
+            if self.parameters:
+                raise ValueError(
+                    f"rope_type must name a method where it is given parameters, got {AUTO} and "
+                    f"{', '.join(self.parameters)}: choose one of {', '.join(available())}"
+                )
+            if "scales" in self.model_fields_set:
+                refuse_scales(self.scales)
+            return self
+        if self.rope_type not in available():
+            raise ValueError(f"rope_type must be one of {AUTO}, {', '.join(available())}, got {self.rope_type!r}")
+        parameters_model(self.rope_type).model_validate(self.parameters)
+        method(self.rope_type)(**self.parameters)
+        refuse_contradictions(self.rope_type, self.scales, self.rope_theta, self.allow_beyond_trained)
+        return self
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The method's own parameters, as given."""
+        return dict(self.model_extra or {})
+
+
+class AttentionSettings(BaseModel):
+    """Which attention layers get.
+
+    Attributes:
+        backend: ``auto`` takes ours where a layer has a distance bias or contextual positions, and vLLM's elsewhere;
+            ``bias`` and ``cope`` take ours or refuse the model; ``stock`` takes vLLM's or refuses it.
+        window_tolerance: the part of a row's attention weights that may be skipped unread where a bias decays; 0 reads
+            everything.
+        fused_rotary: on NVIDIA GPUs, whether attention rotates queries and keys itself, by exact phases, in the launch
+            that writes the cache; ``auto`` does where that was measured to be at least as fast.
+        fused_keys: what is cached then: ``pure`` rotations, so that re-rotating leaves unchanged pairs as they are, or
+            what vLLM's own tables cache, ``stock``, with the attention factor on keys.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    backend: Backend = AttentionChoice.backend
+    window_tolerance: float = Field(default=AttentionChoice.window_tolerance, ge=0, lt=1)
+    fused_rotary: FusedRotary = AttentionChoice.fused_rotary
+    fused_keys: FusedKeys = AttentionChoice.fused_keys
+
+    @field_validator("fused_rotary", mode="before")
+    @classmethod
+    def _as_written(cls, value: Any) -> Any:
+        """YAML 1.1 reads on and off as truth values."""
+        return ("on" if value else "off") if isinstance(value, bool) else value

@@ -1,0 +1,126 @@
+"""The connector's half in a worker: before a forward, keys are re-rotated and every block gets its scale."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from posenc_runtime.kv.budget import Speed
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.kv.step_plan import StepPlan
+from posenc_runtime.vllm_adapter.worker.scales_in_attention import rotate_in_attention
+from posenc_runtime.vllm_adapter.attention.record import RECORD
+from posenc_runtime.vllm_adapter.worker.rerotation import Rerotation, of_like_changes
+from posenc_runtime.vllm_adapter.worker.speed import measure
+from posenc_runtime.vllm_adapter.worker.whole_model import num_weight_bytes
+from posenc_runtime.vllm_adapter.worker.worker_state import STATE
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+
+class WorkerHalf:
+    """Owns this worker's table of block scales."""
+
+    def __init__(self, deployment: Deployment, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
+        self._deployment = deployment
+        self._vllm_config = vllm_config
+        self._kv_cache_config = kv_cache_config
+        self._rerotation: Rerotation | None = None
+        self._has_begun = False
+        self.speed: Speed | None = None  # once it is measured, where it has to be
+        self._apply_seconds: list[float] = []
+        self._rerotate_seconds: list[float] = []
+
+    def register_kv_caches(self, kv_caches: Mapping[str, Tensor]) -> None:
+        """Allocate the table of block scales, and what layers keep beside their caches, once the blocks are known.
+
+        Raises:
+            ValueError: when no rotary embedding was built for this engine, or layers rotate by different bases.
+        """
+        rotaries = [rotary.as_built() for rotary in STATE.rotaries if rotary.engine == self._vllm_config.instance_id]
+        if self._deployment.rotates and not rotaries:
+            raise ValueError(
+                "scaling needs a model whose rotary embedding posenc replaced, but this worker built none for this "
+                "engine: the model has no rotary embeddings"
+            )
+        if len(bases := sorted({rotary.own.rope_theta for rotary in rotaries})) > 1:
+            raise ValueError(
+                f"scaling needs a model whose layers all rotate by one rope_theta, got {bases}: a base of their own "
+                "is for layers that see a part of the request, whatever its length"
+            )
+        device = next(iter(kv_caches.values())).device
+        # Of each block, what its tokens are rotated by: the first row of its scale, or where attention rotates, the
+        # scale's number. A block that nothing was said of has scale 1, which is zero in both.
+        self._table = torch.zeros(self._kv_cache_config.num_blocks, dtype=torch.int64, device=device)
+        STATE.block_size = {
+            layer: group.kv_cache_spec.block_size
+            for group in self._kv_cache_config.kv_cache_groups
+            for layer in group.layer_names
+        }
+        for layer in self._vllm_config.compilation_config.static_forward_context.values():
+            if prepare := getattr(getattr(layer, "impl", None), "prepare", None):
+                prepare(layer.kv_cache)
+        if rotaries and rotaries[0].is_fused:
+            rotate_in_attention(self._vllm_config, STATE.block_size, rotaries, self._table)
+            self._entries: Sequence[int] = range(len(self._deployment.scales))
+        else:
+            STATE.block_row_offset = self._table
+            self._entries = self._deployment.scale_set.row_offsets
+        if self._deployment.rerotates:
+            self._rerotation = Rerotation(self._vllm_config, self._kv_cache_config, kv_caches, rotaries)
+            self._rerotation.warm_up()
+        if self._deployment.measures_budget:
+            self.speed = self._measure()
+
+    def _measure(self) -> Speed:
+        """How fast this worker turns keys, and reads its weights.
+
+        Raises:
+            ValueError: when the model was not built with our rotary embedding in it.
+        """
+        assert self._rerotation is not None, "only a deployment that re-rotates has to know"
+        if STATE.model is None:
+            raise ValueError(
+                "how long a step takes is told by the whole model, but this worker did not see it built: set "
+                "scaling.rerotate_budget_tokens"
+            )
+        model = STATE.model.found(self._vllm_config.compilation_config.static_forward_context.values())
+        STATE.forget_model()
+        return measure(self._rerotation, num_weight_bytes(model), self._kv_cache_config.num_blocks)
+
+    def apply(self, plan: StepPlan) -> None:
+        """Carry out a step's plan. Runs on the runner's current stream, so the forward sees it."""
+        if not self._has_begun:
+            self._has_begun = True
+            RECORD.forget()
+        if plan.rotations:
+            assert self._rerotation is not None, "only a deployment that re-rotates plans rotations"
+            began = time.perf_counter()
+            for rotation in of_like_changes(plan.rotations):
+                self._rerotation.apply(rotation)
+            self._rerotate_seconds.append(time.perf_counter() - began)
+        if not plan.block_scales:
+            return
+        began = time.perf_counter()
+        # Whatever the number of scales, one copy to the device and one launch.
+        pairs = [
+            (block_id, self._entries[scale_index])
+            for scale_index, block_ids in plan.block_scales.items()
+            for block_id in block_ids
+        ]
+        blocks_and_entries = torch.tensor(pairs, dtype=torch.int64, pin_memory=self._table.is_cuda)
+        blocks, entries = blocks_and_entries.to(self._table.device, non_blocking=True).unbind(1)
+        self._table.index_copy_(0, blocks, entries)
+        self._apply_seconds.append(time.perf_counter() - began)
+
+    def take_report(self) -> dict[str, Any]:
+        """What happened since the last call, in the form of ``counts.merged``."""
+        taken = {"apply_seconds": self._apply_seconds, "rerotate_seconds": self._rerotate_seconds}
+        self._apply_seconds, self._rerotate_seconds = [], []
+        return {name: seconds for name, seconds in taken.items() if seconds} | RECORD.take()

@@ -1,0 +1,295 @@
+"""What scaling cannot be combined with is refused by name."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+from transformers import FalconConfig, HrmTextConfig, PreTrainedConfig
+
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
+from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
+from posenc_runtime.vllm_adapter.attention.fused_rotary import asked as fused_rotary
+from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
+from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint, refuse_method
+from posenc_runtime.vllm_adapter.refusals.engine import refuse_unsupported
+from posenc_runtime.vllm_adapter.rotary import embedding as rotary
+from tests.model_configs import SARVAM_MLA
+
+LLAMA = {"rope_type": "default", "rope_theta": 10000.0}
+
+
+def config(rope_parameters: Any) -> types.SimpleNamespace:
+    return types.SimpleNamespace(rope_parameters=rope_parameters)
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        "LlamaForCausalLM",
+        "MistralForCausalLM",
+        "Qwen2ForCausalLM",
+        "Qwen3ForCausalLM",
+        "Qwen3MoeForCausalLM",
+        "Phi3ForCausalLM",
+        "GPTJForCausalLM",
+        "Glm4ForCausalLM",
+    ],
+)
+def test_architectures_that_rotate_through_the_rotary_embedding_are_served(architecture: str) -> None:
+    refuse_checkpoint(config(LLAMA), [architecture])
+
+
+@pytest.mark.parametrize(
+    ("architecture", "reader"),
+    [
+        ("Qwen3NextForCausalLM", "qwen3_next"),
+        ("HYV3ForCausalLM", "hy_v3"),
+        ("DeepseekV2ForCausalLM", "deepseek_v2"),
+        ("DeepseekV3ForCausalLM", "deepseek_v2"),
+        ("MiniMaxM3SparseForCausalLM", r"minimax_m3\S+"),  # by a package that picks a file of another for the device
+    ],
+)
+def test_architectures_that_read_the_table_themselves_are_refused_by_name(architecture: str, reader: str) -> None:
+    with pytest.raises(Unsupported, match=rf"does not serve {architecture}: .*{reader} of vLLM reads the table"):
+        refuse_checkpoint(config(LLAMA), [architecture])
+
+
+@pytest.mark.parametrize(
+    "architecture", ["OlmoForCausalLM", "SmolLM3ForCausalLM", "Olmo2ForCausalLM", "NobodyHeardOfForCausalLM"]
+)
+def test_architectures_that_only_the_transformers_backend_runs_are_refused_by_name(architecture: str) -> None:
+    with pytest.raises(Unsupported, match=f"does not serve {architecture}: vLLM has no model of its own for it"):
+        refuse_checkpoint(config(LLAMA), [architecture])
+
+
+@pytest.mark.parametrize(
+    ("rope_parameters", "rule"),
+    [
+        (
+            {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0},
+            "whose own rope_type is one of default, llama3, longrope, got yarn",
+        ),
+        (LLAMA | {"mrope_section": [16, 24, 24]}, "rope_parameters with mrope_section"),
+        (LLAMA | {"mrope_section": None}, "rope_parameters with mrope_section"),
+        (LLAMA | {"use_fope": True}, "rope_parameters with use_fope"),
+        (
+            {"full_attention": LLAMA, "sliding_attention": LLAMA},
+            "one rotary embedding, got one for each of full_attention, sliding_attention",
+        ),
+        (None, "scaling needs a model with rotary embeddings, but the configuration of BloomForCausalLM"),
+    ],
+)
+def test_checkpoints_that_cannot_be_scaled_are_refused_with_the_reason(rope_parameters: Any, rule: str) -> None:
+    with pytest.raises(Unsupported, match=rule):
+        refuse_checkpoint(config(rope_parameters), ["BloomForCausalLM"])
+
+
+def test_a_falcon_with_alibi_has_nothing_to_scale() -> None:
+    refuse_checkpoint(FalconConfig(), ["FalconForCausalLM"])
+    with pytest.raises(Unsupported, match="but the configuration of FalconForCausalLM has ALiBi"):
+        refuse_checkpoint(FalconConfig(alibi=True), ["FalconForCausalLM"])
+
+
+def engine(**changed: Any) -> types.SimpleNamespace:
+    """A configuration of vLLM's that is served, but for what is changed: ``section__setting``."""
+    sections: dict[str, dict[str, Any]] = {
+        "kv_transfer_config": {"kv_connector": CONNECTOR, "kv_role": "kv_both"},
+        "scheduler_config": {"scheduler_cls": SCHEDULER, "async_scheduling": False, "policy": "fcfs"},
+        "cache_config": {"cache_dtype": "auto", "kv_offloading_size": None, "enable_prefix_caching": True},
+        "aux_output_config": {"enabled": False},
+        "model_config": {
+            **{"is_encoder_decoder": False, "is_multimodal_model": False, "is_hybrid": False, "use_mla": False},
+            "runner_type": "generate",
+            **{"architectures": ["LlamaForCausalLM"], "hf_text_config": config({"rope_type": "default"})},
+            "max_model_len": 512,
+            "get_sliding_window": lambda: None,
+            "using_transformers_backend": lambda: False,
+        },
+        "parallel_config": {
+            **{"prefill_context_parallel_size": 1, "decode_context_parallel_size": 1, "use_ubatching": False},
+            **{"pipeline_parallel_size": 1, "enable_elastic_ep": False},
+        },
+    }
+    for path, value in changed.items():
+        section, _, setting = path.partition("__")
+        sections[section][setting] = value
+    made = {name: types.SimpleNamespace(**values) for name, values in sections.items()}
+    return types.SimpleNamespace(**made, speculative_config=None, diffusion_config=None, additional_config={})
+
+
+def deployed(vllm_config: types.SimpleNamespace, **settings: Any) -> types.SimpleNamespace:
+    yarn = Deployment(
+        rope_type="yarn", scales=(1.0, 2.0), original_max_position_embeddings=256, max_model_len=512, **settings
+    )
+    vllm_config.additional_config = {"posenc": yarn.to_mapping()}
+    return vllm_config
+
+
+MOVING = [
+    pytest.param({"scheduler_config__scheduler_cls": None}, "scheduler_cls must be ", id="stock-scheduler"),
+    pytest.param(
+        {"scheduler_config__async_scheduling": True, "parallel_config__pipeline_parallel_size": 2},
+        "async_scheduling must be off where pipeline_parallel_size is above 1",
+        id="stages-scheduled-ahead",
+    ),
+    pytest.param(
+        {"aux_output_config__enabled": True}, "enable_return_routed_experts must be false where on_", id="experts"
+    ),
+]
+TURNING = [
+    pytest.param({"cache_config__cache_dtype": "fp8"}, "kv_cache_dtype fp8 cannot be re-rotated", id="fp8"),
+    pytest.param(
+        {"cache_config__cache_dtype": "int8_per_token_head"}, "kv_cache_dtype int8_per_token_head cannot", id="int8"
+    ),
+    pytest.param(
+        {"model_config__get_sliding_window": lambda: 256},
+        "a sliding window of 256 tokens: .* exact$",
+        id="short-window",
+    ),
+    pytest.param(
+        {"model_config__get_sliding_window": lambda: 512},
+        "a sliding window of 512 tokens: .*; or, as no request is longer than that, engine.disable_sliding_window to",
+        id="window-of-all",
+    ),
+    pytest.param(
+        {"model_config__architectures": ["CohereForCausalLM"]}, "needs a model that rotates the keys", id="some-layers"
+    ),
+]
+
+
+def test_keys_that_our_kernels_lay_out_are_not_turned() -> None:
+    turning = deployed(engine())
+    turning.additional_config[ATTENTION] = AttentionChoice(backend="bias").to_mapping()
+    with pytest.raises(
+        Unsupported, match=r"attention\.backend must be auto or stock where keys are re-rotated, got bias"
+    ):
+        refuse_unsupported(turning)
+    recomputed = deployed(engine(), on_crossing="recompute")
+    recomputed.additional_config[ATTENTION] = AttentionChoice(backend="bias").to_mapping()
+    refuse_unsupported(recomputed)
+
+
+@pytest.mark.parametrize(
+    ("rope_type", "own", "rule"),
+    [
+        ("yarn", "longrope", "yarn is for checkpoints whose own rope_type is default, but .* longrope: .* longrope$"),
+        ("longrope", "default", "own rope_type is longrope, but .* default: choose one of default, dynamic, .*yarn$"),
+    ],
+)
+def test_a_method_that_is_not_for_a_checkpoint_is_refused(rope_type: str, own: str, rule: str) -> None:
+    refuse_method(own, own)
+    with pytest.raises(Unsupported, match=rule):
+        refuse_method(rope_type, own)
+    mismatched = deployed(engine(model_config__hf_text_config=config({"rope_type": own})))
+    mismatched.additional_config["posenc"]["rope_type"] = rope_type
+    with pytest.raises(Unsupported, match=rule):
+        refuse_unsupported(mismatched)
+
+
+def test_attention_is_not_made_to_rotate_where_it_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_rotary, "_capability", lambda: None)
+    rotating = deployed(engine())
+    rotating.additional_config[ATTENTION] = AttentionChoice(fused_rotary="on").to_mapping()
+    with pytest.raises(Unsupported, match=r"attention\.fused_rotary must be auto or off, got on, because the launch"):
+        refuse_unsupported(rotating)
+
+
+@pytest.mark.parametrize(("changed", "rule"), [*MOVING, *TURNING])
+@pytest.mark.parametrize("settings", [{}, {"on_crossing": "pin", "prefix_reuse": "rerotate"}], ids=["cross", "reuse"])
+def test_what_keys_cannot_be_turned_in_is_refused(settings: dict[str, Any], changed: dict[str, Any], rule: str) -> None:
+    refuse_unsupported(deployed(engine(), **settings))
+    with pytest.raises(Unsupported, match=rule):
+        refuse_unsupported(deployed(engine(**changed), **settings))
+
+
+@pytest.mark.parametrize(("changed", "rule"), TURNING)
+def test_what_keys_cannot_be_turned_in_is_served_by_computing_them_again(changed: dict[str, Any], rule: str) -> None:
+    refuse_unsupported(deployed(engine(**changed), on_crossing="recompute"))
+    refuse_unsupported(deployed(engine(**changed, scheduler_config__scheduler_cls=None), on_crossing="pin"))
+
+
+def test_where_requests_have_priorities_our_scheduler_is_needed_even_where_nobody_crosses() -> None:
+    with_priorities = {"scheduler_config__policy": "priority"}
+    refuse_unsupported(deployed(engine(**with_priorities), on_crossing="pin"))
+    stock = engine(**with_priorities, scheduler_config__scheduler_cls=None)
+    with pytest.raises(Unsupported, match=r"^scheduler_cls must be .* where scheduling_policy is priority, got None"):
+        refuse_unsupported(deployed(stock, on_crossing="pin"))
+
+
+def test_prefixes_are_not_reused_where_none_are_kept() -> None:
+    refuse_unsupported(deployed(engine(cache_config__enable_prefix_caching=False)))
+    with pytest.raises(Unsupported, match=r"^prefix_reuse must be exact where enable_prefix_caching is false"):
+        refuse_unsupported(deployed(engine(cache_config__enable_prefix_caching=False), prefix_reuse="rerotate"))
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"on_crossing": "recompute"}, {"on_crossing": "pin", "prefix_reuse": "rerotate"}]
+)
+def test_prompts_that_are_read_in_both_directions_are_computed_once_and_whole(settings: dict[str, Any]) -> None:
+    both_ways = {"model_config__architectures": ["HrmTextForCausalLM"], "model_config__hf_text_config": HrmTextConfig()}
+    refuse_unsupported(deployed(engine(**both_ways), on_crossing="pin"))
+    with pytest.raises(Unsupported, match=r"^on_crossing must be pin, and prefix_reuse exact, for HrmTextForCausalLM"):
+        refuse_unsupported(deployed(engine(**both_ways), **settings))
+
+
+def test_latents_are_refused_where_vllm_does_not_know_the_type_of_the_model() -> None:
+    latents = {"model_config__architectures": ["SarvamMLAForCausalLM"]}
+    asked = engine(**latents, model_config__hf_text_config=PreTrainedConfig(**SARVAM_MLA, rope_parameters=LLAMA))
+    with pytest.raises(Unsupported, match=r"^posenc does not serve multi-head latent attention"):
+        refuse_unsupported(deployed(asked, on_crossing="pin"))
+
+
+def test_requests_that_no_scale_covers_are_refused_at_start_up_and_not_when_they_get_there() -> None:
+    refuse_unsupported(deployed(engine(model_config__max_model_len=400)))
+    with pytest.raises(Unsupported, match=r"^max_model_len must be at most .*posenc\.max_model_len 512, .* got 513"):
+        refuse_unsupported(deployed(engine(model_config__max_model_len=513)))
+
+
+def test_offloading_that_would_replace_our_connector_is_refused_by_its_own_name() -> None:
+    offloading = {"cache_config__kv_offloading_size": 4.0, "kv_transfer_config__kv_connector": "OffloadingConnector"}
+    with pytest.raises(Unsupported, match=r"^kv_offloading_size must be left out, got 4\.0"):
+        refuse_unsupported(deployed(engine(**offloading)))
+
+
+@pytest.mark.parametrize(
+    ("setting", "what"),
+    [
+        ("model_config__is_encoder_decoder", "encoder-decoder models"),
+        ("model_config__is_multimodal_model", "multimodal models"),
+        ("model_config__is_hybrid", "models with recurrent layers"),
+        ("model_config__use_mla", "multi-head latent attention"),
+        ("parallel_config__use_ubatching", "enable_dbo, or ubatch_size above 1"),
+        ("parallel_config__enable_elastic_ep", "enable_elastic_ep"),
+    ],
+)
+def test_what_no_test_shows_to_be_right_is_refused_by_name(setting: str, what: str) -> None:
+    with pytest.raises(Unsupported, match=f"^posenc does not serve {what}"):
+        refuse_unsupported(deployed(engine(**{setting: True}), on_crossing="pin"))
+
+
+@pytest.mark.parametrize("section", ["speculative_config", "diffusion_config"])
+def test_tokens_that_are_not_generated_one_by_one_are_refused(section: str) -> None:
+    vllm_config = deployed(engine(), on_crossing="pin")
+    setattr(vllm_config, section, types.SimpleNamespace())
+    with pytest.raises(Unsupported, match=f"^posenc does not serve {section}"):
+        refuse_unsupported(vllm_config)
+
+
+@pytest.mark.parametrize("runner_type", ["pooling", "draft"])
+def test_models_that_do_not_generate_are_refused(runner_type: str) -> None:
+    with pytest.raises(Unsupported, match=r"^posenc does not serve pooling and draft models"):
+        refuse_unsupported(deployed(engine(model_config__runner_type=runner_type), on_crossing="pin"))
+
+
+def test_no_rotary_embedding_is_built_where_something_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = deployed(engine())
+    monkeypatch.setattr("vllm.config.vllm.get_current_vllm_config_or_none", lambda: served)
+    deployment = rotary.current_deployment()
+    assert deployment is not None and deployment.to_mapping() == served.additional_config["posenc"]
+    served.model_config.use_mla = True
+    with pytest.raises(Unsupported, match="posenc does not serve multi-head latent attention"):
+        rotary.current_deployment()

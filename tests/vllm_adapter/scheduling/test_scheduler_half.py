@@ -1,0 +1,112 @@
+"""vLLM's requests, as our half of the scheduler sees them."""
+
+from __future__ import annotations
+
+import pytest
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
+from vllm.v1.request import Request
+
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.kv.ledger import MixedRotations
+from posenc_runtime.vllm_adapter.scheduling.scheduler_half import SchedulerHalf
+
+YARN = Deployment(rope_type="yarn", scales=(1.0, 2.0, 4.0), original_max_position_embeddings=64, max_model_len=256)
+PROMPT = list(range(40))
+
+
+@pytest.fixture
+def half() -> SchedulerHalf:
+    return SchedulerHalf(YARN, [16], num_blocks=64)
+
+
+def arrived(half: SchedulerHalf, name: str, max_tokens: int, cache_salt: str | None = None) -> Request:
+    init_none_hash(sha256)
+    request = Request(
+        request_id=name,
+        prompt_token_ids=PROMPT,
+        sampling_params=SamplingParams(max_tokens=max_tokens),
+        pooling_params=None,
+        cache_salt=cache_salt,
+        block_hasher=get_request_block_hasher(16, sha256),
+    )
+    half.on_new_request(request)
+    return request
+
+
+def stock_hashes(cache_salt: str | None = None) -> list[bytes]:
+    init_none_hash(sha256)
+    return list(
+        Request(
+            request_id="stock",
+            prompt_token_ids=PROMPT,
+            sampling_params=SamplingParams(max_tokens=1),
+            pooling_params=None,
+            cache_salt=cache_salt,
+            block_hasher=get_request_block_hasher(16, sha256),
+        ).block_hashes
+    )
+
+
+def test_an_unscaled_request_keeps_the_block_hashes_of_stock_vllm(half: SchedulerHalf) -> None:
+    assert list(arrived(half, "short", max_tokens=8).block_hashes) == stock_hashes()
+    assert list(arrived(half, "salted", max_tokens=8, cache_salt="tenant").block_hashes) == stock_hashes("tenant")
+
+
+def test_no_block_hash_is_shared_between_scales(half: SchedulerHalf) -> None:
+    hashes = [arrived(half, str(n), max_tokens=n).block_hashes for n in (8, 60, 200)]
+    assert all(len(each) == 2 for each in hashes)
+    assert len({value for each in hashes for value in each}) == 6
+
+
+def test_the_same_scale_gives_the_same_block_hashes(half: SchedulerHalf) -> None:
+    assert list(arrived(half, "a", max_tokens=60).block_hashes) == list(arrived(half, "b", max_tokens=70).block_hashes)
+
+
+def test_a_clients_salt_still_separates_clients_at_the_same_scale(half: SchedulerHalf) -> None:
+    one = arrived(half, "a", max_tokens=60, cache_salt="tenant-1")
+    other = arrived(half, "b", max_tokens=60, cache_salt="tenant-2")
+    assert not set(one.block_hashes) & set(other.block_hashes)
+
+
+def test_a_request_that_was_preempted_by_a_reset_and_cancelled_since_is_passed_over(half: SchedulerHalf) -> None:
+    arrived(half, "stays", max_tokens=8)
+    half.request_finished(arrived(half, "leaves", max_tokens=8))
+    output = SchedulerOutput.make_empty()
+    output.preempted_req_ids = {"stays", "leaves"}
+    assert half.build_metadata(output).plan.block_scales == {}
+
+
+def runs_on(name: str, num_computed_tokens: int, num_new_tokens: int) -> SchedulerOutput:
+    """A step in which a request gets no block."""
+    output = SchedulerOutput.make_empty()
+    output.num_scheduled_tokens = {name: num_new_tokens}
+    output.scheduled_cached_reqs = CachedRequestData(
+        req_ids=[name],
+        resumed_req_ids=set(),
+        new_token_ids=[],
+        all_token_ids={},
+        new_block_ids=[None],
+        num_computed_tokens=[num_computed_tokens],
+        num_output_tokens=[1],
+    )
+    return output
+
+
+@pytest.mark.parametrize(("num_new_tokens", "is_refused"), [(4, False), (5, True)], ids=["up-to-it", "past-it"])
+def test_no_token_past_the_length_of_its_scale_is_planned_for_a_request_that_gets_no_block(
+    num_new_tokens: int, is_refused: bool, half: SchedulerHalf
+) -> None:
+    request = arrived(half, "chat", max_tokens=24)  # 64 tokens, the length of scale 1
+    begins = SchedulerOutput.make_empty()
+    begins.scheduled_new_reqs = [NewRequestData.from_request(request, ([1, 2, 3, 4],))]
+    begins.num_scheduled_tokens = {"chat": 40}
+    half.build_metadata(begins)
+    assert half.may_be_due() == ["chat"]
+    if is_refused:
+        with pytest.raises(MixedRotations, match="tokens 60 to 65, but has reached the length of its scale"):
+            half.build_metadata(runs_on("chat", 60, num_new_tokens))
+    else:
+        assert half.build_metadata(runs_on("chat", 60, num_new_tokens)).plan.block_scales == {}

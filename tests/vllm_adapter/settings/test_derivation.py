@@ -1,0 +1,51 @@
+"""What ``auto`` stands for."""
+
+from __future__ import annotations
+
+import pytest
+
+from posenc_runtime.encodings.spec import RotarySpec
+from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
+from posenc_runtime.vllm_adapter.settings.derivation import derived
+from posenc_runtime.vllm_adapter.settings.section import ScalingSettings, SettingRefused
+
+
+def checkpoint(rope_type: str, trained: int, tuned_length: int | None = None) -> Checkpoint:
+    spec = RotarySpec(rotary_dim=32, rope_theta=1e4, original_max_position_embeddings=trained)
+    return Checkpoint(
+        max_position_embeddings=trained, spec=spec, rope_type=rope_type, architecture="X", tuned_length=tuned_length
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "rope_type", "scales", "reason"),
+    [
+        (checkpoint("default", 256), "yarn", [1, 2, 4], "its checkpoint rotates unscaled"),
+        (checkpoint("llama3", 512), "llama3", [1, 2, 4], "its checkpoint was tuned with llama3"),
+        (
+            checkpoint("longrope", 4096, 131072),
+            "longrope",
+            [1, 32],
+            "its checkpoint was tuned with longrope for 131072 tokens",
+        ),
+        (checkpoint("longrope", 4096, 4000), "longrope", [1], "its checkpoint was tuned with longrope for 4000 tokens"),
+    ],
+    ids=["unscaled", "llama3", "longrope", "tuned for no more"],
+)
+def test_method_and_scales_are_what_the_checkpoint_was_made_for(
+    found: Checkpoint, rope_type: str, scales: list[float], reason: str
+) -> None:
+    said = derived(ScalingSettings(rope_type="auto", headroom_tokens=7), found, "model")
+    assert (said.scaling.rope_type, said.scaling.scales, said.reason) == (rope_type, scales, reason)
+    assert said.scaling.headroom_tokens == 7
+
+
+def test_scales_and_trained_length_that_are_given_stay() -> None:
+    given = ScalingSettings(rope_type="auto", scales=[1, 8], original_max_position_embeddings=128)
+    said = derived(given, checkpoint("default", 256), "model").scaling
+    assert (said.scales, said.original_max_position_embeddings) == ([1, 8], 128)
+
+
+def test_without_the_checkpoint_there_is_nothing_to_derive_from() -> None:
+    with pytest.raises(SettingRefused, match=r"^scaling\.rope_type: must name a method where .* is not read, got auto"):
+        derived(ScalingSettings(rope_type="auto"), None, "some/model")
