@@ -12,9 +12,9 @@ from torch import Tensor
 from posenc_runtime.kv.budget import Speed
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.kv.step_plan import StepPlan
-from posenc_runtime.vllm_adapter.worker.scales_in_attention import rotate_in_attention
 from posenc_runtime.vllm_adapter.attention.record import RECORD
 from posenc_runtime.vllm_adapter.worker.rerotation import Rerotation, of_like_changes
+from posenc_runtime.vllm_adapter.worker.scales_in_attention import rotate_in_attention
 from posenc_runtime.vllm_adapter.worker.speed import measure
 from posenc_runtime.vllm_adapter.worker.whole_model import num_weight_bytes
 from posenc_runtime.vllm_adapter.worker.worker_state import STATE

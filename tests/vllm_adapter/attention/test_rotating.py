@@ -21,8 +21,8 @@ from posenc_runtime.vllm_adapter.attention.fused_rotary import backend as rotati
 from posenc_runtime.vllm_adapter.attention.fused_rotary import flash as rotating_flash
 from posenc_runtime.vllm_adapter.attention.fused_rotary import triton as rotating_triton
 from posenc_runtime.vllm_adapter.attention.fused_rotary.backend import PositionsInMetadata, RotatesInAttention
-from posenc_runtime.vllm_adapter.worker.scales_in_attention import rotate_in_attention
 from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.worker.scales_in_attention import rotate_in_attention
 from posenc_runtime.vllm_adapter.worker.worker_state import Rotary
 from tests.tolerance import KEY_TURNED_BY_KERNEL, ROUNDED_TO_NEAREST
 
