@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from posenc_runtime.vllm_adapter.settings.explanations import explained
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
+from posenc_runtime.vllm_adapter.settings.setting_names import unknown_arguments
 from server import packaged
 from server.layers import UniqueKeysLoader, environment_layer, merged, set_layer
 from server.settings import Settings
@@ -56,6 +57,9 @@ def _layered(lowest: dict[str, Any], overrides: list[str] | None, environment: M
         settings = Settings.model_validate(merged(layers))
     except ValidationError as error:
         raise SettingRefused("\n".join(explained(error, _rope_type(layers)))) from None
+    given = {"engine": settings.engine, "server": settings.server.model_extra or {}}
+    if unknown := unknown_arguments(given, settings.scaling.rope_type):
+        raise SettingRefused("\n".join(unknown))
     try:
         settings.model = packaged.located(settings.model)
     except ValueError as error:

@@ -112,27 +112,85 @@ def test_progress_says_at_what_a_bar_of_vllm_is() -> None:
         assert progress._line().endswith(": capturing cuda graphs, 71 %")
 
 
+def started(checked: str, run: str) -> tuple[str, str]:
+    """What a start writes to stdout and stderr, in a process of its own whose plan and engine are these."""
+    script = f"""
+import logging, os, sys, time
+from server.held_output import HeldOutput
+
+with HeldOutput():  # importing vLLM is loud
+    from posenc_runtime.kv.deployment import Deployment
+    from posenc_runtime.vllm_adapter import serving
+    from posenc_runtime.vllm_adapter.settings.section import SettingRefused
+    from server import progress, starting
+    from server.planning import Plan
+    from server.settings import Settings
+
+progress._LINE_SECONDS = 0.2
+settings = Settings(model="tiny")
+deployment = Deployment(rope_type="default", original_max_position_embeddings=256, max_model_len=256)
+plan = Plan(deployment=deployment, attention=None, args=None, reason="")
+
+def checked(*given, **named):
+    os.write(2, b"their words\\n")
+    time.sleep(0.5)
+{textwrap.indent(textwrap.dedent(checked), "    ")}
+
+def run(*given):
+    os.write(1, b"more of their words\\n")
+{textwrap.indent(textwrap.dedent(run), "    ")}
+
+starting._checked, serving.run = checked, run
+try:
+    starting.serve(settings, None, verbose=False)
+except ValueError as error:
+    print(error)
+except RuntimeError as error:
+    print("failed:", error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    return done.stdout, done.stderr
+
+
 def test_what_is_refused_is_refused_before_anything_is_said_to_start() -> None:
     """However long the settings take to be checked, and with nothing of what is written meanwhile."""
-    script = """
-        import sys, time
-        from posenc_runtime.vllm_adapter.settings.section import SettingRefused
-        from server import progress, starting
+    assert started('raise SettingRefused("this: is refused")', "") == ("this: is refused\n", "")
 
-        progress._LINE_SECONDS = 0.01
 
-        def checked(*given, **named):
-            print("their words", file=sys.stderr)
-            time.sleep(0.5)
-            raise SettingRefused("this: is refused")
-
-        starting._checked = checked
-        try:
-            starting.serve(None, None, verbose=False)
-        except SettingRefused as error:
-            print(error)
-    """
-    ran = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True, timeout=60
+def test_a_start_shows_what_is_served_then_its_progress_then_what_is_written_after_it_is_ready() -> None:
+    out, err = started(
+        "return plan",
+        """
+        time.sleep(0.5)
+        logging.getLogger("vllm.posenc").info("ready: here")
+        os.write(1, b"a warning while it serves\\n")
+        logging.getLogger("vllm.posenc").info("a request")
+        time.sleep(0.5)
+        """,
     )
-    assert (ran.stdout, ran.stderr) == ("this: is refused\n", "")
+    headline, starting, *others = out.splitlines()
+    assert headline == "tiny: trained on 256 tokens, serves 256; default at scales 1"
+    assert starting.startswith("starting the engine, 0 s")
+    assert others[-4:] == ["ready: here", "a warning while it serves", "a request", "stopped"] and err == ""
+
+
+NO_ROOM = r"ValueError: No available memory for the cache blocks. Try\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "told", "shown"),
+    [
+        (NO_ROOM, "failed: engine.gpu_memory_utilization: there must be memory left for the cache", False),
+        (r"KeyError: 'rope'\n", "failed: the engine did not start", True),
+    ],
+)
+def test_a_start_that_fails_says_why_or_shows_all_that_was_written(said: str, told: str, shown: bool) -> None:
+    out, err = started(
+        "return plan",
+        f"""
+        os.write(2, b"{said}")
+        raise serving.EngineDidNotStart("the engine did not start")
+        """,
+    )
+    assert out.splitlines()[-1].startswith(told)
+    assert ("more of their words" in err) == shown == ("KeyError" in err)

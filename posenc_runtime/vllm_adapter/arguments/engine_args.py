@@ -18,14 +18,14 @@ from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.channel import CONNECTOR, CONNECTOR_MODULE, SCHEDULER, WORKER_EXTENSION
 from posenc_runtime.vllm_adapter.scheduling.scheduler_choice import needs_ours
-from posenc_runtime.vllm_adapter.settings.setting_names import DERIVED, TOP_LEVEL, as_path, did_you_mean, known_names
-from posenc_runtime.vllm_adapter.wording import rule_of
-
-# Arguments of vllm serve by which it has other API servers than the one of its own process.
-_SEVERAL_SERVERS = (
-    *("api_server_count", "headless"),
-    *("data_parallel_multi_port_external_lb", "data_parallel_supervisor_port"),
+from posenc_runtime.vllm_adapter.settings.setting_names import (
+    DERIVED,
+    OF_SEVERAL_SERVERS,
+    TOP_LEVEL,
+    as_path,
+    no_argument,
 )
+from posenc_runtime.vllm_adapter.wording import rule_of
 
 # Front-end arguments for routes that do a part of a request: only what makes its text, or only what runs the engine.
 _OF_PARTS = ("enable_scale_out", "tokens_only")
@@ -195,14 +195,13 @@ def _serve_flags(
     for section, given in (("engine", engine), ("server", http)):
         actions = known[section]
         for key, value in given.items():
-            if key in _SEVERAL_SERVERS and (value or key not in actions):
+            if key in OF_SEVERAL_SERVERS and (value or key not in actions):
                 raise ArgumentRefused(
                     f"{section}.{key}: must be left out, got {value!r}: posenc serve has one API server; to have "
                     "others, give it to vllm serve, beside what posenc flags prints"
                 )
             if key not in actions:
-                hint = did_you_mean(section, key, known_names(rope_type))
-                raise ArgumentRefused(f"{section}.{key}: is not an argument of vLLM, got {value!r}{hint}")
+                raise ArgumentRefused(no_argument(section, key, value, rope_type))
             flags += flags_of(f"{section}.{key}", actions[key], value)
     if served_model_name is not None:
         flags += ["--served-model-name", served_model_name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from posenc_runtime.encodings.scaling import available
 from posenc_runtime.vllm_adapter.compat.arguments import argument_names
@@ -24,6 +25,12 @@ DERIVED = {
     "scheduler_cls": "scaling.on_crossing and engine.scheduling_policy",
     "worker_extension_cls": "posenc itself, which asks workers about their layers,",
 }
+
+# Arguments of vllm serve by which it has other API servers than the one of its own process; refused as such.
+OF_SEVERAL_SERVERS = (
+    *("api_server_count", "headless"),
+    *("data_parallel_multi_port_external_lb", "data_parallel_supervisor_port"),
+)
 
 # How alike two names are at least, from 0 to 1, for one to be meant by the other. A slip of the finger in the right
 # section is likelier than one in another section, of which vLLM's have hundreds of names.
@@ -74,6 +81,26 @@ def did_you_mean(section: str, name: str, known: Mapping[str, Iterable[str]]) ->
     if (found := meant(section, name, known)) is None:
         return ""
     return f"; did you mean {found[1] if found[0] == section else as_path(*found)}?"
+
+
+def no_argument(section: str, name: str, value: Any, rope_type: str) -> str:
+    """The refusal of something that is given to vLLM and is no argument of it."""
+    hint = did_you_mean(section, name, known_names(rope_type))
+    return f"{section}.{name}: is not an argument of vLLM, got {value!r}{hint}"
+
+
+def unknown_arguments(given: Mapping[str, Mapping[str, Any]], rope_type: str) -> list[str]:
+    """The refusals of all that is no argument of vLLM, as far as its sources say it.
+
+    Args:
+        given: by section, ``engine`` and ``server``.
+    """
+    return [
+        no_argument(section, name, value, rope_type)
+        for section, arguments in given.items()
+        for name, value in arguments.items()
+        if (known := argument_names()[section]) and name not in known and name not in OF_SEVERAL_SERVERS
+    ]
 
 
 def as_path(section: str, name: str) -> str:

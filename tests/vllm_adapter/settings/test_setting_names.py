@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from posenc_runtime.vllm_adapter.settings.setting_names import TOP_LEVEL, did_you_mean, known_names
+from posenc_runtime.vllm_adapter.arguments.engine_args import _parser
+from posenc_runtime.vllm_adapter.settings import setting_names
+from posenc_runtime.vllm_adapter.settings.setting_names import (
+    OF_SEVERAL_SERVERS,
+    TOP_LEVEL,
+    did_you_mean,
+    known_names,
+    unknown_arguments,
+)
 
 
 @pytest.mark.parametrize(
@@ -53,3 +61,14 @@ def test_what_follows_from_other_settings_is_no_engine_argument_to_be_meant(name
 
 def test_of_sections_that_are_not_there_nothing_is_meant() -> None:
     assert did_you_mean("scaling", "dtype", known_names("yarn", ("scaling", "attention"))) == ""
+
+
+def test_what_vllms_parser_takes_is_never_refused_before_it_is_asked() -> None:
+    every: dict[str, dict[str, object]] = {section: dict.fromkeys(actions) for section, actions in _parser()[1].items()}
+    several = dict.fromkeys(OF_SEVERAL_SERVERS)  # for which vLLM has no such field, and we have a refusal of our own
+    assert unknown_arguments({"engine": every["engine"] | several, "server": every["server"] | several}, "yarn") == []
+
+
+def test_where_vllms_sources_are_not_found_its_parser_alone_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setting_names, "argument_names", lambda: {"engine": frozenset(), "server": frozenset()})
+    assert unknown_arguments({"engine": {"max_num_seq": 3}, "server": {"apikey": "x"}}, "yarn") == []
