@@ -13,9 +13,9 @@ def activate() -> None:
         IncompatibleVllm: when this vLLM is not one that we were written for.
     """
     from posenc_runtime.vllm_adapter import attention, compat, models
-    from posenc_runtime.vllm_adapter.rotary import embedding as rotary
+    from posenc_runtime.vllm_adapter.rotary import registration
 
     compat.verify()
-    rotary.register()
+    registration.register()
     attention.register()
     models.register()

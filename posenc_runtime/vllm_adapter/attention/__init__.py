@@ -15,5 +15,5 @@ def register() -> None:
 
     register_backend(AttentionBackendEnum.CPU_ATTN, f"{__name__}.cpu.PosencCPUBackend")
     register_backend(AttentionBackendEnum.CUSTOM, f"{__name__}.cuda.PosencCUDABackend")
-    register_backend(AttentionBackendEnum.FLASH_ATTN, f"{__name__}.rotating_flash.PosencFlashAttentionBackend")
-    register_backend(AttentionBackendEnum.TRITON_ATTN, f"{__name__}.rotating_triton.PosencTritonAttentionBackend")
+    register_backend(AttentionBackendEnum.FLASH_ATTN, f"{__name__}.fused_rotary.flash.PosencFlashAttentionBackend")
+    register_backend(AttentionBackendEnum.TRITON_ATTN, f"{__name__}.fused_rotary.triton.PosencTritonAttentionBackend")

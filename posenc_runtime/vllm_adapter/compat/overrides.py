@@ -95,9 +95,9 @@ def in_cpu_runner() -> Iterator[Replaced]:
 def everywhere() -> Iterator[Replaced]:
     """All of it: every class of ours that has one of vLLM's behind it, and every function in the place of another."""
     from posenc_runtime.vllm_adapter.attention.implementation import Implementation
-    from posenc_runtime.vllm_adapter.rotary import embedding as rotary
+    from posenc_runtime.vllm_adapter.rotary.registration import rotary_classes, substitute_of
 
-    yield from _of_classes({*_classes(), *map(rotary.substitute_of, rotary.rotary_classes())})
+    yield from _of_classes({*_classes(), *map(substitute_of, rotary_classes())})
     for function in (*in_scheduler(), *in_server(), *in_cpu_runner()):
         if not function.name.startswith(("scheduler.", "connector.")):
             yield function

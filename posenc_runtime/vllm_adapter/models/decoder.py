@@ -1,4 +1,4 @@
-"""The decoder of every position encoding (``zoo.model``) in vLLM: Llama's blocks around an attention of our own."""
+"""The decoder of every position encoding (``posenc_runtime.decoder``) in vLLM: Llama's blocks around our attention."""
 
 from __future__ import annotations
 

@@ -14,13 +14,9 @@ from vllm.model_executor.layers import rotary_embedding
 from vllm.model_executor.layers.rotary_embedding.phi3_long_rope_scaled_rope import Phi3LongRoPEScaledRotaryEmbedding
 
 from posenc_runtime.encodings.scaling.longrope import LongRope
-from posenc_runtime.vllm_adapter.rotary.embedding import (
-    by_scale,
-    current_deployment,
-    make_room_for_rows,
-    noted,
-    stacked_table,
-)
+from posenc_runtime.vllm_adapter.rotary import building
+from posenc_runtime.vllm_adapter.rotary.embedding import by_scale, stacked_table
+from posenc_runtime.vllm_adapter.rotary.rows import make_room_for_rows
 
 
 class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
@@ -32,12 +28,12 @@ class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        deployment = current_deployment()
+        deployment = building.checked_deployment()
         if deployment is None:
             return
         assert isinstance(deployment.method, LongRope), "a method is checked against the checkpoint at start-up"
         self.posenc_scaled = True
-        made = noted(deployment, self, self._compute_inv_freq(self.short_factor), is_neox_style=True)
+        made = building.enter(deployment, self, self._compute_inv_freq(self.short_factor), is_neox_style=True)
         self.posenc_fused = made.is_fused
         self.use_long_rope = False  # the parent would add the trained length to every position
         dtype = self.long_short_cos_sin_cache.dtype

@@ -74,7 +74,7 @@ class WorkerState:
     rotaries: list[Rotary] = dataclasses.field(default_factory=list)
     model: WholeModel | None = None
 
-    def note(self, rotary: Rotary) -> None:
+    def enter(self, rotary: Rotary) -> None:
         """A rotary embedding was built; with the first one of another engine, all of the one before is gone."""
         if self.rotaries and self.rotaries[-1].engine != rotary.engine:
             self.block_row_offset, self.block_size, self.rotaries = None, {}, []

@@ -16,7 +16,7 @@ from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint, refuse_method
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_unsupported
-from posenc_runtime.vllm_adapter.rotary import embedding as rotary
+from posenc_runtime.vllm_adapter.rotary import building
 from tests.model_configs import SARVAM_MLA
 
 LLAMA = {"rope_type": "default", "rope_theta": 10000.0}
@@ -288,8 +288,8 @@ def test_models_that_do_not_generate_are_refused(runner_type: str) -> None:
 def test_no_rotary_embedding_is_built_where_something_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     served = deployed(engine())
     monkeypatch.setattr("vllm.config.vllm.get_current_vllm_config_or_none", lambda: served)
-    deployment = rotary.current_deployment()
+    deployment = building.checked_deployment()
     assert deployment is not None and deployment.to_mapping() == served.additional_config["posenc"]
     served.model_config.use_mla = True
     with pytest.raises(Unsupported, match="posenc does not serve multi-head latent attention"):
-        rotary.current_deployment()
+        building.checked_deployment()

@@ -17,7 +17,7 @@ from vllm.model_executor.layers import rotary_embedding
 
 from posenc_runtime.encodings.scaling.longrope import LongRope
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.rotary import embedding as rotary
+from posenc_runtime.vllm_adapter.rotary import building, registration
 from posenc_runtime.vllm_adapter.rotary import long_embedding as long_rotary
 from posenc_runtime.vllm_adapter.worker.worker_state import STATE
 from tests.tolerance import INV_FREQ_RELATIVE, TABLE_ANGLE_RELATIVE
@@ -52,8 +52,8 @@ def phi(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(autouse=True)
 def a_process_of_its_own(phi: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    rotary.register()
-    monkeypatch.setattr(long_rotary, "current_deployment", lambda: DEPLOYMENT)
+    registration.register()
+    monkeypatch.setattr(building, "checked_deployment", lambda: DEPLOYMENT)
     monkeypatch.setattr(STATE, "rotaries", [])
     monkeypatch.setattr(rotary_embedding, "_ROPE_DICT", {})
     engine: Any = VllmConfig()
@@ -120,7 +120,7 @@ def test_parameters_that_would_change_scale_1_are_refused(
     deployment = dataclasses.replace(
         DEPLOYMENT, parameters=FACTORS | parameters, original_max_position_embeddings=trained, scales=(1.0, 8.0)
     )
-    monkeypatch.setattr(long_rotary, "current_deployment", lambda: deployment)
+    monkeypatch.setattr(building, "checked_deployment", lambda: deployment)
     with pytest.raises(
         ValueError, match="scale 1 must be the checkpoint's own rotation, got parameters that make it another"
     ):
@@ -129,7 +129,7 @@ def test_parameters_that_would_change_scale_1_are_refused(
 
 def test_short_factors_are_not_taken_further_than_the_checkpoint_was_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     deployment = dataclasses.replace(DEPLOYMENT, original_max_position_embeddings=2 * TRAINED, scales=(1.0, 2.0))
-    monkeypatch.setattr(long_rotary, "current_deployment", lambda: deployment)
+    monkeypatch.setattr(building, "checked_deployment", lambda: deployment)
     with pytest.raises(ValueError, match="must not exceed the checkpoint's trained length 16, got 32"):
         made()
 
@@ -140,13 +140,13 @@ def test_a_shorter_trained_length_leaves_scale_1_as_it_was(monkeypatch: pytest.M
     deployment = dataclasses.replace(
         DEPLOYMENT, parameters=parameters, original_max_position_embeddings=TRAINED // 2, scales=(1.0, 8.0)
     )
-    monkeypatch.setattr(long_rotary, "current_deployment", lambda: deployment)
+    monkeypatch.setattr(building, "checked_deployment", lambda: deployment)
     monkeypatch.setattr(rotary_embedding, "_ROPE_DICT", {})
     assert torch.equal(made().long_short_cos_sin_cache[: TRAINED // 2], short)
 
 
 def test_where_attention_rotates_queries_and_keys_pass_and_no_table_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rotary, "is_fused", lambda _: True)
+    monkeypatch.setattr(building, "is_fused", lambda _: True)
     module = made()
     query, key = torch.randn(3, 2 * HEAD_DIM), torch.randn(3, HEAD_DIM)
     given = query.clone(), key.clone()

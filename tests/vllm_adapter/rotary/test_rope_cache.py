@@ -9,13 +9,13 @@ import torch
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers import rotary_embedding
 
-from posenc_runtime.vllm_adapter.rotary import embedding as rotary
 from posenc_runtime.vllm_adapter.rotary import embedding_cache as rope_cache
+from posenc_runtime.vllm_adapter.rotary import registration
 
 
 @pytest.fixture(autouse=True)
 def a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    rotary.register()
+    registration.register()
     monkeypatch.setattr(rotary_embedding, "_ROPE_DICT", {})
     rope_cache.substitute()
 

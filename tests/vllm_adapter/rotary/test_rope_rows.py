@@ -10,7 +10,8 @@ import torch
 from vllm import forward_context
 
 from posenc_runtime.kernels import ops
-from posenc_runtime.vllm_adapter.rotary import embedding as rotary
+from posenc_runtime.vllm_adapter.rotary import registration
+from posenc_runtime.vllm_adapter.rotary import rows as row_lookup
 from posenc_runtime.vllm_adapter.worker.worker_state import STATE
 
 POSITIONS = torch.tensor([3, 4, 0, 9])
@@ -19,7 +20,7 @@ SLOTS = torch.tensor([7, 8, 4, -1])  # of blocks 1, 2, 1 and of none
 
 @pytest.fixture(autouse=True)
 def a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    rotary.register()
+    registration.register()
     monkeypatch.setattr(STATE, "block_row_offset", torch.tensor([0, 100, 500]))
     monkeypatch.setattr(STATE, "block_size", {"layer": 4})
 
@@ -84,7 +85,7 @@ def test_a_graph_that_is_captured_has_a_look_up_in_it_though_its_forward_had_one
     room = torch.full((6,), -1)
     in_a_forward(monkeypatch, {"layer": SLOTS})
     rows(POSITIONS, room)
-    monkeypatch.setattr(rotary, "_is_capturing", lambda _: True)
+    monkeypatch.setattr(row_lookup, "_is_capturing", lambda _: True)
     rows(POSITIONS, room)
     rows(POSITIONS, room)
     assert len(looked_up) == 2

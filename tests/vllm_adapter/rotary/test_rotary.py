@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
 from posenc_runtime.vllm_adapter.attention.choice import KEY, AttentionChoice
-from posenc_runtime.vllm_adapter.rotary import embedding as rotary
+from posenc_runtime.vllm_adapter.rotary import building, embedding, registration
 from posenc_runtime.vllm_adapter.worker.worker_state import STATE, Rotary
 from tests.encodings.held_memory import HeldMemory
 from tests.tolerance import COS_SIN_OF_TURNS, INV_FREQ_RELATIVE, SOME_FLOAT32_OPERATIONS, TABLE_ANGLE_RELATIVE
@@ -26,11 +26,11 @@ ROTARY = Rotary(deployment=LINEAR, head_dim=4, own=SPEC, is_neox_style=True)
 
 def test_the_first_part_is_the_checkpoints_own_table_to_the_bit() -> None:
     unscaled = torch.randn(35, 4)
-    assert torch.equal(rotary.stacked_table(ROTARY, unscaled)[:10], unscaled[:10])
+    assert torch.equal(embedding.stacked_table(ROTARY, unscaled)[:10], unscaled[:10])
 
 
 def test_each_further_part_is_the_table_of_its_scale() -> None:
-    table = rotary.stacked_table(ROTARY, torch.zeros(35, 4))
+    table = embedding.stacked_table(ROTARY, torch.zeros(35, 4))
     assert table.shape == (10 + 20 + 35, 4)
     for scale, offset, position in [(2, 10, 0), (2, 10, 19), (4, 30, 34)]:
         angles = [position / scale, position / scale * 0.1]
@@ -41,15 +41,15 @@ def test_each_further_part_is_the_table_of_its_scale() -> None:
 
 
 def test_the_table_has_the_data_type_of_the_model() -> None:
-    assert rotary.stacked_table(ROTARY, torch.zeros(10, 4, dtype=torch.bfloat16)).dtype == torch.bfloat16
+    assert embedding.stacked_table(ROTARY, torch.zeros(10, 4, dtype=torch.bfloat16)).dtype == torch.bfloat16
 
 
 def test_registering_twice_is_registering_once_and_stock_engines_keep_the_stock_table() -> None:
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 
-    rotary.register()
-    rotary.register()
+    registration.register()
+    registration.register()
     with set_current_vllm_config(VllmConfig()):
         module = RotaryEmbedding(8, 8, 16, 100.0, True, torch.float32)
     assert type(module).__name__ == "PosencRotaryEmbedding"
@@ -66,7 +66,7 @@ def test_a_stacked_table_is_built_with_64_mb_beside_it() -> None:
     made = dataclasses.replace(ROTARY, deployment=long, head_dim=32, own=dataclasses.replace(ROTARY.own, rotary_dim=32))
     unscaled = torch.zeros(trained, 32, dtype=torch.bfloat16)
     with HeldMemory() as memory:
-        table = rotary.stacked_table(made, unscaled)
+        table = embedding.stacked_table(made, unscaled)
     assert 0 < memory.most - table.nbytes <= 64e6
 
 
@@ -80,9 +80,9 @@ def test_a_model_may_be_built_with_a_gpu_as_the_default_device(is_fused: bool, m
         assert ours.device == own.device
         return True
 
-    rotary.register()
-    monkeypatch.setattr(rotary, "current_deployment", lambda: LINEAR)
-    monkeypatch.setattr(rotary, "is_fused", lambda _: is_fused)
+    registration.register()
+    monkeypatch.setattr(building, "checked_deployment", lambda: LINEAR)
+    monkeypatch.setattr(building, "is_fused", lambda _: is_fused)
     monkeypatch.setattr(STATE, "rotaries", [])
     monkeypatch.setattr(torch, "allclose", compared)
     monkeypatch.setattr(Deployment, "check_rotations", lambda *_: None)  # as well
@@ -101,15 +101,15 @@ def test_a_graph_that_was_compiled_with_a_table_is_not_found_again_where_attenti
     from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 
     def compiled_under(is_fused: bool) -> str:
-        monkeypatch.setattr(rotary, "is_fused", lambda _: is_fused)
+        monkeypatch.setattr(building, "is_fused", lambda _: is_fused)
         vllm_config = VllmConfig()
         with set_current_vllm_config(vllm_config):
             RotaryEmbedding(4, 4, 10, 100.0, True, torch.float32)
         name: str = vllm_config.compute_hash()
         return name
 
-    rotary.register()
-    monkeypatch.setattr(rotary, "current_deployment", lambda: LINEAR)
+    registration.register()
+    monkeypatch.setattr(building, "checked_deployment", lambda: LINEAR)
     monkeypatch.setattr(STATE, "rotaries", [])
     assert compiled_under(True) != compiled_under(False) == compiled_under(False)
 
@@ -125,8 +125,8 @@ def test_an_engine_with_scales_is_not_built_beside_another_whose_blocks_it_would
         with set_current_vllm_config(engine):
             RotaryEmbedding(4, 4, 10, 100.0, True, torch.float32)
 
-    rotary.register()
-    monkeypatch.setattr(rotary, "current_deployment", lambda: LINEAR)
+    registration.register()
+    monkeypatch.setattr(building, "checked_deployment", lambda: LINEAR)
     monkeypatch.setattr(STATE, "rotaries", [])
     one, other = VllmConfig(), VllmConfig()
     build(one)
@@ -151,8 +151,8 @@ def test_what_turns_keys_away_from_scale_1_is_what_vllms_table_turned_them_by(
     deployment = Deployment(
         rope_type=rope_type, scales=(1.0, 2.0), original_max_position_embeddings=longest, max_model_len=2 * longest
     )
-    rotary.register()
-    monkeypatch.setattr(rotary, "current_deployment", lambda: deployment)
+    registration.register()
+    monkeypatch.setattr(building, "checked_deployment", lambda: deployment)
     monkeypatch.setattr(STATE, "rotaries", [])
     with set_current_vllm_config(VllmConfig()):
         module = RotaryEmbedding(64, 64, longest, 5e5, True, torch.float32)
@@ -186,8 +186,8 @@ def llama3(factor: float, monkeypatch: pytest.MonkeyPatch) -> Any:
         original_max_position_embeddings=128,
         max_model_len=256,
     )
-    rotary.register()
-    monkeypatch.setattr(rotary, "current_deployment", lambda: deployment)
+    registration.register()
+    monkeypatch.setattr(building, "checked_deployment", lambda: deployment)
     monkeypatch.setattr(STATE, "rotaries", [])
     with set_current_vllm_config(VllmConfig()):
         return Llama3RotaryEmbedding(16, 16, 256, 100.0, True, torch.float32, 8.0, 1.0, 4.0, 32)
@@ -215,8 +215,8 @@ def test_where_nothing_is_scaled_a_rotary_embedding_keeps_its_own_table(monkeypa
     unscaled = Deployment(
         rope_type=UNROTATED, original_max_position_embeddings=10, max_model_len=35, allow_beyond_trained=True
     )
-    rotary.register()
-    monkeypatch.setattr(rotary, "current_deployment", lambda: unscaled)
+    registration.register()
+    monkeypatch.setattr(building, "checked_deployment", lambda: unscaled)
     monkeypatch.setattr(STATE, "rotaries", [])
     with set_current_vllm_config(VllmConfig()):
         module = RotaryEmbedding(8, 8, 35, 100.0, True, torch.float32)
@@ -233,9 +233,9 @@ def test_where_attention_rotates_queries_and_keys_pass_and_no_table_is_made(monk
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 
-    rotary.register()
-    monkeypatch.setattr(rotary, "current_deployment", lambda: LINEAR)
-    monkeypatch.setattr(rotary, "is_fused", lambda _: True)
+    registration.register()
+    monkeypatch.setattr(building, "checked_deployment", lambda: LINEAR)
+    monkeypatch.setattr(building, "is_fused", lambda _: True)
     monkeypatch.setattr(STATE, "rotaries", [])
     with set_current_vllm_config(VllmConfig()):
         module = RotaryEmbedding(8, 8, 35, 100.0, False, torch.float32)
@@ -259,10 +259,10 @@ def test_keys_carry_the_attention_factor_but_where_attention_rotates_and_keeps_t
 ) -> None:
     from vllm.config import VllmConfig, set_current_vllm_config
 
-    monkeypatch.setattr(rotary, "is_fused", lambda _: fused)
+    monkeypatch.setattr(building, "is_fused", lambda _: fused)
     monkeypatch.setattr(STATE, "rotaries", [])
     choice = AttentionChoice(fused_keys=fused_keys).to_mapping()
     with set_current_vllm_config(VllmConfig(additional_config={KEY: choice})):
         module = types.SimpleNamespace(rotary_dim=4, base=100.0, head_size=4)
-        rotary.noted(LINEAR, module, torch.tensor([1.0, 0.1]), is_neox_style=True)
+        building.enter(LINEAR, module, torch.tensor([1.0, 0.1]), is_neox_style=True)
     assert [made.factor_on_keys for made in STATE.rotaries] == [factor_on_keys]

@@ -129,7 +129,7 @@ def test_a_worker_measures_how_fast_it_is_by_the_model_that_was_built_around_its
 ) -> None:
     rotary = torch.nn.Module()
     for _ in range(2):  # layers that share it
-        STATE.note(dataclasses.replace(ROTARY, deployment=measuring, module=rotary))
+        STATE.enter(dataclasses.replace(ROTARY, deployment=measuring, module=rotary))
     layer = torch.nn.Sequential(rotary, torch.nn.Linear(4, 4, bias=False))
     layer.isa = ""
     torch.nn.Sequential(layer, torch.nn.Linear(4, 6, bias=False))
@@ -147,7 +147,7 @@ def test_a_worker_that_did_not_see_its_model_built_asks_for_the_setting(measurin
 
 def test_a_worker_that_is_told_how_much_to_turn_measures_nothing(measuring: Deployment) -> None:
     told = dataclasses.replace(measuring, rerotate_budget_tokens=8)
-    STATE.note(dataclasses.replace(ROTARY, deployment=told, module=torch.nn.Module()))
+    STATE.enter(dataclasses.replace(ROTARY, deployment=told, module=torch.nn.Module()))
     assert STATE.model is None
     assert worker(deployment=told, layer=types.SimpleNamespace(isa="")).speed is None
 
@@ -302,7 +302,7 @@ def test_another_engine_of_the_process_may_have_another_base_and_other_heads(
     monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, deployment=deployment)])
     worker(deployment=deployment, layer=layer)
     own = dataclasses.replace(SPEC, rope_theta=50.0, rotary_dim=2)
-    STATE.note(dataclasses.replace(ROTARY, deployment=deployment, own=own, engine="another"))
+    STATE.enter(dataclasses.replace(ROTARY, deployment=deployment, own=own, engine="another"))
     assert (STATE.block_row_offset, STATE.block_size) == (None, {})  # vLLM tries steps before connectors are there
     worker(deployment=deployment, engine="another", layer=layer)
     assert STATE.block_size == {"layer": 4}

@@ -1,0 +1,119 @@
+"""What happens when a model of an engine with a deployment builds its rotary embedding: it is checked, and entered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from posenc_runtime.encodings.spec import RotarySpec
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.active import deployment_of
+from posenc_runtime.vllm_adapter.attention.choice import choice_of
+from posenc_runtime.vllm_adapter.attention.fused_rotary.asked import is_fused
+from posenc_runtime.vllm_adapter.worker.worker_state import STATE, Rotary
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+
+def checked_deployment() -> Deployment | None:
+    """The deployment of the engine that is being built; None where it has none.
+
+    Raises:
+        Unsupported: when that engine's configuration cannot be combined with it.
+    """
+    from vllm.config.vllm import get_current_vllm_config_or_none
+
+    from posenc_runtime.vllm_adapter.refusals.engine import refuse_unsupported
+
+    vllm_config = get_current_vllm_config_or_none()
+    deployment = deployment_of(vllm_config)
+    if vllm_config is not None and deployment is not None:
+        refuse_unsupported(vllm_config)
+    return deployment
+
+
+def enter(deployment: Deployment, module: Any, inv_freq: Tensor, *, is_neox_style: bool) -> Rotary:
+    """Check a rotary embedding that is being built, with the checkpoint's ``base``, and let the worker know of it.
+
+    Args:
+        inv_freq: rad / token, what vLLM turns pairs by at scale 1.
+
+    Raises:
+        ValueError: when the deployment's scale 1 turns pairs otherwise than the checkpoint, one of its scales turns
+            none, or another engine of this process serves with scales.
+    """
+    from vllm.config.vllm import get_current_vllm_config_or_none
+
+    vllm_config = get_current_vllm_config_or_none()
+    rotary = _described(deployment, module, inv_freq, vllm_config, is_neox_style=is_neox_style)
+    _refuse_beside_another(rotary.engine)
+    if vllm_config is not None:
+        _refuse_another_checkpoint(deployment, vllm_config)
+        # Compiled graphs are found again by a hash of this, and auto may have meant something else then.
+        vllm_config.additional_config["posenc_fused"] = rotary.is_fused
+    deployment.check_rotations(rotary.own)
+    _refuse_unlike(rotary, inv_freq)
+    STATE.enter(rotary)
+    return rotary
+
+
+def _described(
+    deployment: Deployment, module: Any, inv_freq: Tensor, vllm_config: VllmConfig | None, *, is_neox_style: bool
+) -> Rotary:
+    choice, is_in_attention = choice_of(vllm_config), is_fused(vllm_config)
+    return Rotary(
+        deployment=deployment,
+        head_dim=module.head_size,
+        own=RotarySpec(
+            rotary_dim=module.rotary_dim,
+            rope_theta=float(module.base),
+            original_max_position_embeddings=deployment.original_max_position_embeddings,
+        ),
+        inv_freq=None if is_in_attention else inv_freq,
+        is_neox_style=is_neox_style,
+        is_fused=is_in_attention,
+        factor_on_keys=not is_in_attention or (choice is not None and choice.fused_keys == "stock"),
+        module=module,
+        engine="" if vllm_config is None else vllm_config.instance_id,
+    )
+
+
+def _refuse_another_checkpoint(deployment: Deployment, vllm_config: VllmConfig) -> None:
+    from posenc_runtime.vllm_adapter.checkpoints.checkpoint import read_again, refuse_another
+
+    if vllm_config.model_config is not None:
+        trained = deployment.original_max_position_embeddings
+        refuse_another(read_again(vllm_config.model_config), deployment.rope_type, deployment.parameters, trained)
+
+
+def _refuse_beside_another(engine: str) -> None:
+    """What a worker knows of its blocks, vLLM's operations find in the process: it can be that of one engine.
+
+    Raises:
+        ValueError: when vLLM's connector is that of another engine, which was not shut down.
+    """
+    from vllm.distributed.kv_transfer import has_kv_transfer_group
+
+    if has_kv_transfer_group() and any(rotary.engine != engine for rotary in STATE.rotaries):
+        raise ValueError(
+            "a process can have one engine with scales at a time, and an earlier one was not shut down: call its "
+            "engine_core.shutdown(), or start each in a process of its own"
+        )
+
+
+def _refuse_unlike(made: Rotary, inv_freq: Tensor) -> None:
+    """Parameters of a method may be given beside the checkpoint's, which says only here how it rotates.
+
+    Raises:
+        ValueError: when scale 1 is not the checkpoint's own rotation, whose frequencies are given.
+    """
+    # A model is built with its own device as the default one, and vLLM may make its frequencies on another.
+    ours, own = made.deployment.frequencies(made.own, 0).inv_freq.cpu(), inv_freq.double().cpu()
+    if not torch.allclose(ours, own, rtol=1e-5, atol=0):
+        raise ValueError(
+            f"scale 1 must be the checkpoint's own rotation, got another one by {made.deployment.rope_type} with "
+            f"{dict(made.deployment.parameters)}: leave out what the checkpoint's configuration says"
+        )

@@ -1,0 +1,73 @@
+"""The row of each token in the stacked table, by an operation that ``torch.compile`` does not look into. Decision 3."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posenc_runtime.kernels import ops
+from posenc_runtime.vllm_adapter.worker.worker_state import STATE
+
+
+def register() -> None:
+    """Make the operation known as ``torch.ops.vllm.posenc_rope_rows``."""
+    from vllm.utils.torch_utils import direct_register_custom_op
+
+    direct_register_custom_op(
+        op_name="posenc_rope_rows",
+        op_func=_rope_rows,
+        mutates_args=["rows"],
+        fake_impl=_rope_rows_fake,
+        dispatch_key="CompositeExplicitAutograd",  # wherever the tensors are
+    )
+
+
+def make_room_for_rows(module: torch.nn.Module) -> None:
+    """Give a rotary embedding a row for each token that a step may have. Captured CUDA graphs hold its address."""
+    from vllm.config.vllm import get_current_vllm_config
+
+    room = get_current_vllm_config().scheduler_config.max_num_batched_tokens
+    module.register_buffer("posenc_rows", torch.zeros(room, dtype=torch.int64), persistent=False)
+
+
+def _rope_rows(positions: Tensor, rows: Tensor) -> None:
+    """Opaque to torch.compile: finds the slot mapping of this forward, at run or at graph-capture time.
+
+    All layers of a forward have the same positions and slots, and their rows are looked up once. A CUDA graph is
+    captured in a forward of its own, so the look-up is in it. Decision 3.
+
+    Args:
+        rows: int64 ``[at least num_tokens]``, written at the beginning.
+    """
+    from vllm.forward_context import get_forward_context, is_forward_context_available
+
+    positions = positions.flatten()
+    out = rows[: positions.shape[0]]
+    if STATE.block_row_offset is None or not is_forward_context_available():
+        out.copy_(positions)  # the profile run, before there is a KV cache
+        return
+    context = get_forward_context()
+    if not context.slot_mapping:
+        out.copy_(positions)  # a dummy run, which caches nothing
+        return
+    layer = next((name for name in context.slot_mapping if name in STATE.block_size), None)
+    if layer is None:
+        raise RuntimeError(
+            "a token's scale is that of the block that its key is written to, but no layer with slots in this forward "
+            f"is known to cache keys: got slots of {sorted(context.slot_mapping)}, known are {sorted(STATE.block_size)}"
+        )
+    looked_up = positions.data_ptr(), positions.shape[0], _is_capturing(positions)
+    known = context.additional_kwargs.setdefault("posenc_rows", {})
+    # The positions are kept beside what they led to, so that no other tensor can come to lie at their address.
+    if known.get(rows.data_ptr(), (None,))[0] != looked_up:
+        ops.rope_rows(positions, context.slot_mapping[layer], STATE.block_row_offset, STATE.block_size[layer], out)
+        known[rows.data_ptr()] = looked_up, positions
+
+
+def _is_capturing(positions: Tensor) -> bool:
+    """What ran before a capture began is not in its graph."""
+    return positions.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _rope_rows_fake(positions: Tensor, rows: Tensor) -> None:
+    pass
