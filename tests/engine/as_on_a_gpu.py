@@ -14,7 +14,11 @@ import pathlib
 import sys
 from typing import Any
 
-OPERATIONS = ("rope_rows", "rerotate", "rotary_store", "bias_attention", "cope_attention")
+# Each a module of ``posenc_runtime.kernels`` that has the kernel by its own name.
+OPERATIONS = (
+    *("rotary.rope_rows", "rotary.rerotate", "rotary.rotary_store"),
+    *("attention.bias_attention", "attention.cope_attention"),
+)
 
 
 class CpuDriver:
@@ -56,8 +60,9 @@ def install(arguments: dict[str, Any]) -> None:
     activate()  # before what it registers for CPUs is replaced
     backend = AttentionBackendEnum[arguments.get("attention_backend", "TRITON_ATTN")]
     register_backend(AttentionBackendEnum.CPU_ATTN, backend.get_path())
-    for name in OPERATIONS:
-        setattr(ops, name, getattr(importlib.import_module(f"posenc_runtime.kernels.{name}"), name))
+    for module in OPERATIONS:
+        name = module.rpartition(".")[2]
+        setattr(ops, name, getattr(importlib.import_module(f"posenc_runtime.kernels.{module}"), name))
     ops.record_key_norms = key_norms.record_key_norms
     # Keys lie as CUDA's backends cache them, whatever the processor.
     Attention.isa = ""
