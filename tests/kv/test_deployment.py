@@ -67,7 +67,7 @@ def test_only_what_has_no_default_must_be_given() -> None:
         ({"rope_theta": 0.5}, "rope_theta must be greater than 1, got 0.5"),
         (
             {"rope_theta": 2e4, "scales": [1], "max_model_len": 512},
-            r"base of scales above 1, got 20000.0 and scales \[1.0\]: add a scale, or leave rope_theta out",
+            r"rope_theta needs a scale above 1, got 20000.0 and scales \[1.0\]: add a scale, or leave rope_theta out",
         ),
         ({"original_max_position_embeddings": 0}, "original_max_position_embeddings must be at least 1, got 0"),
         ({"rope_type": "default", "parameters": {}}, r"scales must be \[1\] when rope_type is default"),
