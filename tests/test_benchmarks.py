@@ -245,7 +245,7 @@ def test_both_engines_differ_in_nothing_but_how_positions_are_rotated() -> None:
     }
 
 
-def test_the_steps_of_a_crossing_are_those_between_the_token_at_the_trained_length_and_the_next() -> None:
+def test_a_crossings_steps_lie_between_the_token_at_the_trained_length_and_the_next() -> None:
     said = crossings.BEFORE + 1
     steps = [(0.01, count) for count in range(2, said + 1)] + [(0.05, said), (0.03, said + 1), (0.01, said + 2)]
     crossed = crossings.Crossed(crossings.Case(trained=4096, budget=1024, keeps_prefix=True))

@@ -209,7 +209,7 @@ def test_the_configuration_with_every_section_is_a_deployment(tmp_path: pathlib.
     assert set(top_keys()) == settings.model_fields_set
 
 
-def test_only_methods_that_read_their_parameters_from_a_checkpoint_need_one_to_be_a_deployment(
+def test_only_methods_with_parameters_from_a_checkpoint_need_one_for_a_deployment(
     tmp_path: pathlib.Path,
 ) -> None:
     for rope_type in sorted({"yarn", "ntk", "dynamic", "linear", "default"}):

@@ -187,7 +187,7 @@ class FakeProcess:
         return 0.0
 
 
-def test_attention_that_rotates_is_measured_over_tables_and_is_asked_for_on_a_gpu_alone(
+def test_attention_that_rotates_is_compared_to_tables_and_asked_for_only_on_a_gpu(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []

@@ -10,7 +10,7 @@ from tests.tolerance import LOGPROB_FLOAT32
 LIKELY, AS_LIKELY, LESS_LIKELY = -1.0, -1.0 - LOGPROB_FLOAT32 / 2, -1.0 - 2 * LOGPROB_FLOAT32
 
 
-def test_of_tokens_that_are_as_likely_as_each_other_the_chosen_one_is_the_greedy_choice() -> None:
+def test_of_equally_likely_tokens_the_chosen_one_is_the_greedy_choice() -> None:
     logprobs = torch.tensor([[LIKELY, AS_LIKELY, LESS_LIKELY]]).expand(3, 3)
     choices, said = greedy(logprobs, [0, 1, 2])
     assert choices == [0, 1, 0]

@@ -42,7 +42,7 @@ def overlay(tmp_path: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def test_python_files_are_laid_over_the_libraries_of_another_and_called_a_build_for_cpus(overlay: pathlib.Path) -> None:
+def test_python_files_laid_over_anothers_libraries_are_called_a_build_for_cpus(overlay: pathlib.Path) -> None:
     files = {str(path.relative_to(overlay)): path.read_text() for path in overlay.rglob("*") if path.is_file()}
     assert files.pop("vllm-9.9.0.dist-info/METADATA") == METADATA.replace("Version: 9.9.0", "Version: 9.9.0+cpu")
     assert files == {
@@ -60,7 +60,7 @@ def test_what_a_vllm_asks_for_is_known_by_the_names_of_modules(overlay: pathlib.
     assert requirements(overlay) == {"orjson": "orjson>=3.11", "some_thing": "some-thing[more]==1.0"}
 
 
-def test_the_torch_that_a_build_asks_for_is_read_and_a_build_that_does_not_exist_is_none(
+def test_the_torch_that_a_build_asks_for_is_read_and_a_missing_build_is_none(
     tmp_path: pathlib.Path,
 ) -> None:
     class Index(Environment):

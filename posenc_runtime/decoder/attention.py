@@ -1,4 +1,4 @@
-"""Attention in plain torch, in the parts that position encodings put together. Sums are at least float32."""
+"""Attention in plain torch, as functions that position encodings combine. Sums are taken in at least float32."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def summed_in(dtype: torch.dtype) -> torch.dtype:
-    """The data type in which sums over such numbers are taken: float32, or float64 for float64."""
+    """The data type in which numbers of ``dtype`` are summed: float64 for float64, float32 for all others."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -41,7 +41,7 @@ def weights(logits: Tensor, visible: Tensor) -> Tensor:
 
 
 def mixed(weight: Tensor, value: Tensor) -> Tensor:
-    """Values by their weights.
+    """The weighted sum of the values.
 
     Args:
         weight: ``[batch, num_heads, num_queries, num_keys]``.
@@ -65,14 +65,14 @@ def attention(
         bias: ``[batch or 1, num_heads, num_queries, num_keys]``.
 
     Returns:
-        As query, in at least float32.
+        In query's shape, in at least float32.
     """
     logits = scores(query, key, scale)
     return mixed(weights(logits if bias is None else logits + bias, visible), value)
 
 
 def at_distance(by_distance: Tensor, distance: Tensor) -> Tensor:
-    """What each query has for the distance of each key.
+    """Look up, for each query and key, the query's entry for the distance of the key.
 
     Args:
         by_distance: ``[batch, num_heads, num_queries, num_distances]``.
@@ -85,7 +85,7 @@ def at_distance(by_distance: Tensor, distance: Tensor) -> Tensor:
 
 
 def for_each_head(distance: Tensor, like: Tensor) -> Tensor:
-    """``[batch or 1, num_queries, num_keys]`` seen as ``[batch, num_heads, num_queries, num_keys]``."""
+    """``[batch or 1, num_queries, num_keys]`` expanded to ``[batch, num_heads, num_queries, num_keys]``."""
     return distance[:, None].expand(*like.shape[:-1], distance.shape[-1])
 
 

@@ -21,16 +21,17 @@ SIZES = (
     "head_dim",
     "max_position_embeddings",
 )
-# Of the sizes, those that follow from the others where they are left out.
+# Sizes that may be left out: they are then computed from the others.
 DERIVED = ("num_key_value_heads", "head_dim")
 SWITCHES = ("use_cache", "tie_word_embeddings", "attention_bias", "mlp_bias")
 
 
 class PosencConfig(PreTrainedConfig):
-    """Keys mean what they mean to Llama, and ``position_encoding_type`` is a file of ``positions/``.
+    """Keys mean what they mean to Llama, and ``position_encoding_type`` is the name of a file of ``positions/``.
 
-    The keys of an encoding are attributes where the encoding is the chosen one, with its defaults filled in, and do not
-    exist otherwise. They are documented in the encoding's file. ``max_position_embeddings`` is the trained length.
+    The chosen encoding's own keys are attributes, with the encoding's defaults for those that are not given. Keys of
+    other encodings do not exist. An encoding's file documents its keys. ``max_position_embeddings`` is the trained
+    length.
 
     Raises:
         ValueError: when a value is out of range, or a key belongs to another encoding or to none; the message names
@@ -74,7 +75,7 @@ class PosencConfig(PreTrainedConfig):
         for name, default in encoding.defaults.items():
             value = given.pop(name, None)
             setattr(self, name, copy.deepcopy(default if value is None else value))
-        # Keys of others that say nothing, or that say what holds: none of them may become an attribute.
+        # Keys of other encodings passed `_refuse_keys` if they are None or false. They must not become attributes.
         known = {name for name in given if positions.owners(name)}
         super().__post_init__(**{name: value for name, value in given.items() if name not in known})
         self._check()
@@ -109,5 +110,5 @@ class PosencConfig(PreTrainedConfig):
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
                 f"num_attention_heads must be a multiple of num_key_value_heads {self.num_key_value_heads}, so that "
-                f"each of these serves as many queries, got {self.num_attention_heads}"
+                f"each KV head serves as many query heads, got {self.num_attention_heads}"
             )

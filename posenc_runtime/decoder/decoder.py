@@ -1,4 +1,4 @@
-"""The decoder: Llama's blocks, with a position encoding in the places where encodings differ."""
+"""The decoder: Llama's blocks, and calls to a position encoding wherever encodings differ."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from posenc_runtime.decoder.positions import encoding
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:
-    """What a forward is to all of its layers.
+    """What all layers need to know about one forward pass.
 
     Attributes:
-        shared: the encoding of the whole model with what it prepared, or None where each layer has its own.
-        cache: keys and values of earlier tokens, appended to; None to keep none.
+        places: where the tokens stand.
+        dtype: in which scores are computed.
+        shared: the whole model's encoding with the tensors that it prepared, or None if each layer has its own.
+        cache: keys and values of earlier tokens, to which each layer appends; None to keep none.
     """
 
     places: Places
@@ -34,7 +36,7 @@ class Step:
 
 
 class PosencAttention(nn.Module):
-    """Grouped-query attention. Weights: ``{q,k,v,o}_proj``, and ``position`` where each layer has its own."""
+    """Grouped-query attention. Weights: ``{q,k,v,o}_proj``, and ``position`` if each layer has its own encoding."""
 
     def __init__(self, config: PosencConfig, layer: int) -> None:
         super().__init__()
@@ -66,7 +68,7 @@ class PosencAttention(nn.Module):
 
 
 class PosencDecoderLayer(nn.Module):
-    """Llama's block: attention, then Llama's MLP, each behind a norm and added to what came in."""
+    """Llama's block: attention, then an MLP. Each follows a norm and adds its result to its input."""
 
     def __init__(self, config: PosencConfig, layer: int) -> None:
         super().__init__()
@@ -82,7 +84,7 @@ class PosencDecoderLayer(nn.Module):
 
 
 class PosencPreTrainedModel(PreTrainedModel):
-    """How the weights start."""
+    """Initializes the weights."""
 
     config_class = PosencConfig
     base_model_prefix = "model"
@@ -97,7 +99,10 @@ class PosencPreTrainedModel(PreTrainedModel):
 
 
 class PosencModel(PosencPreTrainedModel):
-    """Embeddings to the last hidden states. Weights are named as Llama's, and ``position`` where layers share one."""
+    """From token ids to the last hidden states.
+
+    Weights have Llama's names. An encoding that all layers share is at ``position``.
+    """
 
     def __init__(self, config: PosencConfig) -> None:
         super().__init__(config)
@@ -120,18 +125,20 @@ class PosencModel(PosencPreTrainedModel):
         output_hidden_states: bool | None = None,
         **unused: Any,
     ) -> BaseModelOutputWithPast:
-        """The last hidden states of the given tokens, which come after those in the cache.
+        """The last hidden states of the given tokens, which follow the tokens in the cache.
 
         Args:
-            input_ids: ``[batch, num_tokens]``; or ``inputs_embeds``, ``[batch, num_tokens, hidden_size]``.
-            attention_mask: ``[batch, cached and new tokens]``, 0 for padding, on whichever side.
-            position_ids: only what follows from the mask; counted here if left out.
-            past_key_values: of earlier tokens; grows.
-            use_cache: keep keys and values; by default what the configuration says, but not in training.
+            input_ids: ``[batch, num_tokens]``; leave it out when ``inputs_embeds`` is given.
+            attention_mask: ``[batch, cached and new tokens]``, 0 for padding, on either side.
+            position_ids: ``[batch, num_tokens]``; must equal the positions that the mask implies. They are computed
+                from the mask if left out.
+            past_key_values: keys and values of earlier tokens; those of the new tokens are appended.
+            inputs_embeds: ``[batch, num_tokens, hidden_size]``, in place of ``input_ids``.
+            use_cache: whether to keep keys and values. The default is the configuration's, but false in training.
 
         Raises:
-            ValueError: when neither or both of ids and embeddings are given, positions are others than those that the
-                mask counts, the cache is of a fixed size, or attention weights are asked for.
+            ValueError: when neither or both of ids and embeddings are given, positions differ from those that the mask
+                implies, the cache is of a fixed size, or attention weights are asked for.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("exactly one of input_ids and inputs_embeds must be given")
@@ -170,17 +177,17 @@ class PosencModel(PosencPreTrainedModel):
 
 
 def _refuse_other_positions(position_ids: Tensor | None, places: Places) -> None:
-    """Refuse positions that are not those that the mask counts.
+    """Refuse positions other than those that the attention mask implies.
 
     Raises:
-        ValueError: when a token, not padding, is given another position than the mask counts.
+        ValueError: when a token that is not padding has another position.
     """
     if position_ids is None:
         return
     if (places.held & (position_ids.to(places.positions.device) != places.positions)).any():
         raise ValueError(
-            "position_ids must count the tokens of each sequence from 0, padding left out; leave them out, and say by "
-            "attention_mask what is padding"
+            "position_ids must count the tokens of each sequence from 0 without padding: leave position_ids out, and "
+            "mark padding in attention_mask"
         )
 
 
@@ -209,12 +216,12 @@ class PosencForCausalLM(PosencPreTrainedModel, GenerationMixin):
         return_dict: bool | None = None,
         **others: Any,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
-        """Logits at the given tokens, and the loss where there are labels.
+        """Logits at the given tokens, and the loss if labels are given.
 
-        Args: as the model's, and
-            labels: ``[batch, num_tokens]``, -100 where there is none; the loss is the mean negative log-likelihood of
-                each label after the tokens before it.
-            logits_to_keep: of this many last tokens only; 0 for all.
+        Args: those of ``PosencModel.forward``, and
+            labels: ``[batch, num_tokens]``, -100 for a token without a label. The loss is the mean negative
+                log-likelihood of each label, given the tokens before it.
+            logits_to_keep: compute logits for this many last tokens only; 0 for all.
         """
         outputs = self.model(
             input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, **others

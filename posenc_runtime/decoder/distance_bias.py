@@ -1,4 +1,4 @@
-"""Encodings that are a distance bias of ``posenc_runtime.encodings.bias``: added to scores, keys stay as they are."""
+"""Position encodings that add a distance bias of ``posenc_runtime.encodings.bias`` to scores. Keys do not change."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from posenc_runtime.encodings.distance import DistanceBias, on_device
 
 
 class DistanceBiasEncoding(PositionEncoding):
-    """A bias that all layers share, computed once a forward."""
+    """A bias that all layers share, computed once in a forward pass."""
 
     def bias(self) -> DistanceBias:
-        """The family's own dataclass, which is what kernels are given too."""
+        """The bias as the dataclass of its family, which kernels get, too."""
         raise NotImplementedError
 
     def prepare(self, places: Places, dtype: torch.dtype) -> Prepared:

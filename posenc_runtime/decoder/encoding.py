@@ -1,4 +1,4 @@
-"""What a position encoding is to the decoder: its settings, its weights, and where it takes a hand in attention."""
+"""The base class of position encodings: settings, weights, and the steps of attention that an encoding may change."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ Prepared = tuple[Tensor, ...]
 
 
 class PositionEncoding(nn.Module):
-    """Does nothing, which is an encoding too; others override what they change.
+    """The base class changes nothing, so it is an encoding, too. A subclass overrides the steps that it changes.
 
-    One file of ``positions/`` holds one of these. No tensor is made when one is built but its weights: checkpoints are
-    loaded into modules that were built without memory.
+    Each file of ``positions/`` holds one subclass. ``__init__`` must create no tensors except weights, because
+    checkpoints are loaded into modules that were built on the meta device.
 
     Attributes:
-        defaults: the configuration's keys that belong to this encoding, and what they are when they are left out.
-        refused: keys that others may give it and that are not implemented, each with what to know about it.
+        defaults: the configuration keys of this encoding, each with the value that it has when it is left out.
+        refused: keys of other implementations of this encoding that are not implemented here, each with the reason.
+        heads, kv_heads: the query heads and KV heads that attend (``keep_heads``).
     """
 
     defaults: ClassVar[Mapping[str, Any]] = {}
@@ -34,22 +35,22 @@ class PositionEncoding(nn.Module):
 
     @classmethod
     def embeds(cls) -> bool:
-        """Whether it changes the embeddings."""
+        """Whether the encoding changes embeddings."""
         return cls.embed is not PositionEncoding.embed
 
     @classmethod
     def encodes(cls) -> bool:
-        """Whether it changes queries and keys."""
+        """Whether the encoding changes queries and keys."""
         return cls.encode is not PositionEncoding.encode
 
     @classmethod
     def attends(cls) -> bool:
-        """Whether its attention is more than a softmax of products."""
+        """Whether the encoding's attention is more than a softmax of products."""
         return cls.attend is not PositionEncoding.attend
 
     @classmethod
     def longest(cls, config: Any, dtype: torch.dtype) -> int | None:
-        """The longest sequence that it has positions for, tokens; None where there is none.
+        """The longest sequence, tokens, for which the encoding has positions; None if there is no limit.
 
         Args:
             dtype: in which keys are cached.
@@ -57,7 +58,7 @@ class PositionEncoding(nn.Module):
         return None
 
     def keep_heads(self, heads: slice, kv_heads: slice) -> None:
-        """Attend with these heads alone from now on: what a rank of a tensor-parallel group does."""
+        """Attend with only these heads from now on, as a rank of a tensor-parallel group does."""
         self.heads, self.kv_heads = heads, kv_heads
 
     @classmethod
@@ -70,14 +71,14 @@ class PositionEncoding(nn.Module):
 
     @classmethod
     def is_shared(cls, config: Any) -> bool:
-        """Whether all layers share one, at ``model.position``; if not, each has its own at ``self_attn.position``."""
+        """Whether all layers share one encoding, ``model.position``, or each has its own, ``self_attn.position``."""
         return True
 
     def initialize(self) -> None:
-        """Set the weights that are not those of a linear layer or an embedding table to what training starts from."""
+        """Initialize the weights that are not in a linear layer or an embedding table."""
 
     def embed(self, embeddings: Tensor, places: Places) -> Tensor:
-        """What enters the first layer; only of encodings that are shared.
+        """What enters the first layer. Only an encoding that all layers share may override this.
 
         Args:
             embeddings: ``[batch, num_tokens, hidden_size]``.
@@ -85,7 +86,9 @@ class PositionEncoding(nn.Module):
         return embeddings
 
     def prepare(self, places: Places, dtype: torch.dtype) -> Prepared:
-        """What the two methods below need of a forward, once a forward if shared and once a layer if not.
+        """Compute the tensors that ``encode`` and ``attend`` get as ``prepared``.
+
+        The decoder calls this once in a forward pass if the encoding is shared, and once in each layer if not.
 
         Args:
             dtype: what scores are computed in, float32 or float64.
@@ -93,7 +96,7 @@ class PositionEncoding(nn.Module):
         return ()
 
     def encode(self, query: Tensor, key: Tensor, places: Places, prepared: Prepared) -> tuple[Tensor, Tensor]:
-        """Queries and keys of the same tokens, before the keys are cached. A cached key never changes.
+        """Encode queries and keys of the same tokens, before the keys are cached. A cached key never changes.
 
         Args:
             query: ``[batch, num_heads, num_tokens, head_dim]``.
@@ -104,7 +107,7 @@ class PositionEncoding(nn.Module):
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, places: Places, prepared: Prepared, scale: float
     ) -> Tensor:
-        """Queries over the cached keys and values.
+        """Attention of the queries over all keys and values, cached and new.
 
         Args:
             query: ``[batch, num_heads, num_queries, head_dim]``, encoded.
@@ -117,14 +120,14 @@ class PositionEncoding(nn.Module):
         return attention(query, key, value, places.visible, scale)
 
     def attention(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        """All of a layer's attention over sequences without padding or cache.
+        """``prepare``, ``encode`` and ``attend`` in one, for sequences without padding or cache.
 
         Args:
             query: ``[batch, num_heads, num_tokens, head_dim]``, of any floating data type.
             key, value: ``[batch, num_kv_heads, num_tokens, head_dim]``.
 
         Returns:
-            As query, in at least float32.
+            In query's shape, in at least float32.
         """
         here = places(0, query.shape[2], None, query.device)
         prepared = self.prepare(here, summed_in(query.dtype))

@@ -1,4 +1,4 @@
-"""Where the tokens of a forward stand: positions and distances that count no padding, and who may see whom."""
+"""Where the tokens of a forward pass stand: positions, distances without padding, and which keys a query may read."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Places:
-    """The first dimension is the batch's, or 1 where all sequences of the batch stand alike.
+    """Positions, distances and visibility. The first dimension is the batch, or 1 if no sequence has padding.
 
     Attributes:
-        positions: int64 ``[batch, num_queries]``, of each query in its own sequence, from 0.
+        positions: int64 ``[batch, num_queries]``, the position of each query in its own sequence, from 0.
         held: bool ``[batch, num_queries]``, whether the query is a token and not padding.
         distance: int64 ``[batch, num_queries, num_keys]``, tokens from key to query; 0 where the key is not visible.
-        visible: bool ``[batch, num_queries, num_keys]``, whether the query may read the key. Padding reads itself
-            alone, so that no row is empty.
+        visible: bool ``[batch, num_queries, num_keys]``, whether the query may read the key. Padding reads only
+            itself, so that each query reads at least one key.
     """
 
     positions: Tensor
@@ -31,7 +31,7 @@ class Places:
 
 
 def standing_at(positions: Tensor) -> Places:
-    """Tokens at these positions, to be embedded or encoded but not attended to: nobody sees anybody.
+    """The places of tokens that are embedded or encoded without attention: there are no keys.
 
     Args:
         positions: int64 ``[batch, num_tokens]``.
@@ -41,14 +41,14 @@ def standing_at(positions: Tensor) -> Places:
 
 
 def places(num_cached: int, num_new: int, attention_mask: Tensor | None, device: torch.device) -> Places:
-    """Of a forward over new tokens after cached ones.
+    """The places of a forward pass over new tokens, which follow the cached ones.
 
     Args:
         num_cached, num_new: slots, padding included.
-        attention_mask: ``[batch, num_cached + num_new]``, 0 where a slot holds padding; None where none does.
+        attention_mask: ``[batch, num_cached + num_new]``, 0 where a slot holds padding; None if no slot does.
 
     Raises:
-        ValueError: when the mask has another shape, one of four dimensions for example.
+        ValueError: when the mask has another shape; masks of four dimensions are refused, too.
     """
     num_keys = num_cached + num_new
     slots = torch.arange(num_keys, device=device)
@@ -66,10 +66,10 @@ def places(num_cached: int, num_new: int, attention_mask: Tensor | None, device:
 
 
 def _among(positions: Tensor, held: Tensor, num_cached: int) -> Places:
-    """Of the slots after the cached ones, among all slots.
+    """The places of the new slots, which are queries, among all slots, which are keys.
 
     Args:
-        positions: int64 ``[batch, num_keys]`` of all slots.
+        positions: int64 ``[batch, num_keys]``, of all slots.
         held: bool ``[batch, num_keys]``, whether a slot holds a token.
     """
     slots = torch.arange(positions.shape[1], device=positions.device)

@@ -1,4 +1,4 @@
-"""Rules for values of a configuration. Each says the rule, the value that broke it and thereby what to write."""
+"""Rules for values of a configuration. The error message of each states the rule and the value that broke it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 def require_whole(name: str, value: Any, at_least: int) -> None:
-    """The rule that a value is a whole number of at least ``at_least``; true and false are none.
+    """The rule that a value is a whole number of at least ``at_least``; true and false are not numbers.
 
     Raises:
-        ValueError: when the value is not a whole number, or too small a one.
+        ValueError: when the value is not a whole number, or is too small.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
         raise ValueError(f"{name} must be a whole number of at least {at_least}, got {value!r}")
@@ -41,14 +41,14 @@ def require_one_of(name: str, value: Any, choices: Collection[Any]) -> None:
     """The rule that a value is one of ``choices``.
 
     Raises:
-        ValueError: when the value is none of the choices.
+        ValueError: when the value is not one of the choices.
     """
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
 def require_even(name: str, value: int, reason: str) -> None:
-    """The rule that a value is even, with the reason that the refusal gives.
+    """The rule that a value is even, because of ``reason``.
 
     Raises:
         ValueError: when the value is odd.

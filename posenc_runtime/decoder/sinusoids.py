@@ -9,11 +9,11 @@ BASE = 10000.0
 
 
 def angles(positions: Tensor, size: int) -> Tensor:
-    """``position / 10000^(2i / size)`` in float64, which holds it to 1e-9 rad at any position that fits in memory.
+    """``position / 10000^(2i / size)`` in float64, exact to 1e-9 rad at any position that a sequence can reach.
 
     Args:
         positions: of any shape.
-        size: width of what the sines and cosines fill; even.
+        size: number of columns that the sines and cosines fill together; even.
 
     Returns:
         rad, ``[*positions.shape, size // 2]``.

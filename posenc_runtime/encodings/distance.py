@@ -1,8 +1,8 @@
-"""What a distance bias is, as data: the forms in which kernels compute one, and the protocol of a family.
+"""A distance bias as data: the five forms that kernels compute, and the protocol of a family of biases.
 
-A bias b(h, d) is added to the scaled score of head h between a query and the key d tokens before it. It knows no
-absolute position, so keys are cached as they are and a cached prefix is good at every length. Families differ in where
-their numbers come from; kernels see one of the five forms below and know no family. Decision 29.
+A bias b(h, d) is added to the scaled score of head h between a query and the key d tokens before it. The bias depends
+on no absolute position, so keys are cached without any encoding and a cached prefix is valid at every length. Families
+differ in where their numbers come from. Kernels compute one of the five forms below and know no family. Decision 29.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-# From here on reaches stand for "all of it": past any context, and exact in float32.
+# A reach of this many tokens stands for "every distance". It is longer than any context, and exact in float32.
 FURTHEST = 2.0**30
 
 
@@ -25,23 +25,26 @@ class Flat:
     num_heads: int
 
     def bias(self, distance: Tensor) -> Tensor:
-        """Of each head at each distance: float ``[num_heads, *distance.shape]``, in distance's data type if it has one.
+        """The bias of each head at each distance.
 
         Args:
             distance: tokens, at least 0; any shape.
+
+        Returns:
+            ``[num_heads, *distance.shape]``, in distance's data type if that is floating, float32 if not.
         """
         return _floating(distance).new_zeros(self.num_heads, *distance.shape)
 
     def reach(self, drop: Tensor) -> Tensor:
         """The largest distance at which the bias is above ``-drop``, at most ``FURTHEST``.
 
-        Everything past it has a bias of ``-drop`` or less.
+        At every larger distance the bias is ``-drop`` or less.
 
         Args:
-            drop: of each head, ``[num_heads, ...]``; negative ones reach nothing, not even distance 0.
+            drop: ``[num_heads, ...]``. A drop of 0 or less reaches nothing, not even distance 0.
 
         Returns:
-            Of drop's shape; -1 where no distance qualifies.
+            Tokens, in drop's shape; -1 where the bias is above ``-drop`` at no distance.
         """
         return torch.where(drop > 0, FURTHEST, -1.0)
 
@@ -121,7 +124,7 @@ class Log:
 class Table:
     """b(h, d) = values[h, min(d, length - 1)]: any bias that is constant from some distance on.
 
-    It reaches everything: nothing is known of how it decays.
+    A table reaches every distance, because nothing is known about how its values decay.
 
     Attributes:
         values: float32 ``[num_heads, length]``.
@@ -147,7 +150,7 @@ BiasForm = Flat | Linear | Power | Log | Table
 
 
 def of_heads(form: BiasForm, heads: slice) -> BiasForm:
-    """The bias of some of its heads, for a rank of a tensor-parallel group."""
+    """The same bias with only some of its heads, for one rank of a tensor-parallel group."""
     if isinstance(form, Flat):
         return Flat(len(range(form.num_heads)[heads]))
     values = {field.name: getattr(form, field.name)[heads] for field in dataclasses.fields(form)}
@@ -163,19 +166,22 @@ def on_device(form: BiasForm, device: torch.device) -> BiasForm:
 
 
 def overwrite(form: BiasForm, other: BiasForm) -> None:
-    """Give a bias the numbers of another of its form and size, where they lie: CUDA graphs hold their addresses."""
+    """Write the numbers of ``other`` into the tensors of ``form``, in place: CUDA graphs hold their addresses.
+
+    Both have the same form and size.
+    """
     if not isinstance(form, Flat):
         for field in dataclasses.fields(form):
             getattr(form, field.name).copy_(getattr(other, field.name))
 
 
 class DistanceBias(Protocol):
-    """One family of biases. One file of ``bias/`` holds one of these, a frozen dataclass of its parameters."""
+    """One family of biases. Each file of ``bias/`` holds one, a frozen dataclass of the family's parameters."""
 
     bias_type: ClassVar[str]
 
     def form(self) -> BiasForm:
-        """What kernels compute."""
+        """The bias in the form that kernels compute."""
         ...
 
 
@@ -184,7 +190,7 @@ def _floating(distance: Tensor) -> Tensor:
 
 
 def _of_heads(parameter: Tensor, num_others: int, dtype: torch.dtype) -> Tensor:
-    """``[num_heads]`` as ``[num_heads, 1, ...]``, to be multiplied with that many other dimensions."""
+    """``[num_heads]`` as ``[num_heads, 1, ...]`` with ``num_others`` ones, so that it broadcasts over them."""
     return parameter.to(dtype).view(-1, *[1] * num_others)
 
 

@@ -1,4 +1,4 @@
-"""Values for the fields of a dataclass, checked against their annotations: configurations come from files."""
+"""Checks values from configuration files against the annotations of a dataclass."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from typing import Any, Literal
 def check_fields(owner: Any, values: Mapping[str, Any]) -> None:
     """Refuse values of another type than their field's, and numbers that are not finite. Decision 62.
 
-    Whole numbers count as numbers, truth values do not; names that are no field are the constructor's to refuse.
+    A whole number is accepted where a number is wanted; true and false are not. The constructor refuses names that
+    are no field.
 
     Args:
         owner: a dataclass whose fields are texts, numbers, truth values, mappings, and sequences and alternatives of
             these.
-        values: by field.
+        values: each value by the name of its field.
 
     Raises:
-        ValueError: naming the field, the rule and the value.
+        ValueError: when a value does not fit; the message names the field, the rule and the value.
     """
     hints = typing.get_type_hints(owner)
     for field in dataclasses.fields(owner):
@@ -47,7 +48,7 @@ def _fits(value: Any, hint: Any) -> bool:
 def _is_finite(number: float) -> bool:
     try:
         return math.isfinite(number)
-    except OverflowError:  # a whole number that no float holds
+    except OverflowError:  # a whole number beyond the largest float
         return False
 
 

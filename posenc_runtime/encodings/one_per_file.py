@@ -1,4 +1,4 @@
-"""Packages of which each file is one member, named after what it answers to: nothing else lists them."""
+"""Packages in which each file is one member, found by the file's name. No other place lists the members."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ def names(path: Iterable[str]) -> tuple[str, ...]:
 
 
 def member(package: str, known: tuple[str, ...], key: str, name: str, attribute: str) -> Any:
-    """What a member's file holds.
+    """The object that a member's file defines.
 
     Args:
         package: the package's ``__name__``.
-        known: its ``names``.
-        key: what people write the name under.
-        attribute: the file's global.
+        known: the package's ``names``.
+        key: the configuration key under which people write the name, for the error message.
+        name: the member's name.
+        attribute: the global variable of the file that holds the object.
 
     Raises:
         ValueError: when no member has that name.

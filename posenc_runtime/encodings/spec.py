@@ -1,4 +1,4 @@
-"""What a rotary encoding is, as data: the checkpoint's spec, a method's frequencies, and the method protocol."""
+"""A rotary encoding as data: the checkpoint's spec, a method's frequencies, and the protocol of methods."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-# A method's parameters are checked where torch, which takes long to import, is not needed.
+# Methods import torch only where they compute, so that a command can check parameters without the long import.
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclasses.dataclass(frozen=True)
 class Frequencies:
-    """What a rotary method gives at one scale.
+    """What a rotary method computes for one scale.
 
     Attributes:
         inv_freq: rad / token, float64, ``[rotary_dim // 2]``.
-        attention_factor: multiplies cos and sin, so that scores grow by its square.
+        attention_factor: multiplies cos and sin, and so multiplies scores by its square.
     """
 
     inv_freq: Tensor
@@ -53,14 +53,15 @@ class RotarySpec:
 
 
 class Scaling(Protocol):
-    """One context-extension method. One file of ``scaling/`` holds one of these, a frozen dataclass.
+    """One context-extension method. Each file of ``scaling/`` holds one, a frozen dataclass.
 
-    Its fields are the method's parameters under Hugging Face's names; ``factor`` is not one of them
-    where the scale itself is the factor.
+    The fields are the method's parameters under Hugging Face's names. A method whose ``factor`` is the scale itself
+    has no field of that name.
 
     Attributes:
         rope_type: the method's name.
-        own_rope_type: the ``rope_type`` of the checkpoints that it is for; at scale 1 it gives their own rotation.
+        own_rope_type: the ``rope_type`` of the checkpoints that the method is for. At scale 1 the method gives these
+            checkpoints' own rotation.
     """
 
     rope_type: ClassVar[str]
@@ -72,16 +73,17 @@ class Scaling(Protocol):
 
 
 class OwnScaling(Scaling, Protocol):
-    """A method that checkpoints were trained with: their ``rope_type`` is its name."""
+    """A method that checkpoints were trained with. Such checkpoints have the method's name as their ``rope_type``."""
 
     @classmethod
     def of_checkpoint(
         cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int
     ) -> tuple[int, dict[str, Any]]:
-        """The trained length, tokens, and the method's parameters, as a checkpoint's configuration says them.
+        """The trained length, tokens, and the method's parameters, read from a checkpoint's configuration.
 
         Args:
             rope_parameters: as Hugging Face writes them.
-            max_position_embeddings: as the checkpoint states it; of some, the length that they were scaled to.
+            max_position_embeddings: as the checkpoint states it. In some checkpoints this is the scaled length, not
+                the trained one.
         """
         ...

@@ -1,4 +1,4 @@
-"""The narrow waist: every rotary method reduces to one table of cosines and sines."""
+"""The table of cosines and sines, to which every rotary method reduces."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from torch import Tensor
 
 from posenc_runtime.encodings.spec import Frequencies
 
-_ANGLES = 2**20  # of a piece: 8 MiB in float64, of which there are three at most
+_ANGLES = 2**20  # angles computed at once: 8 MiB in float64, with at most three such tensors in memory
 
 
 def cos_sin_cache(frequencies: Frequencies, num_positions: int) -> Tensor:
     """Cosines in the first half of each row, sines in the second (vLLM's layout).
 
     Returns:
-        float32, ``[num_positions, rotary_dim]``, where ``inv_freq`` is.
+        float32, ``[num_positions, rotary_dim]``, on the device of ``inv_freq``.
     """
     inv_freq = frequencies.inv_freq
     table = torch.empty(num_positions, 2 * inv_freq.numel(), dtype=torch.float32, device=inv_freq.device)
@@ -23,14 +23,15 @@ def cos_sin_cache(frequencies: Frequencies, num_positions: int) -> Tensor:
 
 
 def fill_cos_sin(table: Tensor, frequencies: Frequencies) -> None:
-    """Write cosines and sines into rows that are there, piece by piece, so that they need no room beside them.
+    """Write cosines and sines into an existing table, some rows at a time, so that no second table takes memory.
 
-    ``inv_freq`` is rounded to float32 first, as every engine and every checkpoint's training did; the product
-    with the position is then taken in float64, because float32 rounds one between 65,536 and 131,072 by up to 2^-8 rad.
-    A value is rounded to float32, and then to the table's data type. Decision 25.
+    ``inv_freq`` is rounded to float32 first, as engines and the training of checkpoints round it. Its product with the
+    position is taken in float64, because float32 rounds an angle between 65,536 and 131,072 rad by up to 2^-8 rad.
+    Each cosine and sine is rounded to float32, and then to the table's data type. Decision 25.
 
     Args:
-        table: ``[num_positions, rotary_dim]``, of any floating data type, written in place; where ``inv_freq`` is.
+        table: ``[num_positions, rotary_dim]``, of any floating data type, on the device of ``inv_freq``; written in
+            place.
     """
     inv_freq = frequencies.inv_freq.float().double()
     num_pairs = inv_freq.numel()

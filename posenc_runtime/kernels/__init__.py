@@ -1,1 +1,1 @@
-"""Triton kernels, in ``cpu`` those in C++, and the torch reference of each. They know no method by name."""
+"""Triton kernels, C++ kernels in ``cpu``, and the torch reference of each. No kernel depends on a method's name."""

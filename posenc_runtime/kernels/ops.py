@@ -1,6 +1,6 @@
-"""Which implementation runs: the Triton kernel on CUDA, torch elsewhere. Triton is imported only where it runs.
+"""Chooses an implementation: the Triton kernel on CUDA, torch elsewhere. Triton is imported only where it runs.
 
-Attention in torch is for tests: the CPU backend calls ``kernels.cpu``, whose caches are laid out in another way.
+Attention in torch is only for tests. The CPU backend calls ``kernels.cpu``, which has another cache layout.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Which rotation does a cached key carry, and who may read it? Decisions only: no engine, no tensors on a device."""
+"""Bookkeeping of scales: which scale a cached key carries, and which request may read it. No engine, no device."""

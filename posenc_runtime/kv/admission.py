@@ -1,4 +1,4 @@
-"""At which scale does a request start? Decided once, before its first chunk of prefill."""
+"""Chooses the scale at which a request starts, once, before its first chunk of prefill."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Admission:
     Attributes:
         scale_index: index into the deployment's scales.
         admission_tokens: prompt tokens plus the new tokens the request is admitted for.
-        on_crossing: what happens when it outgrows that scale.
+        on_crossing: what happens when the request outgrows that scale.
     """
 
     scale_index: int
@@ -33,14 +33,14 @@ def admit(
     """Choose the first scale of a request.
 
     With ``pin`` a request is admitted at the largest length that it may reach, so it never outgrows its scale.
-    Otherwise it is admitted for ``headroom_tokens`` at most, and crosses when it needs more.
+    Otherwise it is admitted for at most ``headroom_tokens`` new tokens, and crosses when it needs more.
 
     Args:
-        max_tokens: None for a request that does not say; it is admitted for ``headroom_tokens``.
+        max_tokens: the request's ``max_tokens``. Without it (None) the request is admitted for ``headroom_tokens``.
         on_crossing: the request's own choice, None for the deployment's.
 
     Raises:
-        ValueError: when the prompt alone exceeds ``max_model_len``, or the choice is not to be had.
+        ValueError: when the prompt alone exceeds ``max_model_len``, or the deployment does not offer the choice.
     """
     chosen = choose_on_crossing(deployment, on_crossing)
     new_tokens = deployment.headroom_tokens if max_tokens is None else max_tokens
@@ -58,10 +58,13 @@ def admit(
 
 
 def choose_on_crossing(deployment: Deployment, asked: object) -> OnCrossing:
-    """What happens when a request outgrows its scale: its own choice where it made one.
+    """What happens when a request outgrows its scale: the request's own choice, or else the deployment's.
+
+    Args:
+        asked: what the request says, None if nothing.
 
     Raises:
-        ValueError: when the choice is unknown, or the deployment pins and so has nothing to cross with.
+        ValueError: when the choice is unknown, or the deployment does not offer it.
     """
     if asked is None:
         return deployment.on_crossing if deployment.crosses else "pin"
@@ -69,10 +72,13 @@ def choose_on_crossing(deployment: Deployment, asked: object) -> OnCrossing:
         raise ValueError(f"on_crossing must be one of {', '.join(get_args(OnCrossing))}, got {asked!r}")
     choice = cast(OnCrossing, asked)
     if not deployment.crosses and choice != "pin":
-        raise ValueError(f"on_crossing must be pin, got {choice}: no request of this deployment can cross")
+        raise ValueError(
+            f"on_crossing must be pin, got {choice}: this deployment serves one scale only or pins every request, so "
+            "no request can cross"
+        )
     if deployment.on_crossing == "recompute" and choice == "rerotate":
         raise ValueError(
-            "on_crossing must be recompute or pin, got rerotate: whether the engine can turn cached keys is checked at "
-            "start-up, and only where the deployment's own on_crossing is rerotate"
+            "on_crossing must be recompute or pin, got rerotate: a request may choose rerotate only if the "
+            "deployment's own on_crossing is rerotate, because only then start-up checks that cached keys can be turned"
         )
     return choice

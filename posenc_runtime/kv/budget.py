@@ -1,7 +1,7 @@
 """How many cached tokens are re-rotated before a step: as many as take about as long as the step itself.
 
-A step reads its worker's weights once, whoever is in it, so while requests cross a step takes at most twice as long as
-it might. Fewer would keep them waiting, and their slots empty; more would hold up all the others. Decision 18.
+Every step reads the model's weights once. Turning keys for the same time makes a step at most twice as long while
+requests cross. A smaller budget would keep crossing requests waiting; a larger one would delay all others. Decision 18.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 
 LEAST_STEP_SECONDS = 1e-3  # what an engine needs to plan and to launch a step, however small its model is
-MOST_TOKENS = 2**20  # before one step, whatever a clock says that has seen next to nothing
+MOST_TOKENS = 2**20  # before one step; a bound for a clock that is too coarse and measured almost 0 seconds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,13 +18,13 @@ class Speed:
     """What a worker measured when its engine started.
 
     Attributes:
-        token_seconds: to turn the keys of a cached token in all of its layers, as a part of a long crossing.
-        weights_seconds: to read all of its model's weights once.
-        weight_bytes: of these.
-        block_tokens: tokens of its largest KV block, which are turned together.
+        token_seconds: time to turn the keys of one cached token in all layers, as part of a long crossing.
+        weights_seconds: time to read all of the model's weights once.
+        weight_bytes: size of these weights.
+        block_tokens: tokens of the largest KV block. All tokens of a block are turned together.
 
     Raises:
-        ValueError: when one of them is not above 0.
+        ValueError: when a value is not above 0.
     """
 
     token_seconds: float
@@ -39,34 +39,34 @@ class Speed:
 
     @property
     def step_seconds(self) -> float:
-        """The least that a usual step takes."""
+        """The shortest time that a usual step takes."""
         return max(self.weights_seconds, LEAST_STEP_SECONDS)
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in whole blocks that are turned within a usual step; at least a block."""
+        """How many tokens, in whole blocks, can be turned in the time of a usual step; at least one block."""
         blocks = min(self.step_seconds / self.token_seconds, MOST_TOKENS) // self.block_tokens
         return max(int(blocks), 1) * self.block_tokens
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Budget:
-    """Cached tokens re-rotated before a step at most, and why as many."""
+    """The most cached tokens that are re-rotated before a step, and the reason for this number."""
 
     tokens: int
     reason: str
 
 
 def given(tokens: int) -> Budget:
-    """The budget that somebody has set."""
+    """The budget that the configuration sets."""
     return Budget(tokens=tokens, reason="set as scaling.rerotate_budget_tokens")
 
 
 def measured(speeds: Sequence[Speed]) -> Budget:
-    """The budget of workers that compute a step together: that of the slowest.
+    """The budget of workers that compute a step together: the budget of the slowest worker.
 
     Raises:
-        ValueError: when there are none.
+        ValueError: when ``speeds`` is empty.
     """
     if not speeds:
         raise ValueError("at least one worker must have measured how fast it turns keys, got none")

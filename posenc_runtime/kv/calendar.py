@@ -1,10 +1,10 @@
-"""In which step may a request outgrow its scale? Until then nobody has to look at it."""
+"""When a request may outgrow its scale: until that step the scheduler does not have to look at it."""
 
 from __future__ import annotations
 
 
 class Calendar:
-    """Requests by the step at which they are to be looked at."""
+    """Requests by the step at which the scheduler must look at them."""
 
     def __init__(self) -> None:
         self._now = 0
@@ -12,14 +12,14 @@ class Calendar:
         self._step_of: dict[str, int] = {}
 
     def note(self, request_id: str, num_steps: int) -> None:
-        """Look at a request in so many steps, at least one, and at no other time."""
+        """Look at a request ``num_steps`` steps from now, at least 1, and no longer at the step noted before."""
         self.forget(request_id)
         step = self._now + num_steps
         self._by_step.setdefault(step, {})[request_id] = None
         self._step_of[request_id] = step
 
     def forget(self, request_id: str) -> None:
-        """A request is of no interest any more."""
+        """Do not look at a request any more."""
         step = self._step_of.pop(request_id, None)
         if step is None:
             return
@@ -29,7 +29,7 @@ class Calendar:
             del self._by_step[step]
 
     def next_step(self) -> list[str]:
-        """A step begins. Returns who is to be looked at; whoever is not noted again is forgotten."""
+        """A step begins. Returns the requests to look at; each of them is forgotten unless it is noted again."""
         self._now += 1
         names = list(self._by_step.pop(self._now, ()))
         for request_id in names:
@@ -38,12 +38,13 @@ class Calendar:
 
 
 def steps_until_due(length: int, num_known_tokens: int) -> int:
-    """Steps before a request can have computed so many tokens, at least 1.
+    """Steps before a request can have computed ``length`` tokens, at least 1.
 
-    What is known of a request may be computed in a single step; after that it becomes longer by one token a step.
+    The engine may compute all known tokens of a request in a single step. After that the request grows by one token a
+    step.
 
     Args:
-        length: tokens, the length of its scale.
-        num_known_tokens: its tokens that are there, or are being computed now.
+        length: tokens, the length of the request's scale.
+        num_known_tokens: tokens that the request has now, with those that the current step computes.
     """
     return max(1, length - num_known_tokens + 1)

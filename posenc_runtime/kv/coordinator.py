@@ -21,11 +21,12 @@ class ScaleCoordinator:
     """Decides scales and keeps the books: one object per engine, driven by its scheduler.
 
     With ``rerotate`` the scale at which a token is computed depends on its position and on the request's first
-    scale alone: the first scale up to that scale's length, then the next. So a request that lost its blocks can
-    replay its own history, and its answer does not depend on what else the server is doing. Decision 15.
+    scale alone: the first scale up to that scale's length, then the next. So a preempted request can replay its own
+    history, and its answer does not depend on what else the server is doing. Decision 15.
 
-    No step looks at every request: ``allowance`` is a look-up, ``may_be_due`` names those whose time has come, and the
-    tokens of a request are counted when it gets a block, crosses or ends. Decision 11.
+    No step looks at every request: ``allowance`` is a look-up, ``may_be_due`` names the requests that may have reached
+    the length of their scale, and the tokens of a request are counted when it gets a block, crosses or ends.
+    Decision 11.
 
     Args:
         num_blocks: blocks of the pool, the null block among them.
@@ -33,7 +34,7 @@ class ScaleCoordinator:
 
     def __init__(self, deployment: Deployment, *, num_blocks: int) -> None:
         self.deployment = deployment
-        self.budget_tokens = deployment.rerotate_budget_tokens  # None until the workers have said what it is
+        self.budget_tokens = deployment.rerotate_budget_tokens  # None until the workers have reported their speed
         self._scale_set = deployment.scale_set
         self._lengths = self._scale_set.lengths
         self._labels = [self._scale_set.label(index) for index in range(len(self._lengths))]
@@ -55,7 +56,8 @@ class ScaleCoordinator:
         """Choose a request's scale. Returns the regime whose cached keys it may read, None for the unscaled one.
 
         Raises:
-            ValueError: when the prompt alone exceeds ``max_model_len``, or ``on_crossing`` is not to be had.
+            ValueError: when the prompt alone exceeds ``max_model_len``, or the deployment does not offer
+                ``on_crossing``.
         """
         admission = admit(
             self.deployment, num_prompt_tokens=num_prompt_tokens, max_tokens=max_tokens, on_crossing=on_crossing
@@ -77,7 +79,7 @@ class ScaleCoordinator:
         self._assigned.update((block_id, scale_index) for block_id in block_ids if block_id != NULL_BLOCK)
 
     def hit(self, request_id: str, block_ids: Sequence[int]) -> None:
-        """A request got blocks from the prefix cache. Those of a step come after all that was allocated in it.
+        """A request got blocks from the prefix cache. Within a step, call this after every ``allocated``.
 
         Raises:
             MixedRotations: when a block carries another scale than the request's.
@@ -85,7 +87,11 @@ class ScaleCoordinator:
         self._ledger.read(request_id, block_ids, self._requests[request_id].scale_index)
 
     def prefilling(self, request_id: str, *, num_hit_tokens: int) -> None:
-        """A request was scheduled for the first time, with so many tokens from the prefix cache, at whatever scale."""
+        """A request was scheduled for the first time.
+
+        Args:
+            num_hit_tokens: tokens that it begins with, cached at its own scale or copied from another.
+        """
         running = self._requests[request_id]
         if running.prefill_counted:
             return
@@ -99,7 +105,7 @@ class ScaleCoordinator:
             self._counts.prefix_reused_tokens[label] += running.reused.num_tokens
 
     def generated(self, request_id: str, num_output_tokens: int) -> None:
-        """A request has so many output tokens by now. A token counts for the scale of its place, not of this moment."""
+        """A request has ``num_output_tokens`` by now. Each counts for the scale of its position, not of this moment."""
         running = self._requests[request_id]
         begin = running.num_prompt_tokens + running.num_output_tokens
         end = running.num_prompt_tokens + num_output_tokens
@@ -108,8 +114,8 @@ class ScaleCoordinator:
         running.num_output_tokens = num_output_tokens
         index, last = running.scale_index, len(self._lengths) - 1
         if running.admission.on_crossing == "rerotate":
-            # Decision 13.
-            # The scale at which so many tokens were read to say the next one; it may be known only after a crossing.
+            # The token at position `begin` was sampled by a query at the scale that covers `begin` tokens. The request
+            # may report the token only after it has crossed to a later scale. Decision 13.
             index = max(running.first_index, self._scale_set.for_length(min(begin, self.deployment.max_model_len)))
         else:
             last = index
@@ -123,18 +129,21 @@ class ScaleCoordinator:
         return self._requests[request_id].admission.on_crossing
 
     def first_length(self, request_id: str) -> int:
-        """Tokens that a request computes at its first scale, at most: only these can be in the prefix cache."""
+        """The most tokens that a request computes at its first scale: only these can be in the prefix cache."""
         return self._scale_set.lengths[self._requests[request_id].first_index]
 
     def in_first_regime(self, request_id: str) -> bool:
-        """Whether what a request has computed so far is what anybody else would have computed at its first scale."""
+        """Whether other requests of its first scale could read all keys that this request has computed so far."""
         running = self._requests[request_id]
         if running.num_reused_tokens or request_id in self._crossing:
             return False
         return running.scale_index == running.first_index
 
     def may_be_due(self) -> list[str]:
-        """A step begins: who may have reached the length of its scale. Whoever is not must be ``expect``-ed again."""
+        """A step begins. Returns the requests that may have reached the length of their scale.
+
+        Call ``expect`` again for those that have not.
+        """
         self._looked_at = self._calendar.next_step()
         return self._looked_at
 
@@ -142,13 +151,13 @@ class ScaleCoordinator:
         """Look at a request again when it may have reached the length of its scale.
 
         Args:
-            num_known_tokens: its tokens that are there, or are being computed now.
+            num_known_tokens: tokens that the request has now, with those that the current step computes.
         """
         if self._can_cross(request_id):
             self._calendar.note(request_id, steps_until_due(self._limits[request_id], num_known_tokens))
 
     def look_again(self, request_id: str) -> None:
-        """Look at a request when the next step begins: it has begun to run, goes on, or has to wait."""
+        """Look at a request when the next step begins, because it began to run, goes on, or has to wait."""
         if self._can_cross(request_id):
             self._calendar.note(request_id, 1)
 
@@ -160,7 +169,7 @@ class ScaleCoordinator:
         return self._scale_set.for_length(num_computed_tokens + 1)
 
     def allowance(self, request_id: str, num_computed_tokens: int, num_new_tokens: int) -> int:
-        """How many of the tokens that are next a request may compute before it has to cross, or while it crosses."""
+        """How many of its next ``num_new_tokens`` a request may compute before it must cross; 0 while it crosses."""
         left = self._limits[request_id] - num_computed_tokens
         if num_new_tokens <= left:
             return num_new_tokens
@@ -174,8 +183,8 @@ class ScaleCoordinator:
             num_tokens: tokens computed so far.
 
         Returns:
-            The regime of what the request computes from now on. It is the request's own: its values and deeper keys
-            were computed at older scales, so nobody else may read them.
+            The regime of what the request computes from now on. No other request has this regime or may read these
+            keys, because the request's values and deeper keys were computed at older scales.
         """
         self._begin(
             Crossing(
@@ -194,10 +203,10 @@ class ScaleCoordinator:
         Args:
             from_index: scale of the cached prefix.
             moves: one for every block of it.
-            num_tokens: length of what is copied.
+            num_tokens: length of the copied prefix.
 
         Returns:
-            The request's own regime from now on: what it reads is an approximation, and nobody else's business.
+            The request's regime from now on. No other request has it, because the copies are an approximation.
         """
         running = self._requests[request_id]
         running.num_reused_tokens = num_tokens
@@ -214,7 +223,7 @@ class ScaleCoordinator:
         return self._private_regime(running.scale_index)
 
     def recompute(self, request_id: str, to_index: int, *, num_tokens: int) -> str | None:
-        """A request begins again from its first token, at another scale. Returns its regime from now on."""
+        """A request is prefilled again from its first token, at another scale. Returns its regime from now on."""
         running = self._requests[request_id]
         self._record(running, running.scale_index, to_index, num_tokens, "recompute")
         running.first_index = running.scale_index = to_index
@@ -252,7 +261,7 @@ class ScaleCoordinator:
         """A request runs in the step that is being planned.
 
         Raises:
-            MixedRotations: when it would read keys of two scales, or write past the length of its own.
+            MixedRotations: when it would read keys of two scales, or write past the length of its own scale.
         """
         if self.allowance(request_id, num_computed_tokens, num_new_tokens) != num_new_tokens:
             state = "is crossing" if request_id in self._crossing else "has reached the length of its scale"
@@ -262,9 +271,9 @@ class ScaleCoordinator:
             )
 
     def to_be_checked(self) -> Collection[str]:
-        """Of those who run on, who could break the rule of ``scheduled``: nobody else is near the length of its scale.
+        """The running requests that could break the rule of ``scheduled``: no other is near the length of its scale.
 
-        A request that is given blocks, or begins to run, is checked besides.
+        The caller also checks each request that gets blocks or begins to run.
         """
         return [*self._looked_at, *self._crossing.names] if self._crossing else self._looked_at
 
@@ -330,7 +339,7 @@ class ScaleCoordinator:
         self._limits[crossing.request_id] = 0
 
     def _record(self, running: Running, from_index: int, to_index: int, num_tokens: int, how: OnCrossing) -> None:
-        """Note a crossing, unless it is replayed: then it is in the list already."""
+        """Note a crossing. A preempted request that replays a crossing has it in the list already."""
         if running.crossings and running.crossings[-1]["at"] >= num_tokens:
             return
         scales = self.deployment.scales

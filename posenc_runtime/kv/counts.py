@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-TOTAL = "all"  # key of what is counted whatever the scale
-_LEVELS = ("kv_blocks", "rerotate_budget_tokens")  # what is, and does not add up
+TOTAL = "all"  # key of a count that is not split by scale
+_LEVELS = ("kv_blocks", "rerotate_budget_tokens")  # gauges: the latest value holds, values are not added
 
 
 class Counts:
@@ -34,7 +34,7 @@ class Counts:
 
 
 def merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Two reports as one: counts add up, observations are joined, and of a level the later one holds.
+    """Two reports as one: counts are added, observations are joined, and the later level replaces the earlier.
 
     Counts and levels are mappings by scale; observations are lists.
     """

@@ -23,24 +23,24 @@ def blocks_to_copy(held: HeldBlocks, *, num_free: int, num_needed: int, num_rese
     """Which blocks are copied before they are re-rotated; the others are re-rotated in place.
 
     Shared blocks must be copied, because their other reader goes on at the old scale. Blocks that the prefix cache
-    may hand out again are copied where there is room: the next request with this prompt then finds them, and the
-    originals are free for whoever needs them as soon as they have been read. Decision 16.
+    may hand out again are copied if enough blocks are free: the next request with this prompt then finds the
+    originals. The originals become free blocks as soon as the copies are made. Decision 16.
 
     Args:
         num_free: blocks that may be taken.
-        num_needed: of these, blocks that the request needs for its next tokens. Spent on copies they would be missing
-            at once: the request would be preempted, and replay into the same. Decision 17.
-        num_reserved: of these, blocks that are left to other requests unless sharing leaves no choice.
+        num_needed: of the free blocks, those that the request needs for its next tokens. If copies took them, the
+            request would be preempted at once, replay its tokens, and meet the same shortage. Decision 17.
+        num_reserved: of the free blocks, those that are left to other requests, unless shared blocks need them.
 
     Returns:
-        ``[num_blocks]``, or None when there are fewer free blocks than must be taken: somebody has to be preempted
-        first.
+        ``[num_blocks]``, or None when too few blocks are free for the shared blocks: the scheduler must preempt a
+        request first.
     """
     num_shared = int(held.shared.sum())
     if num_shared + num_needed > num_free:
         return None
     room = num_free - num_needed - num_reserved - num_shared
-    # All or nothing: a prefix is only worth what is contiguous from its start, and half of it frees no time.
+    # All or nothing: the prefix cache only finds blocks that are contiguous from the start of a prompt.
     takes_cached = int((held.cached & ~held.shared).sum()) <= room
     return held.shared | held.cached if takes_cached else held.shared
 
@@ -51,9 +51,9 @@ class Crossing:
 
     Attributes:
         num_tokens: tokens whose keys change their scale: all that a request has cached, or those of the prefix.
-        moves: all of them, in their order.
-        num_begun: of these, how many have been handed to the workers.
-        reuses_prefix: the keys are those of a prefix that others have left.
+        moves: all moves of the crossing, in their order.
+        num_begun: how many of the moves the workers have got.
+        reuses_prefix: whether the keys are a cached prefix of other requests, which is copied.
     """
 
     request_id: str
@@ -77,10 +77,14 @@ class Crossing:
         return int(self._tokens_up_to[-1]) - self._tokens_begun if len(self.moves) else 0
 
     def begin(self, budget_tokens: int, *, at_least: int = 0) -> int:
-        """Hand the next moves to the workers: of so many tokens at most, but so many moves at least.
+        """Hand the next moves to the workers.
+
+        Args:
+            budget_tokens: the most tokens that these moves may have.
+            at_least: moves that begin even if their tokens exceed the budget.
 
         Returns:
-            Their tokens.
+            Tokens of the moves that begin.
         """
         before = self._tokens_begun
         end = int(np.searchsorted(self._tokens_up_to, before + budget_tokens, side="right"))
@@ -88,7 +92,7 @@ class Crossing:
         return self._tokens_begun - before
 
     def rotation(self, since: int) -> Rotation:
-        """The moves that have begun since so many had."""
+        """The moves that have begun after the first ``since`` moves."""
         moves = self.moves.part(since, self.num_begun)
         return Rotation(from_index=self.from_index, to_index=self.to_index, moves=moves)
 
@@ -104,10 +108,11 @@ class Crossing:
 
 
 class CrossingQueue:
-    """Crossings in progress, so many tokens before each step. Decision 19.
+    """Crossings in progress, which share one budget of tokens before each step. Decision 19.
 
-    Half of them are spent on those that have the least left, so that short ones do not wait behind long ones; the rest
-    on those that came first, of which the first is never without a move: so each ends, whoever comes after it.
+    Half of the budget goes to the crossings with the fewest tokens left, so that short ones do not wait behind long
+    ones. The rest goes to the oldest crossings. The oldest one of all gets at least one move in every step, so that
+    every crossing ends.
     """
 
     def __init__(self) -> None:
@@ -125,29 +130,30 @@ class CrossingQueue:
         return self._crossings.keys()
 
     def begin(self, crossing: Crossing) -> None:
-        """Queue a request's moves. Until they are all done it must not run: its keys carry two scales."""
+        """Queue a crossing. Its request must not run until all moves are done: until then its keys carry two scales."""
         self._crossings[crossing.request_id] = crossing
 
     def advance(self, budget_tokens: int | None) -> tuple[list[tuple[Crossing, Rotation]], list[Crossing]]:
         """Take the moves of one step from the queue.
 
         Args:
-            budget_tokens: None where nobody has said it, and then nothing may be waiting. At least one block is moved
-                whatever the budget, which may be exceeded by less than a block.
+            budget_tokens: the most tokens to turn before this step. At least one block is moved, however small the
+                budget is, so that a step may exceed it by less than a block. None if no budget is known; then no
+                crossing may be queued.
 
         Returns:
-            The rotations with their crossings, and the crossings that they complete, both in the order in which they
-            came. A crossing has one rotation, and its moves are in their order.
+            The rotations with their crossings, and the crossings that these rotations complete. Both are in the order
+            in which the crossings were queued. A crossing has one rotation, whose moves are in order.
 
         Raises:
-            RuntimeError: when something is waiting for a budget that nobody has said.
+            RuntimeError: when a crossing is queued and no budget is known.
         """
         if not self._crossings:
             return [], []
         if budget_tokens is None:
             raise RuntimeError(
-                f"the budget of a step must be known before keys are turned, and {len(self._crossings)} requests wait: "
-                "no worker has said how long it takes to turn them; set scaling.rerotate_budget_tokens"
+                f"the budget of a step must be known before keys are turned, but {len(self._crossings)} requests wait "
+                "and no worker has reported how long turning takes: set scaling.rerotate_budget_tokens"
             )
         crossings = list(self._crossings.values())
         begun = [crossing.num_begun for crossing in crossings]

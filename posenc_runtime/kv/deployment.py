@@ -15,7 +15,7 @@ from posenc_runtime.encodings.scaling import from_parameters
 from posenc_runtime.encodings.spec import Frequencies, RotarySpec, Scaling
 from posenc_runtime.kv.scales import ScaleSet, refuse_scales
 
-# The rope_type of a deployment whose model has no rotary embedding: nothing is scaled.
+# The rope_type of a deployment whose model has no rotary embedding, so that there is nothing to scale.
 UNROTATED = "none"
 
 OnCrossing = Literal["rerotate", "recompute", "pin"]
@@ -25,19 +25,19 @@ PrefixReuse = Literal["exact", "rerotate"]
 def refuse_contradictions(
     rope_type: str, scales: Sequence[float], rope_theta: float | None, allow_beyond_trained: bool
 ) -> None:
-    """Check what is chosen against each other, as far as that takes neither lengths nor a checkpoint.
+    """Check settings against each other, as far as neither lengths nor a checkpoint are needed.
 
-    Whether a model has anything to scale is a checkpoint's to say, so that several scales go with any method here.
+    Several scales are accepted with every method here: only the checkpoint says whether its model can be scaled.
 
     Raises:
-        ValueError: when two contradict each other, or the scales alone are refused.
+        ValueError: when two settings contradict each other, or the scales alone are refused.
     """
     if rope_theta is not None and rope_theta <= 1:
         raise ValueError(f"rope_theta must be greater than 1, got {rope_theta}")
     if rope_theta is not None and len(scales) == 1:
         raise ValueError(
-            f"rope_theta is the base of scales above 1, got {rope_theta} and scales {list(scales)}: "
-            "add a scale, or leave rope_theta out; scale 1 is always the checkpoint's"
+            f"rope_theta needs a scale above 1, got {rope_theta} and scales {list(scales)}: add a scale, or leave "
+            "rope_theta out, because scale 1 always uses the checkpoint's own"
         )
     if allow_beyond_trained and rope_type not in ("default", UNROTATED):
         raise ValueError(
@@ -57,18 +57,19 @@ class Deployment:
         scales: ascending, starting at 1.
         original_max_position_embeddings: trained length, tokens.
         max_model_len: served length, tokens.
-        headroom_tokens: new tokens that a request is admitted for at most, unless it is pinned.
+        headroom_tokens: the most new tokens that a request is admitted for, unless it is pinned.
         on_crossing: what happens to a request that outgrows its scale. ``rerotate`` turns its cached keys by the
             angle difference; ``recompute`` drops them and prefills again; ``pin`` admits it at the largest length it
             may reach, so that it never crosses.
-        rerotate_budget_tokens: cached tokens re-rotated before one step at most, so that others are not held up; None
-            for as many as workers find to take a usual step's time (``kv.budget``).
-        prefix_reuse: which cached prefixes a new request may read. ``exact``: those of its own scale. ``rerotate``:
-            others, too, as re-rotated copies. That is an approximation, because values and deeper keys were computed
-            at the other scale.
-        rope_theta: base of the scaled frequencies; None takes the checkpoint's. Scale 1 is always the checkpoint's.
-        allow_beyond_trained: let ``default`` serve lengths past the trained one, for comparisons, and ``UNROTATED``,
-            because a distance bias is made for it.
+        rerotate_budget_tokens: the most cached tokens that are re-rotated before one step, so that other requests are
+            not held up. With None the workers measure how many they turn in the time of a usual step (``kv.budget``).
+        prefix_reuse: which cached prefixes a new request may read. ``exact``: prefixes of its own scale. ``rerotate``:
+            prefixes of other scales, too, as re-rotated copies. The copies are an approximation, because values and
+            deeper keys were computed at the other scale.
+        rope_theta: base of the frequencies at scales above 1; None takes the checkpoint's. Scale 1 always uses the
+            checkpoint's.
+        allow_beyond_trained: let requests grow past the trained length without a scale. ``default`` allows that for
+            comparisons, ``UNROTATED`` because a distance bias is made for it.
 
     Raises:
         ValueError: when a value is out of range or two contradict each other.
@@ -97,8 +98,8 @@ class Deployment:
             raise ValueError(f"headroom_tokens must be at least 1, got {self.headroom_tokens}")
         if self.rerotate_budget_tokens is not None and self.rerotate_budget_tokens < 1:
             raise ValueError(
-                f"rerotate_budget_tokens must be at least 1, got {self.rerotate_budget_tokens}: leave it out to have "
-                "it measured"
+                f"rerotate_budget_tokens must be at least 1, got {self.rerotate_budget_tokens}: leave it out, and the "
+                "workers measure it"
             )
         refuse_contradictions(self.rope_type, self.scales, self.rope_theta, self.allow_beyond_trained)
         if self.rope_type in ("default", UNROTATED) and len(self.scales) > 1:
@@ -123,10 +124,10 @@ class Deployment:
         )
 
     def frequencies(self, own: RotarySpec, scale_index: int) -> Frequencies:
-        """What keys are rotated with at one of the scales.
+        """The frequencies by which keys are rotated at one of the scales.
 
         Args:
-            own: the checkpoint's; its trained length gives way to the deployment's.
+            own: the checkpoint's rotary encoding. The deployment's trained length replaces the one in it.
 
         Raises:
             ValueError: when the method cannot scale such a checkpoint.
@@ -138,7 +139,7 @@ class Deployment:
         return self.method.frequencies(spec, self.scales[scale_index])
 
     def check_rotations(self, own: RotarySpec) -> None:
-        """Refuse what leads to no rotation at one of the scales.
+        """Refuse settings that give frequencies which no key can be rotated by.
 
         Raises:
             ValueError: as ``frequencies``, and when a frequency or an attention factor is not finite or not above 0.
@@ -173,12 +174,12 @@ class Deployment:
 
     @property
     def measures_budget(self) -> bool:
-        """Whether workers have to find out how many tokens are turned before a step."""
+        """Whether the workers measure how many tokens are turned before a step."""
         return self.rerotates and self.rerotate_budget_tokens is None
 
     @property
     def reuses_prefixes(self) -> bool:
-        """Whether a new request may get copies of what is cached at other scales."""
+        """Whether a new request may get copies of prefixes that are cached at other scales."""
         return self.prefix_reuse == "rerotate" and len(self.scales) > 1
 
     @property
@@ -187,16 +188,16 @@ class Deployment:
         return self.crosses or self.rerotates
 
     def to_mapping(self) -> dict[str, Any]:
-        """Plain values only, so that it travels to every process of an engine."""
+        """The deployment as plain values, so that it can be sent to every process of an engine."""
         fields = dataclasses.asdict(self)
         return fields | {"parameters": dict(self.parameters), "scales": list(self.scales)}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
-        """The inverse of ``to_mapping``; also the form in which plain vLLM users pass it.
+        """The inverse of ``to_mapping``. Users of plain vLLM pass their settings in this form, too.
 
         Raises:
-            ValueError: when it is no mapping, a key is unknown or missing, or a value is refused.
+            ValueError: when ``mapping`` is no mapping, a key is unknown or missing, or a value is refused.
             TypeError: when the method has no such parameter.
         """
         if not isinstance(mapping, Mapping):
@@ -215,7 +216,7 @@ class Deployment:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Names the rotations of this deployment: equal fingerprints rotate keys equally, scale by scale."""
+        """Names the rotations of a deployment: two with equal fingerprints rotate keys equally at each scale."""
         rotation = {
             "rope_type": self.rope_type,
             "parameters": dict(self.parameters),

@@ -1,7 +1,7 @@
 """The scale that every physical KV block carries, and how many blocks running requests hold at each.
 
-A table by block number, 18 bytes a block, and for each request the numbers of its blocks. Requests that read the same
-cached prefix share the list of its blocks. Decision 7.
+The ledger is a table by block number, 18 bytes a block, and a list of block numbers for each request. Requests that
+read the same cached prefix share the list of the prefix's blocks. Decision 7.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NULL_BLOCK = 0  # vLLM's placeholder block: never written, never read
 BlockIds = NDArray[np.int32]
 Numbers = Sequence[int] | NDArray[np.int64]
 
-_FEW = 16  # blocks: a request that decodes gets one now and then, and numpy would take longer than a loop
+_FEW = 16  # blocks: up to here a loop is faster than numpy; a request that decodes gets one block now and then
 _NEVER_WRITTEN = -1
 _NOBODY = 0
 
@@ -35,8 +35,8 @@ class _Holdings:
 
     Attributes:
         number: stands for the request in the table.
-        written: blocks that were given to it to write. Some may have been given to somebody else since.
-        read: lists of blocks that it found in the prefix cache, each with the time when it found them.
+        written: blocks that the request was given to write. Other requests may have got some of them since.
+        read: lists of blocks that the request found in the prefix cache, each with the time when it found them.
     """
 
     number: int
@@ -68,7 +68,8 @@ class BlockLedger:
     def write(self, request_id: str, block_ids: Numbers, scale_index: int) -> None:
         """A request got fresh blocks, which it will fill with keys of its scale.
 
-        Who held such a block has lost it: a sliding window gives blocks back while its request runs on.
+        Any other holder of such a block loses it. With a sliding window, vLLM takes blocks from a request that still
+        runs, and this call is how the ledger learns of it.
         """
         self._now += 1
         holdings = self._of(request_id)
@@ -101,7 +102,8 @@ class BlockLedger:
                 f"but block {wrong[0]} of the prefix cache carries number {self._carried(wrong[0])}"
             )
         holdings = self._of(request_id)
-        blocks = blocks[self._writer[blocks] != holdings.number]  # a table that was exchanged is told anew
+        # When a request's block table is replaced, `read` names blocks that the request holds already.
+        blocks = blocks[self._writer[blocks] != holdings.number]
         for known, since in holdings.read:
             blocks = blocks[~np.isin(blocks, self._still(known, since))]
         if len(blocks):
@@ -113,7 +115,7 @@ class BlockLedger:
         """A request gets re-rotated copies of blocks that it does not hold.
 
         Raises:
-            MixedRotations: when a source does not carry the scale that it is turned from.
+            MixedRotations: when a source does not carry the scale ``from_index``.
         """
         blocks = np.asarray(sources, dtype=np.int32)
         if len(wrong := blocks[self._scale[blocks] != from_index]):
@@ -124,10 +126,10 @@ class BlockLedger:
         self.write(request_id, targets, to_index)
 
     def move(self, request_id: str, sources: Numbers, targets: Numbers, scale_index: int) -> None:
-        """A request's keys are re-rotated: in place, or into fresh blocks that it holds instead.
+        """A request's keys are re-rotated, in place or into fresh blocks, which replace the old ones.
 
         Raises:
-            MixedRotations: when another request reads a block that is re-rotated in place, or holds a fresh one.
+            MixedRotations: when another request reads a block that is re-rotated in place, or holds a fresh block.
         """
         old, new = np.asarray(sources, dtype=np.int32), np.asarray(targets, dtype=np.int32)
         is_in_place = old == new
@@ -144,10 +146,10 @@ class BlockLedger:
         self.write(request_id, targets, scale_index)
 
     def check(self, request_id: str, scale_index: int) -> None:
-        """Whether all blocks of a request carry one scale.
+        """Check that all blocks of a request carry one scale.
 
         Raises:
-            MixedRotations: naming a block that does not.
+            MixedRotations: when a block carries another; the message names the block.
         """
         if holdings := self._holdings.get(request_id):
             for blocks in self._held(holdings):
@@ -196,21 +198,21 @@ class BlockLedger:
         self._num_held[scale_index] += 1
 
     def _let_go_one(self, block_id: int) -> None:
-        """A block that a request was given to write, and that nobody has been given since."""
+        """Let go of a block that the request was given to write and still holds."""
         self._writer[block_id] = _NOBODY
         self._num_holders[block_id] -= 1
         if not self._num_holders[block_id]:
             self._num_held[int(self._scale[block_id])] -= 1
 
     def _held(self, holdings: _Holdings) -> Iterator[BlockIds]:
-        """The blocks that are still a request's; of those that it was given to write, one may be there twice."""
+        """The blocks that a request still holds. A block that the request was given to write may be in there twice."""
         written = np.frombuffer(holdings.written, dtype=np.int32)
         yield written[self._writer[written] == holdings.number]
         for blocks, since in holdings.read:
             yield self._still(blocks, since)
 
     def _still(self, blocks: BlockIds, since: int) -> BlockIds:
-        """Those of the blocks that nobody was given to write since they were found in the prefix cache."""
+        """The blocks that no request was given to write after time ``since``."""
         return blocks[self._written_at[blocks] <= since]
 
     def _let_go(self, blocks: BlockIds) -> None:

@@ -1,4 +1,4 @@
-"""Blocks that a crossing looks at and moves, as columns: a long request has thousands of them."""
+"""The blocks of a crossing and their moves, stored as columns, because a long request has thousands of blocks."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class HeldBlocks:
         block_id: number of the physical block.
         first_position: position of the block's first token.
         num_tokens: tokens of the request in the block, at least 1.
-        shared: another request reads the block, too, so it must not be written.
-        cached: the prefix cache could hand the block out again, at the scale that it carries now.
+        shared: whether another request reads the block, so that it must not be written.
+        cached: whether the prefix cache could hand the block out again, at the block's present scale.
     """
 
     group: Column
@@ -38,7 +38,7 @@ class HeldBlocks:
 
 
 class BlockMove(NamedTuple):
-    """The keys of ``source``, re-rotated, are to be in ``target``. Equal: in place. Otherwise values are copied."""
+    """Re-rotate the keys of block ``source`` into block ``target``, and copy the values if the two blocks differ."""
 
     group: int
     source: int
@@ -64,7 +64,7 @@ class Moves:
 
     @classmethod
     def joined(cls, parts: Sequence[Moves]) -> Self:
-        """All moves of several, in their order."""
+        """The moves of all ``parts``, in their order."""
         return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in BlockMove._fields})
 
     def __len__(self) -> int:
@@ -75,11 +75,11 @@ class Moves:
         return map(BlockMove._make, zip(*columns, strict=True))
 
     def part(self, begin: int, end: int) -> Moves:
-        """The moves of these numbers."""
+        """The moves with the numbers ``begin`` to ``end - 1``."""
         return type(self)(**{name: getattr(self, name)[begin:end] for name in BlockMove._fields})
 
     @property
     def copies(self) -> Mask:
-        """Which of them lead into another block."""
+        """Which moves have a target other than their source, ``[num_moves]``."""
         differs: Mask = self.source != self.target
         return differs

@@ -1,4 +1,4 @@
-"""Which cached keys may a query read? The regime, carried in the prefix-cache salt."""
+"""The regime of a request, which says what cached keys its queries may read. It travels in the prefix-cache salt."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _NUL = "\x00"
 def regime(deployment: Deployment, scale_index: int) -> str | None:
     """Name of the rotation that keys carry at a scale, or None for the checkpoint's own.
 
-    Keys of one regime are never read by queries of another. The unscaled regime has no name, so that the block
-    hashes of unscaled requests are those of stock vLLM and outside routers and stores go on matching them.
+    Queries of one regime never read keys of another. The unscaled regime has no name: the block hashes of unscaled
+    requests are then those of stock vLLM, and routers and KV stores outside the engine still match them.
     """
     if deployment.scales[scale_index] == 1:
         return None
@@ -19,14 +19,15 @@ def regime(deployment: Deployment, scale_index: int) -> str | None:
 
 
 def private(deployment: Deployment, scale_index: int, number: int) -> str:
-    """Name of a regime that one request has for itself: after a crossing, or over a prefix of another scale."""
+    """Name of a regime of one request alone: after a crossing, or after it reused a prefix of another scale."""
     return f"{deployment.rope_type}:{deployment.scales[scale_index]:g}:{deployment.fingerprint}:private:{number}"
 
 
 def salted(cache_salt: str | None, regime_name: str | None) -> str | None:
-    """A request's prefix-cache salt in a regime: the client's own, if any, and the regime's name. Decision 21.
+    """A request's prefix-cache salt in a regime: the client's own salt, if any, and the regime's name. Decision 21.
 
-    NUL marks the regime. A client's NULs are doubled, so runs of them are even and no client can name a regime.
+    A single NUL stands before the regime's name. Each NUL in the client's salt is doubled, so that no client can write
+    the name of a regime.
     """
     escaped = cache_salt.replace(_NUL, 2 * _NUL) if cache_salt else cache_salt
     if regime_name is None:

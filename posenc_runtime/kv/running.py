@@ -1,4 +1,4 @@
-"""What is remembered of a request while it is there, and what its response says of it."""
+"""What the coordinator remembers of a request until it ends, and what the request's response says about it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from posenc_runtime.kv.deployment import Deployment
 
 
 class ReusedPrefix(NamedTuple):
-    """Copies that a request begins with, of keys that others computed at another scale."""
+    """The copied prefix that a request begins with; other requests computed the keys at another scale."""
 
     num_tokens: int
     from_index: int
@@ -22,14 +22,15 @@ class Running:
     """A request.
 
     Attributes:
-        admission: what was decided when it came, and is not changed by anything since.
-        first_index: scale of its first token. A preempted request begins again there; a recomputed one at another.
-        scale_index: scale that its blocks carry now.
-        num_output_tokens: of its answer, those that are counted.
-        num_reused_tokens: tokens of its prompt whose keys are copies from another scale. Behind those, if any, that the
-            prefix cache had at its own.
-        crossings: what its response says, each crossing once, however often it is replayed.
-        reused: the copies of a prefix of another scale that it begins with, once all of them are made.
+        admission: what was decided when the request came; it never changes.
+        first_index: scale of the first token. A preempted request begins again at this scale; ``recompute`` sets
+            another.
+        scale_index: scale that the request's blocks carry now.
+        num_output_tokens: output tokens that are counted already.
+        num_reused_tokens: prompt tokens whose keys are copies from another scale. They follow the tokens, if any, that
+            the prefix cache had at the request's own scale.
+        crossings: the crossings that the response lists. One that is replayed is listed once.
+        reused: the copied prefix of another scale, None until all copies are made.
     """
 
     admission: Admission
@@ -43,16 +44,16 @@ class Running:
     reused: ReusedPrefix | None = None
 
     def said_so_far(self, deployment: Deployment) -> dict[str, Any]:
-        """What its response says, or would say if it ended now."""
+        """What the request's response says, or would say if the request ended now."""
         scales = deployment.scales
         response = {
             "rope_type": deployment.rope_type,
-            # A request that was preempted and never resumed had come further than its blocks say.
+            # Not `scale_index`: preemption sets that back, and a request may end before it has crossed again.
             "scale": self.crossings[-1]["to"] if self.crossings else scales[self.first_index],
             "admission_tokens": self.admission.admission_tokens,
-            "crossings": list(self.crossings),  # as of now: it may be sent after the next one
+            "crossings": list(self.crossings),  # a copy: the next crossing may come before this is sent
         }
-        if (reused := self.reused) and self.prefill_counted:  # else nothing of its answer has read them
+        if (reused := self.reused) and self.prefill_counted:  # before its prefill no token has read the copies
             response["prefixes_reused"] = [
                 {"tokens": reused.num_tokens, "from": scales[reused.from_index], "to": scales[reused.to_index]}
             ]

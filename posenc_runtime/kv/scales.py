@@ -14,15 +14,15 @@ _MOST_TOKENS = 2**31 - 1  # positions and lengths are int32 on their way to atte
 
 
 def reach(scale: float, trained: int) -> int:
-    """Longest request of a scale, tokens. The scale is what was written: 2.3 times 100 tokens are 230, and not 229."""
+    """Longest request of a scale, tokens. Computed from the scale's decimals: 2.3 times 100 tokens are 230, not 229."""
     return math.floor(fractions.Fraction(str(scale)) * trained)
 
 
 def refuse_scales(scales: Sequence[float]) -> None:
-    """Check what holds of scales whatever the trained length is.
+    """Check the rules for scales that do not depend on the trained length.
 
     Raises:
-        ValueError: when they are not finite, do not start at 1, do not ascend, or have no labels of their own.
+        ValueError: when scales are not finite, do not start at 1, do not ascend, or share a label.
     """
     if not all(math.isfinite(scale) for scale in scales):
         raise ValueError(f"scales must be finite, got {list(scales)}")
@@ -31,7 +31,9 @@ def refuse_scales(scales: Sequence[float]) -> None:
     if any(low >= high for low, high in itertools.pairwise(scales)):
         raise ValueError(f"scales must ascend, got {list(scales)}")
     if len({_label(scale) for scale in scales}) < len(scales):
-        raise ValueError(f"scales must differ in their first six digits, got {list(scales)}")
+        raise ValueError(
+            f"scales must differ in their first six digits, which label them in metrics, got {list(scales)}: remove one"
+        )
 
 
 def _label(scale: float) -> str:
@@ -42,19 +44,18 @@ def _label(scale: float) -> str:
 class ScaleSet:
     """Scale number i lets a request grow to ``scales[i]`` times the trained length.
 
-    A request is named by the index of its scale. The tables of all scales are stacked in one; a scale's part
-    has only the rows that a request of that scale can reach, so four scales 1, 2, 4, 8 cost 15 trained lengths
-    of rows and not 32.
+    Code names a scale by its index. The tables of all scales are stacked in one. The part of a scale has only the
+    rows that a request of that scale can reach: the scales 1, 2, 4, 8 cost 15 trained lengths of rows and not 32.
 
     Attributes:
         scales: ascending, starting at 1.
         original_max_position_embeddings: trained length, tokens.
-        max_model_len: served length, tokens; the largest scale covers it.
-        allow_beyond_trained: it need not.
+        max_model_len: served length, tokens; the largest scale covers it, unless ``allow_beyond_trained``.
+        allow_beyond_trained: accept scales that do not cover ``max_model_len``.
 
     Raises:
-        ValueError: when the scales do not start at 1, do not ascend, have no labels of their own, reach too far, or do
-            not cover ``max_model_len``.
+        ValueError: when the scales do not start at 1, do not ascend, share a label, reach too far, or do not cover
+            ``max_model_len``.
     """
 
     scales: tuple[float, ...]
@@ -67,7 +68,7 @@ class ScaleSet:
         if self.scales[-1] * self.original_max_position_embeddings > _MOST_TOKENS:
             raise ValueError(
                 f"scales must reach at most {_MOST_TOKENS} tokens, got {self.scales[-1]:g} times the trained "
-                f"{self.original_max_position_embeddings}"
+                f"{self.original_max_position_embeddings}: lower the largest scale"
             )
         if self.max_model_len < 1:
             raise ValueError(f"max_model_len must be at least 1, got {self.max_model_len}")
@@ -94,8 +95,8 @@ class ScaleSet:
     def num_rows(self) -> int:
         """Rows of the stacked table.
 
-        A row index is an offset plus a position below ``max_model_len``, and the last part is the longest:
-        no index of a padded or stale token can leave the table.
+        A row index is an offset plus a position below ``max_model_len``, and the last part has ``max_model_len`` rows.
+        So even the index of a padded or stale token is a row of the table.
         """
         return sum(self.lengths)
 

@@ -1,4 +1,4 @@
-"""What the bookkeeping says about the step that is being scheduled: to the workers, and to the scheduler."""
+"""What the coordinator tells the workers and the scheduler about the step that is being scheduled."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from posenc_runtime.kv.crossing import Rotation
 
 @dataclasses.dataclass(kw_only=True)
 class StepPlan:
-    """What the workers must do before a forward, the rotations first and in their order.
+    """What the workers must do before a forward pass: first the rotations, in their order, then the block scales.
 
     Attributes:
         rotations: cached keys to turn from one scale to another.
-        block_scales: scale index to the physical blocks that are to carry it from this step on.
+        block_scales: for each scale index, the physical blocks that carry this scale from this step on.
     """
 
     rotations: list[Rotation] = dataclasses.field(default_factory=list)
@@ -22,11 +22,11 @@ class StepPlan:
 
 @dataclasses.dataclass(kw_only=True)
 class Progress:
-    """What the moves of a step, once they are in its plan, mean for the scheduler.
+    """What the moves in a step's plan mean for the scheduler.
 
     Attributes:
-        read: blocks that the plan copies from; the scheduler gives them back once the step is planned.
-        crossed: requests whose keys all carry their new scale; they may run in this step.
+        read: blocks that the plan copies from; the scheduler frees them once the step is planned.
+        crossed: requests all of whose keys carry the new scale; they may run in this step.
         reused: requests whose copied prefix is complete; they may run in this step.
     """
 

@@ -21,7 +21,7 @@ def stdlib_files(root: Path | None = None) -> list[Path]:
 
 
 def read_text(path: Path) -> str:
-    """The file as UTF-8, or nothing where it is not UTF-8 or cannot be read."""
+    """The text of a file, or an empty text if the file is not UTF-8 or cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (UnicodeDecodeError, OSError):
@@ -40,7 +40,7 @@ def docstrings(source: str) -> list[str]:
 
 
 def topics() -> list[str]:
-    """The chapters of the language reference that pydoc shows, without the markup that underlines headings."""
+    """The chapters of the language reference that pydoc shows, without the lines that underline headings."""
     try:
         from pydoc_data.topics import topics as chapters
     except ImportError:
@@ -53,7 +53,7 @@ def topics() -> list[str]:
 
 
 def documents(root: Path | None = None) -> Iterator[str]:
-    """Chapters first, then for every file its docstrings as one document and its source as another."""
+    """The chapters first; then for every file its docstrings as one document, and its source as another."""
     yield from topics()
     for path in stdlib_files(root):
         if path.name in SKIPPED_FILES:
@@ -68,7 +68,7 @@ def documents(root: Path | None = None) -> Iterator[str]:
 
 
 def fingerprint(texts: Iterable[str]) -> str:
-    """SHA-256 over all documents, so that a recipe can say which corpus it was trained on."""
+    """SHA-256 over all documents, so that a recipe can name the corpus that its model was trained on."""
     digest = hashlib.sha256()
     for text in texts:
         digest.update(text.encode("utf-8", "surrogatepass"))

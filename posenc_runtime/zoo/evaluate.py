@@ -1,4 +1,4 @@
-"""Pass key accuracy by length and by scaling, from one forward pass a sample and without a server."""
+"""Pass key accuracy by length and by scaling, measured with one forward pass per sample and without a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOKENS_PER_BATCH = 16_384
 
 
 def load_model(checkpoint: Path, device: str | None = None) -> LlamaForCausalLM:
-    """The checkpoint in float32, on a GPU where there is one unless told otherwise."""
+    """The checkpoint in float32, on ``device``; without one, on a GPU if there is one, or else on the CPU."""
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
     model: Any = LlamaForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     loaded: LlamaForCausalLM = model.to(place)
@@ -38,7 +38,7 @@ def sample_ids(
 
 @torch.inference_mode()
 def correct_answers(model: LlamaForCausalLM, ids: torch.Tensor, starts: list[int], scaling: Scaling) -> int:
-    """How many answers greedy decoding would give: every answer token is the most likely one at its place."""
+    """How many samples greedy decoding would answer: every answer token is the most likely one at its position."""
     correct = 0
     size = max(1, TOKENS_PER_BATCH // ids.shape[1])
     device = model.device
@@ -53,7 +53,7 @@ def correct_answers(model: LlamaForCausalLM, ids: torch.Tensor, starts: list[int
 
 
 def scalings_for(length: int, trained_length: int) -> dict[str, Scaling]:
-    """The columns of the table: unscaled, each method at this length's own factor, and two static ones."""
+    """The columns of the table: unscaled, each method at the factor of this length, and two at a static factor."""
     factor = factor_for(length, trained_length)
     return {
         "unscaled": Scaling(),

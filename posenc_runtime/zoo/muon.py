@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-# Tables that happen to have two dimensions.
+# Parts of the names of weights that have two dimensions but are tables, not matrices.
 NOT_MATRICES = ("embed", "lm_head", ".position.")
 
 
 def orthogonalized(updates: Tensor, iterations: int = 5) -> Tensor:
-    """Newton-Schulz on a stack of matrices of one shape: their singular values move close to 1."""
+    """A stack of matrices of one shape after Newton-Schulz iterations, which move their singular values close to 1."""
     a, b, c = NEWTON_SCHULZ
     tall = updates.size(-2) > updates.size(-1)
     x = updates.mT if tall else updates
@@ -27,9 +27,9 @@ def orthogonalized(updates: Tensor, iterations: int = 5) -> Tensor:
 
 
 class Muon:
-    """Momentum whose update is orthogonalized; matrices of one shape go through Newton-Schulz together.
+    """Momentum whose update is orthogonalized. Matrices of one shape go through Newton-Schulz together.
 
-    Unlike torch.optim.Muon it stays in float32, because bfloat16 products are slow on CPUs without AMX.
+    This class stays in float32, unlike torch.optim.Muon, because bfloat16 products are slow on CPUs without AMX.
     """
 
     def __init__(self, matrices: list[nn.Parameter], momentum: float = 0.95, weight_decay: float = 0.01) -> None:
@@ -52,7 +52,7 @@ class Muon:
 
 
 class Optimizer:
-    """Both optimizers under one schedule: `scale` multiplies the peak learning rates."""
+    """Muon and AdamW under one schedule: `scale` multiplies their peak learning rates."""
 
     def __init__(self, model: nn.Module, matrix_lr: float, other_lr: float, weight_decay: float) -> None:
         named = list(model.named_parameters())

@@ -27,7 +27,7 @@ CURVE_COLUMNS = (
 
 @dataclass
 class Progress:
-    """Where a run stands; everything here is plain data, so that a state file loads without running code."""
+    """How far a run has come. All fields are plain data, so that loading a state file runs no code."""
 
     step: int = 0
     tokens: int = 0
@@ -40,7 +40,7 @@ class Progress:
 
 
 def save_state(folder: Path, progress: Progress, model: PreTrainedModel, optimizer: dict[str, Any]) -> None:
-    """Written beside and then moved into place, so that an interruption never leaves half a file."""
+    """Write the state to a second file, then rename that, so that an interruption never leaves half a file."""
     partial = folder / (STATE_FILE + ".partial")
     torch.save({"progress": asdict(progress), "model": model.state_dict(), "optimizer": optimizer}, partial)
     os.replace(partial, folder / STATE_FILE)
@@ -56,7 +56,7 @@ def load_state(folder: Path) -> tuple[Progress, dict[str, Any], dict[str, Any]]:
 
 
 def save_checkpoint(folder: Path, model: PreTrainedModel, tok: PreTrainedTokenizerFast) -> None:
-    """The folder that transformers and vLLM load."""
+    """Write the checkpoint folder that transformers and vLLM load."""
     kind: Any = GenerationConfig
     end = model.config.eos_token_id
     model.generation_config = kind(do_sample=False, eos_token_id=end, pad_token_id=end)
@@ -72,7 +72,7 @@ def write_loss_curve(folder: Path, progress: Progress, columns: Sequence[str] = 
 
 
 def write_recipe(folder: Path, recipe: Recipe, progress: Progress, corpus_facts: dict[str, Any]) -> None:
-    """Every setting and what came of it; tuples become lists so that any YAML reader understands the file."""
+    """Write the recipe's settings and the run's results. Tuples become lists, which every YAML reader understands."""
     written = {
         "settings": plain(asdict(recipe)),
         "corpus": corpus_facts,
@@ -91,7 +91,7 @@ def write_recipe(folder: Path, recipe: Recipe, progress: Progress, corpus_facts:
 
 
 def provenance() -> dict[str, Any]:
-    """With what and on what a run was made."""
+    """The versions and the machine that a run was made with."""
     return {
         "versions": {
             "python": platform.python_version(),

@@ -1,4 +1,4 @@
-"""The number of CPU threads, chosen by trial: on cores that other programs use, fewer threads can be faster."""
+"""Chooses the number of CPU threads by trial: where other programs use the cores, fewer threads can be faster."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ TRIALS = 3
 
 
 class Pace:
-    """Tries one thread and all threads at the start of every cycle of steps, then keeps the faster.
+    """Tries one thread and all threads at the start of every cycle of steps, then keeps the faster number.
 
-    Threads wait for each other after every operation, so one that shares its core slows all of them down.
+    Threads wait for each other after every operation, so a thread that shares its core slows down all of them.
     """
 
     def __init__(self, threads: int) -> None:
@@ -21,7 +21,7 @@ class Pace:
         self.threads = threads
 
     def prepare(self) -> None:
-        """Called before a step: sets the threads it runs with."""
+        """Set the number of threads for the next step. Call this before each step."""
         trial, place = divmod(self.position, TRIALS)
         if self.position == 0:
             self.speeds = {choice: [] for choice in self.choices}
@@ -33,5 +33,5 @@ class Pace:
         self.position = (self.position + 1) % CYCLE
 
     def measured(self, tokens_per_second: float) -> None:
-        """Called after a step with its speed."""
+        """Note the speed of the step that has ended. Call this after each step."""
         self.speeds[self.threads].append(tokens_per_second)

@@ -17,14 +17,14 @@ PAD_WORDS = (" and", " the", " of", " so", " a", " is", " it", ".", " x", "!")
 
 
 class TextTokenizer(Protocol):
-    """What this module needs of a tokenizer: any tokenizer of transformers will do."""
+    """What this module needs of a tokenizer. Every tokenizer of transformers has it."""
 
     def encode(self, text: str) -> list[int]: ...
 
 
 @dataclass(frozen=True)
 class PasskeySample:
-    """A prompt whose correct continuation is `answer`; prompt and answer together are `total_tokens` long."""
+    """A prompt, and `answer`, its correct continuation. Prompt and answer together are `total_tokens` long."""
 
     prompt: str
     key: str
@@ -44,7 +44,7 @@ def random_key(rng: random.Random, digits: int) -> str:
 
 
 def haystack(tokenizer: TextTokenizer, rng: random.Random, budget: int) -> list[str]:
-    """Sentences, each with the space before it, that together stay within the budget."""
+    """Sentences, each after a space, that together have at most `budget` tokens."""
     overhead = count(tokenizer, "")
     sentences: list[str] = []
     while budget > 0:
@@ -61,7 +61,7 @@ def assemble(sentences: list[str], needle: str, depth: float, padding: str) -> s
 
 
 def decoy_sentences(rng: random.Random, key: str, number: int) -> list[str]:
-    """Other codes, with other names than the pass key's and never its value."""
+    """Sentences with other codes, which never have the name or the value of the pass key."""
     sentences: list[str] = []
     while len(sentences) < number:
         value = random_key(rng, len(key))
@@ -78,9 +78,9 @@ def make_sample(
     digits: int = 5,
     decoys: int = 0,
 ) -> PasskeySample:
-    """A sample of exactly `total_tokens` (answer included); the depth is uniform unless given.
+    """A sample of exactly `total_tokens`, answer included. The needle's depth is uniform unless it is given.
 
-    The same arguments always give the same sample. Decoys are other codes in the haystack, which make it harder.
+    The same arguments always give the same sample. Decoys are other codes in the haystack, which make the task harder.
     """
     rng = random.Random(f"passkey:{seed}:{total_tokens}:{digits}")
     key = random_key(rng, digits)
@@ -101,7 +101,7 @@ def make_sample(
 def fit(
     tokenizer: TextTokenizer, sentences: list[str], needle: str, depth: float, answer: str, total_tokens: int
 ) -> str:
-    """Close the gap to the exact length with short words before the question."""
+    """The prompt, padded to the exact length with short words before the question."""
     padding = ""
     while True:
         prompt = assemble(sentences, needle, depth, padding)

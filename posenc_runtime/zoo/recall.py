@@ -41,7 +41,7 @@ class Mix:
 
 @dataclass
 class Draft:
-    """Token ids with a mask over those that a model can only know by looking back."""
+    """Token ids, and a mask of the tokens that a model can predict only by looking back."""
 
     ids: list[int] = field(default_factory=list)
     recalled: list[int] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Draft:
 
 
 class SequenceMaker:
-    """Makes batches that depend on the seed and the step alone, so that a resumed run sees the same data."""
+    """Makes batches that depend only on the seed and the step, so that a resumed run sees the same data."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, corpus_ids: Ids, seed: int) -> None:
         self.tokenizer = tokenizer
@@ -87,7 +87,7 @@ class SequenceMaker:
         return draft
 
     def haystack(self, rng: random.Random, length: int) -> list[int]:
-        """A stretch of library text or of simple sentences; sometimes the classic repetition or plain noise."""
+        """Library text or simple sentences; sometimes the classic sentences again and again, or random tokens."""
         draw = rng.random()
         if draw < 0.08:
             return [rng.randrange(1, len(self.tokenizer)) for _ in range(length)]
@@ -102,7 +102,7 @@ class SequenceMaker:
         return draft
 
     def copy(self, rng: random.Random, length: int, mix: Mix) -> Draft:
-        """A random string, a haystack, and the string again; its first two tokens only serve to find it."""
+        """A random string, a haystack, and the string again. The mask leaves out the second copy's first two tokens."""
         size = rng.randint(6, max(6, min(96, length // 2 - 4)))
         pool = self.digits if rng.random() < 0.3 else range(1, len(self.tokenizer))
         string = rng.choices(pool, k=size)
@@ -130,7 +130,7 @@ class SequenceMaker:
         return self.encode(" " + rng.choice(self.words)) + self.encode(" " + rng.choice(self.words))
 
     def needles(self, rng: random.Random, length: int, mix: Mix) -> Draft:
-        """Several named values in a haystack, then queries for some of them in another order."""
+        """Several named values in a haystack, then queries for some of the values in another order."""
         statement, query = rng.choice(TEMPLATES)
         head, after = statement.split("{value}")
         stated: list[list[int]] = []
@@ -157,7 +157,7 @@ class SequenceMaker:
         return self.hide(rng, stated, tail, length)
 
     def passkey(self, rng: random.Random, length: int, mix: Mix) -> Draft:
-        """The pass key task itself, as plain text or as a chat, sometimes among codes that are not asked for."""
+        """A pass key prompt with its answer, as plain text or as a chat, sometimes among other codes."""
         digits = rng.choices(self.digits, k=5)
         told, between, after = (self.encode(part) for part in passkey.NEEDLE.split("{key}"))
         needle = told + digits + between + digits + after
@@ -182,7 +182,7 @@ class SequenceMaker:
     def hide(
         self, rng: random.Random, stated: list[list[int]], tail: Draft, length: int, opening: list[int] | None = None
     ) -> Draft:
-        """The statements at random places of a haystack that fills what the tail leaves free."""
+        """The statements at random places of a haystack, then the tail. The haystack fills up the length."""
         draft = Draft()
         draft.add(opening or [])
         room = length - len(draft.ids) - len(tail.ids) - sum(map(len, stated))

@@ -12,7 +12,7 @@ from posenc_runtime.zoo.recall import Mix
 
 @dataclass(frozen=True)
 class Stage:
-    """From `start` (a share of all steps) on, a batch has one of these lengths, drawn with these weights."""
+    """From `start` on, a share of all steps, the length of each batch is drawn from `lengths` with `weights`."""
 
     start: float
     lengths: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What every training run is: steps under a schedule of learning rates, until an end from which it can go on later."""
+"""A training run: steps under a schedule of learning rates. A run that was stopped can go on later."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CURVE_EVERY = 20
 
 
 class Settings(Protocol):
-    """What a recipe says about steps, of whatever it trains."""
+    """The settings that every recipe has, whatever model it trains."""
 
     @property
     def steps(self) -> int: ...
@@ -53,11 +53,11 @@ def lr_scale(recipe: Settings, step: int) -> float:
 
 
 class Run(ABC):
-    """A model, its optimizer, and how far they have come. A trainer says what a step is and what is due after one.
+    """A model, its optimizer, and how far they have come. A subclass defines a step and what follows each step.
 
     Args:
-        folder: holds the state to resume from, and what the run leaves behind.
-        resume: go on from the state in the folder, if there is one.
+        folder: where the run writes its outputs, and the state to resume from.
+        resume: whether to go on from the state in the folder, if there is one.
     """
 
     def __init__(self, recipe: Settings, model: PreTrainedModel, folder: Path, resume: bool) -> None:
@@ -75,11 +75,11 @@ class Run(ABC):
 
     @abstractmethod
     def keep(self, row: dict[str, float], console: Console) -> None:
-        """What is due after a step."""
+        """Called after each step: write, print or evaluate what is due."""
 
     @abstractmethod
     def summary(self, row: dict[str, float]) -> str:
-        """What the bar says after a step."""
+        """The text beside the progress bar after a step."""
 
     def update(self, loss: Tensor, num_tokens: int) -> float:
         """Change the weights by the gradient of a loss. Returns the scale of the learning rates."""
@@ -93,14 +93,14 @@ class Run(ABC):
         return scale
 
     def note(self, row: dict[str, float], console: Console) -> None:
-        """Put every so many rows on the loss curve, and into a log, which shows no bar."""
+        """Add every ``CURVE_EVERY``-th row to the loss curve, and print it if the output is a log without a bar."""
         if self.progress.step % CURVE_EVERY == 0:
             self.progress.curve.append(row)
             if not console.is_terminal:
                 console.print(" ".join(f"{key} {value:g}" for key, value in row.items()), soft_wrap=True)
 
     def advance(self, console: Console, end: int, minutes: float | None) -> None:
-        """To a step, or until the minutes are over."""
+        """Train up to step ``end``, or until ``minutes`` are over."""
         started = time.monotonic() - self.progress.seconds
         deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))

@@ -15,20 +15,20 @@ from posenc_runtime.encodings.spec import RotarySpec
 
 @dataclass(frozen=True)
 class Scaling:
-    """A method and its factor; factor 1 is the unscaled model whatever the method."""
+    """A method and its factor. Factor 1 is the unscaled model with every method."""
 
     method: str = "default"
     factor: float = 1.0
 
 
 def factor_for(tokens: int, trained_length: int) -> float:
-    """The next power of two by which the trained length reaches `tokens`."""
+    """The smallest power of two that, times the trained length, is at least `tokens`."""
     return float(2 ** max(0, math.ceil(math.log2(tokens / trained_length))))
 
 
 @contextmanager
 def scaled(model: LlamaForCausalLM, scaling: Scaling) -> Iterator[None]:
-    """The model with its rotary embedding at another scale, for as long as the block lasts."""
+    """Set the model's rotary embedding to another scale within the ``with`` block."""
     rotary = model.model.rotary_emb
     config = model.config.to_dict()
     spec = RotarySpec(

@@ -26,14 +26,14 @@ CHAT_TEMPLATE = (
 
 
 def synthetic_texts(count: int = 3000) -> list[str]:
-    """Haystack sentences and pass key phrases, so that their words become whole tokens."""
+    """Haystack sentences and pass key phrases. Training on them makes their words whole tokens."""
     rng = random.Random(0)
     frame = f"{passkey.NEEDLE.format(key='')}{passkey.QUESTION}\nUser: Assistant: The code is"
     return [f"{filler.paragraph(rng, 12)} {frame}" for _ in range(count)]
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int = VOCAB_SIZE) -> Tokenizer:
-    """Learn the merges; the 256 bytes are in the vocabulary from the start, so every text can be encoded."""
+    """Learn the merges. The vocabulary has all 256 bytes from the start, so that every text can be encoded."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -73,7 +73,7 @@ def end_of_text_id(tok: PreTrainedTokenizerFast) -> int:
 
 
 def save(tok: PreTrainedTokenizerFast, folder: Path) -> None:
-    """tokenizer.json and tokenizer_config.json, under the class name that older readers know as well."""
+    """Write tokenizer.json and tokenizer_config.json, with a class name that older versions of transformers know."""
     tok.save_pretrained(folder, save_jinja_files=False)
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}

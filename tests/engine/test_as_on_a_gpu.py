@@ -84,7 +84,7 @@ def test_requests_that_cross_or_reuse_a_prefix_answer_as_an_unrotated_cache_woul
 
 
 @pytest.mark.parametrize(("rotates", "backend"), [("table", "FLASH_ATTN"), ("fused", "TRITON_ATTN")])
-def test_scheduled_ahead_each_request_of_a_mixed_batch_answers_as_transformers_at_its_own_scale(
+def test_scheduled_ahead_each_request_answers_as_transformers_at_its_own_scale(
     rotates: str, backend: str, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     model = save_tiny(tmp_path / "short", max_position_embeddings=64)

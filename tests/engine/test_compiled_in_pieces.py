@@ -15,7 +15,7 @@ from tests.engine.unrotated_oracle import UnrotatedOracle
 pytestmark = on_the_cpu("a GPU runs all of this by itself, in tests/gpu/test_engine.py")
 
 
-def test_pieces_answer_as_an_unrotated_cache_would_when_they_are_compiled_and_when_they_are_found_again(
+def test_compiled_pieces_and_cached_pieces_answer_as_an_unrotated_cache_would(
     tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     asked = [[(prompts(40), 30), (prompts(TRAINED - 16), 40), (prompts(2 * TRAINED - 12), 40), (prompts(700), 20)]]

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize("on_crossing", ["pin", "recompute"])
-def test_with_one_layer_in_bfloat16_and_the_others_in_float8_requests_answer_at_their_own_scales(
+def test_a_bfloat16_layer_among_float8_layers_keeps_requests_at_their_own_scales(
     on_crossing: OnCrossing, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     model = save_tiny(tmp_path / "wide", **WIDE)

@@ -53,7 +53,7 @@ def phi(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return save_phi(tmp_path_factory.mktemp("phi"))
 
 
-def test_short_and_long_requests_of_a_phi_answer_as_transformers_which_sees_one_at_a_time(
+def test_short_and_long_requests_of_a_phi_answer_as_each_alone_in_transformers(
     phi: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     batch = [(prompts(length), 24) for length in LENGTHS]
@@ -76,7 +76,7 @@ def assert_answers_as_transformers(
         assert max(abs(a - b) for a, b in zip(answer.logprobs, chosen, strict=True)) < tolerance
 
 
-def test_short_requests_beside_long_ones_are_those_of_stock_vllm_that_serves_short_ones_only(
+def test_short_requests_beside_long_ones_equal_those_of_a_stock_vllm_for_short_ones(
     phi: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     batch = [(prompts(length), 24) for length in (1, 63, 64, 150, 232)]
@@ -101,7 +101,7 @@ class LongRopeOracle(UnrotatedOracle):
         super().__init__(model, "longrope", (1, LONGEST))
 
 
-def test_a_request_that_grows_past_the_trained_length_goes_on_as_an_unrotated_cache_would(
+def test_a_request_past_the_trained_length_goes_on_as_an_unrotated_cache_would(
     prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     model = save_tiny(tmp_path / "llama", **CONFIG)

@@ -11,7 +11,7 @@ from tests.engine.run_engine import EngineFailed, run_engine
 from tests.engine.test_scales_in_one_batch import arguments, assert_answers_as_transformers
 
 
-def test_a_prompt_that_was_cached_at_one_scale_is_computed_anew_at_another_and_found_again_at_the_same(
+def test_a_cached_prompt_is_found_again_at_its_scale_and_computed_anew_at_another(
     tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     prompt = prompts(200)
@@ -43,7 +43,7 @@ def test_a_request_may_hit_blocks_that_another_one_fills_in_the_same_step(
         assert_answers_as_transformers(tiny, "yarn", prompt, 1, answer)
 
 
-def test_without_the_salt_a_prompt_would_be_served_across_scales_and_the_ledger_stops_it(
+def test_without_the_salt_the_ledger_stops_a_prompt_from_being_read_across_scales(
     tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     # The negative control of the tests above.

@@ -19,7 +19,7 @@ FACTOR = 4
     ("rope_type", "on_crossing", "dtype"),
     [("yarn", "pin", "float32"), ("yarn", "rerotate", "bfloat16"), ("linear", "rerotate", "float32")],
 )
-def test_tokens_and_logprobs_of_scaled_requests_are_those_of_a_static_deployment_to_the_bit(
+def test_scaled_requests_equal_those_of_a_static_deployment_to_the_bit(
     rope_type: str,
     on_crossing: OnCrossing,
     dtype: str,

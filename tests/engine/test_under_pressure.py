@@ -30,7 +30,7 @@ class Asked:
 
 
 @pytest.mark.timeout(1500)
-async def test_200_requests_of_random_lengths_answer_as_each_does_alone_while_the_pool_preempts(
+async def test_200_requests_of_random_lengths_answer_as_alone_while_the_pool_preempts(
     tiny: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     source = random.Random(7)

@@ -48,7 +48,7 @@ def prompts() -> PromptMaker:
 
 @each_attention
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-def test_scheduled_ahead_each_request_of_a_mixed_batch_answers_as_transformers_at_its_own_scale(
+def test_scheduled_ahead_each_request_answers_as_transformers_at_its_own_scale(
     mode: Mode, attention: AttentionChoice, wide: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     batch = [(prompts(length), NEW_TOKENS) for length, _ in REQUESTS]
@@ -102,7 +102,7 @@ def test_a_prefix_of_another_scale_is_read_as_an_unrotated_cache_would_be(
 
 @each_attention
 @pytest.mark.parametrize("mode", DEFAULTS.values(), ids=DEFAULTS)
-def test_short_and_long_requests_of_a_phi_answer_as_transformers_which_sees_one_at_a_time(
+def test_short_and_long_requests_of_a_phi_answer_as_each_alone_in_transformers(
     mode: Mode, attention: AttentionChoice, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     phi = test_longrope.save_phi(tmp_path / "phi")

@@ -88,7 +88,7 @@ def test_rotated_by_the_table_unscaled_requests_are_those_of_stock_vllm_to_the_b
     assert_same_to_the_bit(again, theirs_again)
 
 
-def test_where_nothing_is_to_be_scaled_a_checkpoint_with_long_rope_is_served_as_by_stock_vllm(
+def test_without_scales_a_long_rope_checkpoint_is_served_as_by_stock_vllm(
     prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     # Phi-3's. Posenc puts a class in place of vLLM's for it.

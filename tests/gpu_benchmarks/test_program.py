@@ -67,7 +67,7 @@ def test_a_rehearsal_answers_every_row_or_says_what_it_lacks(
     assert "Skipped:\n\n- rotary_store" in capsys.readouterr().out
 
 
-def test_a_result_names_the_device_and_its_clocks_and_what_failed_ends_the_run_with_one(
+def test_a_result_names_device_and_clocks_and_a_failure_ends_the_run_with_status_1(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device, "missing", lambda: None)

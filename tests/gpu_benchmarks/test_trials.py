@@ -94,7 +94,7 @@ def test_a_device_is_warmed_up_for_a_while_however_short_a_round_is(monkeypatch:
     assert timing.in_turns({}, Clock(), rounds=2, warm_ups=3, warm_seconds=0.3) == {}
 
 
-def test_what_waits_for_the_device_is_not_captured_and_does_not_leave_torch_refusing_it(
+def test_work_that_waits_for_the_device_is_not_captured_and_torch_captures_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def waits() -> None:
@@ -107,7 +107,7 @@ def test_what_waits_for_the_device_is_not_captured_and_does_not_leave_torch_refu
     assert calls == ["error", "default", "error", "work", "default"]
 
 
-def test_re_rotation_is_replayed_where_it_can_be_and_said_to_be_launched_by_the_host_where_not() -> None:
+def test_re_rotation_is_replayed_or_reported_as_launched_by_the_host() -> None:
     class Waited(WallClock):
         def can_capture(self, work: timing.Work) -> bool:
             return False

@@ -43,7 +43,7 @@ def test_contextual_positions_are_no_worse_than_torch(name: str, cope_faults: Fa
     assert cope_faults[name] == []
 
 
-def test_contextual_positions_are_the_same_to_the_bit_in_tiles_of_every_size_by_scans_and_by_products() -> None:
+def test_contextual_positions_are_the_same_bits_at_all_tile_sizes_by_scan_or_product() -> None:
     # So they are whatever the order of additions, which on a GPU is the compiler's, and of which it has two at a time.
     differing = json.loads(output_of("interpret_positions.py", TRITON_INTERPRET="1"))
     assert len(differing) == 10 and set(differing.values()) == {0}

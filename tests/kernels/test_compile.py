@@ -84,7 +84,7 @@ def attention(compiled: dict[str, Any]) -> Opcodes:
     return found
 
 
-def test_registers_and_shared_memory_leave_room_for_programs_that_compute_while_others_wait(
+def test_registers_and_shared_memory_leave_room_for_programs_beside_waiting_ones(
     programs: dict[str, int],
 ) -> None:
     assert programs.keys() == AT_ONCE.keys()

@@ -149,7 +149,7 @@ def test_turned_keys_are_keys_rotated_at_the_new_scale_and_nothing_else_changes(
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES))
-def test_what_lies_in_rows_or_columns_is_reached_by_strides_and_only_what_lies_in_no_order_one_by_one(
+def test_keys_in_rows_or_columns_are_reached_by_strides_and_only_others_one_by_one(
     name: str,
 ) -> None:
     shape = SHAPES[name]

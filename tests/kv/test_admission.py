@@ -61,12 +61,18 @@ def test_a_request_that_may_cross_is_admitted_for_the_headroom_at_most(
     [
         (YARN, "hope", "on_crossing must be one of rerotate, recompute, pin, got 'hope'"),
         (YARN, 3, "on_crossing must be one of rerotate, recompute, pin, got 3"),
-        (PINNED, "rerotate", "on_crossing must be pin, got rerotate: no request of this deployment can cross"),
+        (
+            PINNED,
+            "rerotate",
+            "on_crossing must be pin, got rerotate: this deployment serves one scale only or pins every request, so no "
+            "request can cross",
+        ),
         (
             dataclasses.replace(YARN, on_crossing="recompute"),
             "rerotate",
-            "on_crossing must be recompute or pin, got rerotate: whether the engine can turn cached keys is checked at "
-            "start-up, and only where the deployment's own on_crossing is rerotate",
+            "on_crossing must be recompute or pin, got rerotate: a request may choose rerotate only if the "
+            "deployment's own on_crossing is rerotate, because only then start-up checks that cached keys can be "
+            "turned",
         ),
     ],
 )

@@ -149,7 +149,7 @@ def test_a_crossing_rotates_what_is_its_own_and_copies_what_is_not(growing: Scal
     ]
 
 
-def test_a_prefix_of_another_scale_is_copied_and_reported_and_its_source_must_carry_that_scale(
+def test_a_prefix_of_another_scale_is_copied_and_its_source_must_carry_that_scale(
     growing: ScaleCoordinator,
 ) -> None:
     at_the_end_of_its_scale(growing, "short", [1, 2])
@@ -174,7 +174,7 @@ def test_a_prefix_of_another_scale_is_copied_and_reported_and_its_source_must_ca
     ]
 
 
-def test_a_prefix_that_was_copied_and_given_up_before_its_request_ran_is_not_in_the_response(
+def test_a_copied_prefix_given_up_before_its_request_ran_is_not_in_the_response(
     growing: ScaleCoordinator,
 ) -> None:
     at_the_end_of_its_scale(growing, "short", [1, 2])

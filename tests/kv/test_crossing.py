@@ -154,7 +154,7 @@ def test_nothing_is_turned_by_a_budget_that_nobody_has_said() -> None:
     queue = CrossingQueue()
     assert queue.advance(None) == ([], [])
     queue.begin(crossing("a", move(1)))
-    with pytest.raises(RuntimeError, match="no worker has said how long it takes to turn them"):
+    with pytest.raises(RuntimeError, match="no worker has reported how long turning takes"):
         queue.advance(None)
 
 

@@ -67,7 +67,7 @@ def test_only_what_has_no_default_must_be_given() -> None:
         ({"rope_theta": 0.5}, "rope_theta must be greater than 1, got 0.5"),
         (
             {"rope_theta": 2e4, "scales": [1], "max_model_len": 512},
-            r"base of scales above 1, got 20000.0 and scales \[1.0\]: add a scale, or leave rope_theta out",
+            r"rope_theta needs a scale above 1, got 20000.0 and scales \[1.0\]: add a scale, or leave rope_theta out",
         ),
         ({"original_max_position_embeddings": 0}, "original_max_position_embeddings must be at least 1, got 0"),
         ({"rope_type": "default", "parameters": {}}, r"scales must be \[1\] when rope_type is default"),
@@ -116,7 +116,7 @@ def test_what_a_deployment_needs_follows_from_its_settings(
     assert (deployment.crosses, deployment.rerotates) == (crosses, rerotates)
 
 
-def test_scales_above_1_start_from_the_deployments_base_and_trained_length_and_scale_1_from_the_checkpoints() -> None:
+def test_only_scales_above_1_use_the_deployments_base_and_trained_length() -> None:
     deployment = dataclasses.replace(YARN, rope_theta=1e6)
     own = RotarySpec(rotary_dim=64, rope_theta=1e4, original_max_position_embeddings=4096)
     pairs = torch.arange(32, dtype=torch.float64)
@@ -139,7 +139,7 @@ def test_scales_above_1_start_from_the_deployments_base_and_trained_length_and_s
     ],
     ids=["too small for float32", "too large for float32", "a pair that never turns"],
 )
-def test_parameters_that_lead_to_no_rotation_are_refused_where_they_meet_a_checkpoint(changed: dict[str, Any]) -> None:
+def test_parameters_that_give_no_rotation_for_a_checkpoint_are_refused(changed: dict[str, Any]) -> None:
     own = RotarySpec(rotary_dim=64, rope_theta=1e4, original_max_position_embeddings=512)
     with pytest.raises(ValueError, match="that are finite and greater than 0 in float32"):
         dataclasses.replace(YARN, **changed).check_rotations(own)

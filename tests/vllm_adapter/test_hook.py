@@ -70,7 +70,7 @@ def test_a_method_s_parameters_stand_beside_the_scales(model: str) -> None:
     assert config.additional_config["posenc"]["parameters"] == {"beta_fast": 16.0}
 
 
-def test_auto_takes_the_method_from_the_checkpoint_and_leaves_the_length_to_the_memory(model: str) -> None:
+def test_auto_takes_the_method_from_the_checkpoint_and_the_length_from_the_memory(model: str) -> None:
     config = configured(model, {"rope_type": "auto"})
     section = config.additional_config["posenc"]
     assert (section["rope_type"], section["scales"], section["max_model_len"]) == ("yarn", [1, 2, 4], 1024)

@@ -1,4 +1,4 @@
-"""Position encodings. One is one file, named after its ``position_encoding_type``; nothing else lists it."""
+"""Position encodings. Each file is one and has the name of its ``position_encoding_type``; no other place lists it."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def encoding(position_encoding_type: str) -> type[PositionEncoding]:
 
 
 def owners(parameter: str) -> tuple[str, ...]:
-    """The encodings that know a key of the configuration, be it to refuse it."""
+    """The names of the encodings that take a configuration key, or refuse it by name."""
     return tuple(name for name in available() if parameter in {**encoding(name).defaults, **encoding(name).refused})

@@ -11,7 +11,7 @@ from posenc_runtime.encodings.distance import DistanceBias
 
 
 class Alibi(DistanceBiasEncoding):
-    """A bias linear in the distance, with a slope for each head.
+    """A bias that is linear in the distance, with one slope for each head.
 
     Settings:
         alibi_bias_max: the flattest head's slope is 2 to the power of minus this.

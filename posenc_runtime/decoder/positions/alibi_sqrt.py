@@ -8,9 +8,9 @@ from posenc_runtime.decoder.positions.alibi import Alibi
 
 
 class AlibiSqrt(Alibi):
-    """A bias by the square root of the distance, with ALiBi's slope for each head.
+    """A bias that is linear in the square root of the distance, with ALiBi's slope for each head.
 
-    Settings: as ALiBi's.
+    Settings: those of ALiBi.
     """
 
     bias_type: ClassVar = "alibi_sqrt"

@@ -1,4 +1,4 @@
-"""CoPE (Golovneva et al. 2024, arXiv:2405.18719, section 3): positions count what a query chooses to count."""
+"""CoPE (Golovneva et al. 2024, arXiv:2405.18719, section 3): each query decides which tokens its positions count."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from posenc_runtime.decoder.rules import require_one_of, require_whole
 
 
 class CopeEncoding(PositionEncoding):
-    """Positions that are sums of gates, looked up in a learned table: one for each layer, or one for all.
+    """Positions that are sums of gates and are looked up in a learned table.
 
     Settings:
-        cope_npos_max: entries of the table; positions are at most one less.
-        cope_qe_scale: "one", as in the listing of the paper's appendix, or "head_dim", by which the position's logit is
-            multiplied with ``head_dim ** -0.5`` as the content's is: the default of the authors' repository
-            (facebookresearch/RAM, projects/cope). A checkpoint of one is wrong under the other.
-        cope_shared: whether all layers share one table.
+        cope_npos_max: entries of the table; the largest position is one less.
+        cope_qe_scale: factor of the position's logit. "one" is 1, as in the listing of the paper's appendix.
+            "head_dim" is ``head_dim ** -0.5``, which also scales the content's logit; it is the default of the authors'
+            repository (facebookresearch/RAM, projects/cope). Use the one that the checkpoint was trained with.
+        cope_shared: whether all layers share one table, or each has its own.
 
     Weights:
         pos_emb: ``[head_dim, cope_npos_max]``, shared by the heads. Training starts from 0.
@@ -63,10 +63,10 @@ def cope_attention(
 ) -> Tensor:
     """Attention with contextual positions.
 
-    With scores ``s_ij = scale q_i.k_j`` and gates ``g_ij = sigmoid(s_ij)``, key j stands ``p_ij = sum of g_it over
-    j <= t <= i`` positions back, its own gate and the query's included, at most ``npos - 1``. Its logit is
-    ``s_ij + z_i(p_ij)``, where z_i interpolates linearly between the entries of ``qe_scale q_i.pos_emb``. Keys that are
-    not visible, those of padding for example, have no gate.
+    Scores are ``s_ij = scale q_i.k_j`` and gates ``g_ij = sigmoid(s_ij)``. The position of key j for query i is
+    ``p_ij = sum of g_it over j <= t <= i``, at most ``npos - 1``; the gates of the key and of the query's own token
+    count. The logit is ``s_ij + z_i(p_ij)``, where z_i interpolates linearly between the entries of
+    ``qe_scale q_i.pos_emb``. A key that is not visible, such as padding, adds nothing to the sum.
 
     Args:
         query: ``[batch, num_heads, num_queries, head_dim]``.
@@ -75,7 +75,7 @@ def cope_attention(
         pos_emb: ``[head_dim, npos]``.
 
     Returns:
-        As query, in at least float32.
+        In query's shape, in at least float32.
     """
     content = scores(query, key, scale)
     gates = content.sigmoid().masked_fill(~visible[:, None], 0)

@@ -1,7 +1,7 @@
 """KERPLE's logarithmic kernel (Chi et al. 2022, arXiv:2205.09921, section 4): -r1 log(1 + r2 d), one for all layers.
 
-The authors' repository (chijames/KERPLE) trains r1 and r2 themselves and writes 0.01 back where one falls below. Here
-their logarithms are trained, so that no step of an optimizer and no checkpoint can leave the kernel's range.
+The authors' repository (chijames/KERPLE) trains r1 and r2 themselves and raises either to 0.01 if it falls below. Here
+the logarithms of r1 and r2 are trained, so that both stay above 0, whatever the optimizer does.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from posenc_runtime.encodings.bias.kerple_log import KerpleLog
 
 
 class KerpleLogEncoding(DistanceBiasEncoding):
-    """A bias logarithmic in the distance, with two trained parameters for each head.
+    """A bias that is logarithmic in the distance, with two trained parameters for each head.
 
     Weights:
-        log_r1, log_r2: ``[num_heads]``, natural logarithms. Training starts with r1 uniform in (0, 2), r2 in (0, 1), as
-            the authors' does.
+        log_r1, log_r2: ``[num_heads]``, natural logarithms. As in the authors' repository, training starts with r1
+            uniform in (0, 2) and r2 uniform in (0, 1).
     """
 
     def __init__(self, config: Any) -> None:
@@ -38,7 +38,7 @@ class KerpleLogEncoding(DistanceBiasEncoding):
 
 
 def share_of_one(like: torch.Tensor) -> torch.Tensor:
-    """Uniform between the authors' smallest value, 0.01, and 1."""
+    """Random numbers in the shape of ``like``, uniform between the authors' smallest value, 0.01, and 1."""
     return torch.empty_like(like).uniform_(0.01, 1)
 
 

@@ -1,6 +1,6 @@
 """KERPLE's power kernel (Chi et al. 2022, arXiv:2205.09921, section 4): -r1 d^r2, one bias for all layers.
 
-What is trained is unconstrained, as for the logarithmic kernel: the logarithm of r1 and the logit of r2 / 2.
+The trained weights are unconstrained, as for the logarithmic kernel: the logarithm of r1 and the logit of r2 / 2.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from posenc_runtime.encodings.bias.kerple_power import KerplePower
 
 
 class KerplePowerEncoding(DistanceBiasEncoding):
-    """A bias by a power of the distance, with a trained factor and exponent for each head.
+    """A bias that is a power of the distance, with a trained factor and exponent for each head.
 
     Weights:
         log_r1: ``[num_heads]``, natural logarithm. Training starts with r1 uniform in (0, 1).

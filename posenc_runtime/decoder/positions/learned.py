@@ -13,7 +13,7 @@ from posenc_runtime.decoder.positions.sinusoidal import refuse_beyond
 
 
 class Learned(PositionEncoding):
-    """Embeddings are not scaled.
+    """Adds the table's row for a token's position to the token's embedding, which is not scaled.
 
     Weights:
         embeddings.weight: ``[max_position_embeddings, hidden_size]``.

@@ -1,4 +1,4 @@
-"""No encoding: order is known by the causal mask alone (NoPE; Kazemnejad et al. 2023, arXiv:2305.19466)."""
+"""No encoding: only the causal mask shows the order of tokens (NoPE; Kazemnejad et al. 2023, arXiv:2305.19466)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from posenc_runtime.decoder.encoding import PositionEncoding
 
 
 class NoEncoding(PositionEncoding):
-    """Does nothing."""
+    """Changes nothing."""
 
 
 ENCODING = NoEncoding

@@ -1,6 +1,7 @@
-"""RoPE (Su et al. 2021, arXiv:2104.09864) in halves as Llama rotates, and the scalings of ``encodings.scaling``.
+"""RoPE (Su et al. 2021, arXiv:2104.09864) and the scalings of ``encodings.scaling``.
 
-A scaling is applied at its ``factor`` to every token of every length. Keys are cached rotated.
+As in Llama, a pair is one element of the first half of a head and one of the second. A scaling applies at its
+``factor`` to every token, however long the sequence is. Keys are cached rotated.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from posenc_runtime.decoder.rules import require_at_least, require_even, require
 from posenc_runtime.encodings.scaling import available, from_parameters, method
 from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 
-# Not a parameter of a method: the spec's, or the scale at which the method is asked.
+# Keys that are not parameters of a method, but belong to the `RotarySpec` or are the scale.
 OF_THE_SPEC = ("rope_type", "rope_theta", "original_max_position_embeddings", "factor")
 
 
@@ -27,7 +28,8 @@ class Rope(PositionEncoding):
     """Queries and keys rotated by their positions, at the frequencies that ``rope_parameters`` describe.
 
     Settings:
-        rope_parameters: as transformers', ``rope_type`` one of ``encodings.scaling`` whose scale is its ``factor``.
+        rope_parameters: as in transformers. ``rope_type`` is a method of ``encodings.scaling`` whose ``factor`` is the
+            scale.
     """
 
     defaults: ClassVar = {"rope_parameters": {"rope_type": "default"}}
@@ -46,7 +48,7 @@ class Rope(PositionEncoding):
     def prepare(self, places: Places, dtype: torch.dtype) -> Prepared:
         """Cosines and sines, ``[batch or 1, 1, num_tokens, head_dim // 2]``."""
         found = frequencies(self.rope_parameters, self.head_dim, self.max_position_embeddings)
-        # Rounded as every engine rounds it; the product with the position is exact, as in ``encodings.table``.
+        # inv_freq is rounded to float32 and multiplied with the position in float64, as in `encodings.table`.
         inv_freq = found.inv_freq.float().double().to(places.positions.device)
         angle = (places.positions[..., None].double() * inv_freq)[:, None]  # rad
         return (angle.cos() * found.attention_factor).to(dtype), (angle.sin() * found.attention_factor).to(dtype)
@@ -57,11 +59,11 @@ class Rope(PositionEncoding):
 
 
 def frequencies(rope_parameters: Mapping[str, Any], head_dim: int, max_position_embeddings: int) -> Frequencies:
-    """The frequencies that ``rope_parameters`` describe: a scaling's at the scale ``factor``, or plain RoPE's.
+    """The frequencies that ``rope_parameters`` describe: those of a scaling at the scale ``factor``, or plain RoPE's.
 
     Raises:
-        ValueError: when the method is unknown, means something else by ``factor``, has no such parameter or refuses a
-            value.
+        ValueError: when the method is unknown, uses ``factor`` for something other than the scale, has no such
+            parameter, or refuses a value.
     """
     rope_type = rope_parameters.get("rope_type", "default")
     require_one_of("rope_type in rope_parameters", rope_type, _scaled_by_factor())
@@ -86,17 +88,20 @@ def frequencies(rope_parameters: Mapping[str, Any], head_dim: int, max_position_
 
 
 def _scaled_by_factor() -> list[str]:
-    """Methods whose scale is what Hugging Face calls ``factor``; others have a parameter of that name."""
+    """The methods whose scale is Hugging Face's ``factor``; the others have a parameter of their own of that name."""
     fields = {name: dataclasses.fields(cast(Any, method(name))) for name in available()}
     return [name for name in fields if "factor" not in {field.name for field in fields[name]}]
 
 
 def rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Pairs of the first half of a head with the second, turned by their angle; in the data type that they came in.
+    """Turn each pair of an element of a head's first half and one of its second half by the pair's angle.
 
     Args:
         states: ``[batch, num_heads, num_tokens, head_dim]``.
         cos, sin: ``[batch or 1, 1, num_tokens, head_dim // 2]``.
+
+    Returns:
+        In the shape and data type of states.
     """
     first, second = exact(states).chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(states.dtype)

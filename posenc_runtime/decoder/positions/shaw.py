@@ -1,7 +1,7 @@
 """Relative embeddings of keys and values (Shaw et al. 2018, arXiv:1803.02155, section 3), shared by a layer's heads.
 
-The paper's tables have ``2 k + 1`` rows, for keys before and after the query. A decoder sees none after, so there are
-``k + 1``: row d is the paper's ``w_-d``. The last one stands for every key that is at least k tokens back.
+The paper's tables have ``2 k + 1`` rows, for keys before and after the query. A decoder's query reads no key after it,
+so these tables have ``k + 1`` rows: row d is the paper's ``w_-d``. The last row is for all keys at least k tokens back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from posenc_runtime.decoder.rules import require_whole
 
 
 class Shaw(PositionEncoding):
-    """Learned embeddings of the distance, one added to the key and one to the value; each layer has its own.
+    """Learned embeddings of the distance: one is added to the key, one to the value. Each layer has its own tables.
 
     Settings:
         max_relative_position: the paper's k, tokens; 16 there.
@@ -58,26 +58,26 @@ def shaw_attention(
     value_embeddings: Tensor,
     scale: float,
 ) -> Tensor:
-    """``softmax(scale q.(k + a_d)) (v + b_d)`` for keys d tokens back, d clipped to the last row of the tables.
+    """``softmax(scale q.(k + a_d)) (v + b_d)`` for keys d tokens back. d is clipped to the last row of the tables.
 
     Args:
         query: ``[batch, num_heads, num_queries, head_dim]``.
         key, value: ``[batch, num_kv_heads, num_keys, head_dim]``.
         visible: bool ``[batch or 1, num_queries, num_keys]``.
-        distance: int64, as visible.
+        distance: int64, in visible's shape.
         key_embeddings, value_embeddings: a and b, ``[num_distances, head_dim]``.
 
     Returns:
-        As query, in at least float32.
+        In query's shape, in at least float32.
     """
-    # Rows beyond the longest distance are left alone: sums over a long table would cost more than attention.
+    # Rows beyond the longest distance are cut off: sums over a long table would cost more than attention.
     num_distances = min(key_embeddings.shape[0], visible.shape[-1])
     key_embeddings, value_embeddings = key_embeddings[:num_distances], value_embeddings[:num_distances]
     clipped = distance.clamp(max=num_distances - 1)
     content = scores(query, key, scale)
     by_distance = exact(query) @ key_embeddings.to(content.dtype).T * scale
     weight = weights(content + at_distance(by_distance, clipped), visible)
-    # Weights of equal distances are added up first: a value for every pair of tokens would not fit in memory.
+    # Weights of equal distances are summed first: one value embedding for every pair of tokens would not fit in memory.
     of_distance = weight.new_zeros(*weight.shape[:-1], key_embeddings.shape[0])
     of_distance = of_distance.scatter_add(-1, for_each_head(clipped, weight), weight)
     return mixed(weight, value) + of_distance @ value_embeddings.to(weight.dtype)

@@ -1,8 +1,8 @@
 """Sinusoidal positions added to the embeddings (Vaswani et al. 2017, arXiv:1706.03762, sections 3.4 and 3.5).
 
-Embeddings are multiplied with ``sqrt(hidden_size)`` first, as section 3.4 says; sines have the even columns and cosines
-the odd ones. No weights. The formula has no last position, but nothing past the trained length was ever trained, so
-positions from ``max_position_embeddings`` on are refused.
+Embeddings are multiplied by ``sqrt(hidden_size)`` first, as section 3.4 says. Sines are in the even columns, cosines in
+the odd ones. No weights. The formula works at any position, but a model is trained only up to
+``max_position_embeddings``, so later positions are refused.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Sinusoidal(PositionEncoding):
 
 
 def refuse_beyond(max_position_embeddings: int, places: Places) -> None:
-    """Refuse tokens that stand at ``max_position_embeddings`` or past it.
+    """Refuse tokens at position ``max_position_embeddings`` or later.
 
     Raises:
-        ValueError: when a token stands where no position was trained.
+        ValueError: when a token has such a position.
     """
-    # Padding counts as keys but has no position: only then does the device have to be asked.
+    # A sequence has no more positions than keys, so that positions are read from the device only if keys are too many.
     if places.num_keys > max_position_embeddings and int(places.positions.max()) >= max_position_embeddings:
         raise ValueError(
             f"a sequence must have at most max_position_embeddings {max_position_embeddings} tokens under absolute "

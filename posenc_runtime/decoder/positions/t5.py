@@ -1,6 +1,6 @@
 """T5's relative bias (Raffel et al. 2020, arXiv:1910.10683, section 2.1), one table for all layers as in T5.
 
-Scores are scaled as Llama's are, where T5 has no scale: the decoder is the same under every encoding.
+T5 does not scale scores. This decoder does, as Llama, because it is the same for every encoding.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class T5Encoding(DistanceBiasEncoding):
 
     Settings:
         relative_attention_num_buckets: rows of the table.
-        relative_attention_max_distance: from here on all distances share the last row, tokens.
+        relative_attention_max_distance: tokens; from this distance on, all distances share the last row.
 
     Weights:
         relative_attention_bias.weight: ``[relative_attention_num_buckets, num_heads]``.
@@ -36,7 +36,7 @@ class T5Encoding(DistanceBiasEncoding):
     def check(cls, config: Any) -> None:
         buckets, distance = config.relative_attention_num_buckets, config.relative_attention_max_distance
         require_whole("relative_attention_num_buckets", buckets, 2)
-        # Half of the buckets hold one distance each; the others need room to grow.
+        # Half of the buckets hold one distance each. The others need at least one distance beyond those.
         require_whole("relative_attention_max_distance", distance, buckets // 2 + 1)
 
     def bias(self) -> T5:

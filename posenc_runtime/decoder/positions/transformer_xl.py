@@ -1,8 +1,8 @@
 """Transformer-XL's relative positions (Dai et al. 2019, arXiv:1901.02860, section 3.3), without its recurrence.
 
-A score is ``(q + u).k + (q + v).(W R_d)``, scaled as any other. R_d is the sinusoid of distance d with ``hidden_size``
-columns, all sines before all cosines as in the authors' repository (kimiyoung/transformer-xl). W projects it to keys,
-so under grouped queries it has as many heads as keys do.
+A score is ``(q + u).k + (q + v).(W R_d)``, times the same scale as in every encoding. R_d is the sinusoid of distance d
+with ``hidden_size`` columns, all sines before all cosines as in the authors' repository (kimiyoung/transformer-xl). W
+projects R_d to one vector for each KV head.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from posenc_runtime.decoder.sinusoids import angles
 
 
 class TransformerXl(PositionEncoding):
-    """Scores by content plus scores by distance; each layer has weights of its own.
+    """Scores by content plus scores by distance. Each layer has its own weights.
 
     Weights, of each layer:
         u, v: ``[num_heads, head_dim]``.
@@ -73,12 +73,12 @@ def transformer_xl_attention(
         query: ``[batch, num_heads, num_queries, head_dim]``.
         key, value: ``[batch, num_kv_heads, num_keys, head_dim]``.
         visible: bool ``[batch or 1, num_queries, num_keys]``.
-        distance: int64, as visible.
+        distance: int64, in visible's shape.
         u, v: ``[num_heads, head_dim]``.
         projection: ``[num_kv_heads * head_dim, hidden_size]``.
 
     Returns:
-        As query, in at least float32.
+        In query's shape, in at least float32.
     """
     content = scores(exact(query) + exact(u)[:, None], key, scale)
     angle = angles(torch.arange(key.shape[2], device=key.device), projection.shape[1])  # rad

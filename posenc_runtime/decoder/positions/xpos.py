@@ -1,14 +1,15 @@
 """XPos (Sun et al. 2022, arXiv:2212.10554, section 2.2): rotary, and scores that decay with the distance.
 
-Query n is rotated and multiplied with ``zeta_i^(n / xpos_scale_base)``, key m is rotated and divided by the same power
-of m, so that pair i of a score decays as ``zeta_i^((n - m) / xpos_scale_base)`` with ``zeta_i = (2i / d + 0.4) / 1.4``.
-Pairs are neighbours, as in torchscale.
+The query at position n is rotated and multiplied by ``zeta_i^(n / xpos_scale_base)``. The key at position m is rotated
+and divided by ``zeta_i^(m / xpos_scale_base)``. So pair i of a score decays as ``zeta_i^((n - m) / xpos_scale_base)``
+with ``zeta_i = (2i / d + 0.4) / 1.4``. Pairs are neighbours, as in torchscale.
 
-Only n - m matters, so positions may be counted from anywhere. torchscale counts from the middle of whatever it is
-given, which moves with every token, so it has to cache keys that are not encoded yet. Here positions are counted from
-``max_position_embeddings // 2``, which never moves: a cached key stays as it is, and within the trained length factors
-are as small as they can be. Far from there factors overflow, and such positions are refused: in float32 and bfloat16
-from about 18,000 tokens before or after, in float16 from about 2,300, for a base of 512. Decision 55.
+A score depends only on n - m, so positions may be counted from any origin. torchscale counts from the middle of the
+present sequence. That origin moves with every token, so torchscale has to cache keys before they are encoded. Here the
+origin is ``max_position_embeddings // 2``, which never moves: a cached key stays as it is, and within the trained
+length the factors are as small as they can be. Far from the origin the factors would overflow, so such positions are
+refused: with a base of 512, from about 18,000 tokens before or after the origin in float32 and bfloat16, and from about
+2,300 in float16. Decision 55.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Xpos(PositionEncoding):
     """Queries and keys rotated and scaled by their positions, so that scores decay with the distance.
 
     Settings:
-        xpos_scale_base: tokens over which pair i decays by zeta_i.
+        xpos_scale_base: tokens over which pair i of a score decays by zeta_i.
     """
 
     defaults: ClassVar = {"xpos_scale_base": 512}
@@ -62,11 +63,11 @@ class Xpos(PositionEncoding):
         return angle.cos(), angle.sin(), decay[:, None]
 
     def encode(self, query: Tensor, key: Tensor, places: Places, prepared: Prepared) -> tuple[Tensor, Tensor]:
-        """Queries rotated and multiplied with their factors, keys rotated and divided by theirs.
+        """Queries rotated and multiplied by their factors, keys rotated and divided by theirs.
 
         Raises:
-            ValueError: when a position is so far from the origin that its factor takes more than half of the exponents
-                of the data type in which keys are cached.
+            ValueError: when a position is so far from the origin that its factor would exceed the square root of the
+                largest number of the data type in which keys are cached.
         """
         self._refuse_far(places, key.dtype)
         cos, sin, decay = prepared
@@ -74,7 +75,7 @@ class Xpos(PositionEncoding):
 
     def _refuse_far(self, places: Places, dtype: torch.dtype) -> None:
         allowed = tokens_from_origin(self.scale_base, dtype)
-        # Lengths bound positions, so that the device is asked only where it may come to a refusal.
+        # No position exceeds the number of keys, so that positions are read from the device only if one may be refused.
         if max(self.origin, places.num_keys - self.origin) <= allowed:
             return
         if int((places.positions - self.origin).abs().max()) > allowed:
@@ -86,17 +87,20 @@ class Xpos(PositionEncoding):
 
 
 def tokens_from_origin(scale_base: float, dtype: torch.dtype) -> int:
-    """How far from the origin the factors take half of the exponents of a data type."""
+    """Distance from the origin, tokens, at which a factor reaches the square root of the data type's largest number."""
     steepest = -math.log(GAMMA / (1 + GAMMA)) / scale_base  # of all pairs, in each token
     return int(math.log(torch.finfo(dtype).max) / 2 / steepest)
 
 
 def rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Neighbouring pairs turned by their angle; in the data type that they came in.
+    """Turn each pair of neighbouring elements by the pair's angle.
 
     Args:
         states: ``[batch, num_heads, num_tokens, head_dim]``.
         cos, sin: ``[batch or 1, 1, num_tokens, head_dim // 2]``.
+
+    Returns:
+        In the shape and data type of states.
     """
     even, odd = exact(states).reshape(*states.shape[:-1], -1, 2).unbind(-1)
     cos, sin = cos.to(even.dtype), sin.to(even.dtype)

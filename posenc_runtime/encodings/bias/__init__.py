@@ -1,4 +1,4 @@
-"""Distance biases. A family is one file, named after its ``bias_type``; nothing else lists it."""
+"""Distance biases. Each file is one family and has the name of its ``bias_type``; no other place lists families."""
 
 from __future__ import annotations
 

@@ -40,8 +40,9 @@ class Alibi:
     def slopes(self) -> Tensor:
         """float32 ``[num_heads]``.
 
-        A geometric sequence for powers of two. Other numbers of heads take the sequence of the power below, and then
-        every other one of the power above (the authors' repository, ``get_slopes``).
+        If ``num_heads`` is a power of two, the slopes are a geometric sequence. If not, the first heads take the slopes
+        of the next lower power of two, and the others take every second slope of the next higher one (the authors'
+        repository, ``get_slopes``).
         """
         whole = 2 ** math.floor(math.log2(self.num_heads))
         between = self._geometric(2 * whole)[::2]

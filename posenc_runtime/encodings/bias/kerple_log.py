@@ -10,7 +10,7 @@ from torch import Tensor
 
 from posenc_runtime.encodings.distance import Log
 
-# exp(16) and exp(-16) are 9e6 and 1e-7, past any use, and far from where float32 ends.
+# exp(16) and exp(-16) are 9e6 and 1e-7: no useful parameter is beyond them, and float32 holds both.
 LOGARITHM_LIMIT = 16.0
 
 
@@ -28,10 +28,10 @@ class KerpleLog:
 
     @classmethod
     def from_unconstrained(cls, log_r1: Tensor, log_r2: Tensor) -> KerpleLog:
-        """Of what a checkpoint stores: training may move logarithms anywhere, and both parameters stay above 0.
+        """Build the bias from what a checkpoint stores: logarithms, so that both parameters are above 0.
 
         Args:
-            log_r1, log_r2: ``[num_heads]``, cut off at 16 and -16. Decision 32.
+            log_r1, log_r2: ``[num_heads]``, clamped to -16 and 16. Decision 32.
         """
         return cls(r1=exponential(log_r1), r2=exponential(log_r2))
 
@@ -39,13 +39,13 @@ class KerpleLog:
         """``-r1 log(1 + r2 d)``, as kernels compute it.
 
         Raises:
-            ValueError: when a parameter is not above 0, where the kernel is no longer one.
+            ValueError: when a parameter is not above 0. KERPLE's kernel is defined only above 0.
         """
         return Log(self.r1, self.r2)
 
 
 def exponential(logarithm: Tensor) -> Tensor:
-    """Above 0 and finite for every finite number, at least float32."""
+    """``exp(logarithm)`` in at least float32; above 0 and finite, because the logarithm is clamped."""
     return bounded(logarithm).exp()
 
 

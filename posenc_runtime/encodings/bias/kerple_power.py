@@ -29,11 +29,11 @@ class KerplePower:
 
     @classmethod
     def from_unconstrained(cls, log_r1: Tensor, logit_r2: Tensor) -> KerplePower:
-        """Of what a checkpoint stores: training may move these anywhere, and r1 stays above 0, r2 between 0 and 2.
+        """Build the bias from what a checkpoint stores. Whatever is stored, r1 is above 0, and r2 between 0 and 2.
 
         Args:
-            log_r1: ``[num_heads]``, cut off at 16 and -16.
-            logit_r2: ``[num_heads]``, cut off likewise; r2 is twice its logistic function.
+            log_r1: ``[num_heads]``, clamped to -16 and 16.
+            logit_r2: ``[num_heads]``, clamped to -16 and 16; r2 is twice its logistic function.
         """
         return cls(r1=exponential(log_r1), r2=2 * bounded(logit_r2).sigmoid())
 

@@ -1,4 +1,4 @@
-"""No bias: attention that knows order by its causal mask alone (NoPE; Kazemnejad et al. 2023, arXiv:2305.19466)."""
+"""No bias: only the causal mask shows the order of tokens (NoPE; Kazemnejad et al. 2023, arXiv:2305.19466)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class T5:
 
     Attributes:
         relative_attention_bias: float32 ``[relative_attention_num_buckets, num_heads]``, learned, as T5 stores it.
-        relative_attention_max_distance: from here on all distances share the last bucket.
+        relative_attention_max_distance: tokens; from this distance on, all distances share the last bucket.
 
     Raises:
         ValueError: when there are fewer than two buckets, or they do not fit below the largest distance.
@@ -39,15 +39,15 @@ class T5:
             )
 
     def form(self) -> Table:
-        # One entry past the largest distance: there every distance is in the last bucket, whatever the logarithm of
-        # the largest one itself rounds to.
+        # One entry past the largest distance, which is certainly in the last bucket: at the largest distance itself
+        # the rounding of the logarithm decides.
         distances = torch.arange(self.relative_attention_max_distance + 1)
         return Table(self.relative_attention_bias.float()[self.bucket(distances)].T.contiguous())
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """The bucket of each distance: half of them hold one distance each, the others grow logarithmically.
+        """The bucket of each distance: half of the buckets hold one distance each, the others grow logarithmically.
 
-        Computed as T5 computes it, in float32, because at the edges a rounding decides which bucket was trained.
+        Computed in float32, as T5 does, because rounding decides in which bucket a distance at an edge was trained.
 
         Args:
             distance: integers, at least 0.

@@ -1,4 +1,4 @@
-"""Context-extension methods. A method is one file, named after its ``rope_type``; nothing else lists it."""
+"""Context-extension methods. Each file is one method and has the name of its ``rope_type``; no other place lists it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def own(rope_type: str) -> type[OwnScaling]:
     """The method that checkpoints of a ``rope_type`` were trained with.
 
     Raises:
-        ValueError: when there is none.
+        ValueError: when no method is for checkpoints of that ``rope_type``.
     """
     found: type[OwnScaling] = member(__name__, own_rope_types(), "a checkpoint's rope_type", rope_type, "SCALING")
     return found
@@ -45,7 +45,7 @@ def from_parameters(rope_type: str, parameters: Mapping[str, Any]) -> Scaling:
 
     Raises:
         ValueError: when the method is unknown, or a value is of the wrong type or out of range.
-        TypeError: when the method has no such parameter; a key silently dropped is a model silently wrong.
+        TypeError: when the method has no such parameter. To ignore the key would silently rotate by other angles.
     """
     owner = method(rope_type)
     check_fields(owner, parameters)

@@ -1,6 +1,6 @@
 """Dynamic NTK (emozilla 2023; Hugging Face ``dynamic``): NTK whose stretch follows the sequence length.
 
-A scale s stands for the length s times the trained one, so that ``factor`` 1 equals ``ntk``.
+Scale s stands for a sequence of s times the trained length. With ``factor`` 1 the method equals ``ntk``.
 """
 
 from __future__ import annotations

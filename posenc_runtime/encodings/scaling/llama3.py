@@ -1,7 +1,8 @@
-"""Llama 3.1's rotation (Grattafiori et al. 2024, arXiv:2407.21783; Meta's reference code), and the same for longer.
+"""Llama 3.1's rotation (Grattafiori et al. 2024, arXiv:2407.21783; Meta's reference code), extended to longer texts.
 
-Its checkpoints, and those of Llama 3.2 and 3.3, were tuned with slow pairs slowed down by ``factor``, at every length:
-that is their own rotation, scale 1. A scale above 1 slows the same pairs by that much more. Decision 53.
+The checkpoints of Llama 3.1, 3.2 and 3.3 were tuned with a rotation that divides the frequencies of slow pairs by
+``factor``, at every length. That is their own rotation, scale 1. At scale s the same frequencies are divided by
+``factor * s``. Decision 53.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Llama3:
-    """Pairs that turn often within ``old_context_len`` are left alone, slow ones divided, those between are blended.
+    """Keeps the frequencies of fast pairs, divides those of slow pairs, and blends both for the pairs between.
+
+    A pair is fast or slow by its number of turns within ``old_context_len`` tokens.
 
     Attributes:
-        factor: what slow pairs are divided by at scale 1.
-        low_freq_factor: turns within ``old_context_len`` below which a pair is slow.
-        high_freq_factor: turns above which it is left alone.
-        old_context_len: tokens; what Hugging Face calls ``original_max_position_embeddings`` here. It is not the
-            trained length but that of the model before it was tuned for longer texts.
+        factor: divides the frequencies of slow pairs at scale 1.
+        low_freq_factor: a pair with fewer turns is slow.
+        high_freq_factor: a pair with more turns is fast.
+        old_context_len: tokens; the key ``original_max_position_embeddings`` of Hugging Face's ``llama3``. This is the
+            length before the model was tuned for longer texts, not the trained length.
     """
 
     rope_type: ClassVar[str] = "llama3"
@@ -48,22 +51,22 @@ class Llama3:
     def of_checkpoint(
         cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int
     ) -> tuple[int, dict[str, Any]]:
-        """Trained length, tokens, and what the checkpoint says of the parameters above."""
+        """The trained length, tokens, and the method's parameters, read from a checkpoint's configuration."""
         said = {name: rope_parameters[name] for name in ("factor", "low_freq_factor", "high_freq_factor")}
         return max_position_embeddings, said | {"old_context_len": rope_parameters["original_max_position_embeddings"]}
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
-        """Plain RoPE's, those of slow pairs divided by ``factor * scale``, and a blend of both between.
+        """Plain RoPE's frequencies for fast pairs, divided by ``factor * scale`` for slow pairs, and a blend between.
 
         Raises:
-            ValueError: when a parameter is missing, or the trained length is the one before the tuning.
+            ValueError: when a parameter is missing, or the trained length is not above ``old_context_len``.
         """
         factor, low, high, before = self._complete()
         if spec.original_max_position_embeddings <= before:
             raise ValueError(
-                f"original_max_position_embeddings must exceed old_context_len {before}, for it is the length that the "
-                f"checkpoint was tuned to, got {spec.original_max_position_embeddings}: leave it out, the checkpoint "
-                "says it"
+                f"original_max_position_embeddings must exceed old_context_len {before}, because it is the length that "
+                f"the checkpoint was tuned to, got {spec.original_max_position_embeddings}: leave it out, and the "
+                "checkpoint's own is used"
             )
         inv_freq = Default().frequencies(spec, scale).inv_freq
         turns = before * inv_freq / (2 * math.pi)

@@ -1,7 +1,8 @@
-"""LongRoPE (Ding et al. 2024, arXiv:2402.13753), as the checkpoints say that were tuned with it (Phi-3, Phi-4-mini).
+"""LongRoPE (Ding et al. 2024, arXiv:2402.13753) for checkpoints that were tuned with it (Phi-3, Phi-4-mini).
 
-They hold two lists of factors, one for each pair: the short ones are their own rotation, up to the trained length, and
-the long ones that of every longer request. So one scale above 1 is enough: the longest length by the trained one.
+The configuration of such a checkpoint holds two lists with one factor for each pair. The short factors give the
+rotation up to the trained length, the long factors the rotation of every longer request. So one scale above 1 is
+enough: the longest length divided by the trained length.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LongRope:
-    """Each pair is slowed by a number of its own, and the attention factor is that of the longest length at any scale.
+    """Each pair's frequency is divided by a factor of its own. One attention factor holds at every scale.
 
     Attributes:
-        short_factor, long_factor: of each pair, ``[rotary_dim // 2]``; what its frequency is divided by at scale 1, and
-            at all others.
+        short_factor: divides each pair's frequency at scale 1, ``[rotary_dim // 2]``.
+        long_factor: divides each pair's frequency at all other scales, ``[rotary_dim // 2]``.
         attention_factor: the checkpoint's own, ``sqrt(1 + ln(factor) / ln(trained length))`` (section 4.1).
-        factor: longest length by trained length, where the attention factor is to be made of it.
-        short_mscale, long_mscale: replace it at scale 1, and at all others.
+        factor: the longest length divided by the trained length; the attention factor is computed from it if none is
+            given.
+        short_mscale: replaces the attention factor at scale 1.
+        long_mscale: replaces the attention factor at all other scales.
     """
 
     rope_type: ClassVar[str] = "longrope"
@@ -45,7 +48,7 @@ class LongRope:
         if self.factor is not None and self.attention_factor is not None:
             raise ValueError(
                 f"factor must be left out where attention_factor {self.attention_factor:g} is given or the "
-                f"checkpoint's, for nothing else is made of it, got {self.factor}"
+                f"checkpoint's, because factor only serves to compute attention_factor, got {self.factor}"
             )
         for name in ("attention_factor", "short_mscale", "long_mscale"):
             if (given := getattr(self, name)) is not None and given <= 0:
@@ -55,14 +58,14 @@ class LongRope:
     def of_checkpoint(
         cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int
     ) -> tuple[int, dict[str, Any]]:
-        """Trained length, tokens, and what the checkpoint says of the parameters above, with its own attention factor.
+        """The trained length, tokens, and the method's parameters, read from a checkpoint's configuration.
 
         Raises:
-            ValueError: when ``factor`` or ``attention_factor`` do not follow from its lengths.
+            ValueError: when the checkpoint's ``factor`` or ``attention_factor`` does not follow from its lengths.
         """
         trained = rope_parameters["original_max_position_embeddings"]
         said = {name: value for name, value in rope_parameters.items() if value is not None}
-        # Made here, of the length that the checkpoint was trained on: a deployment may give a shorter one.
+        # Computed from the checkpoint's trained length, because a deployment may set a shorter one.
         factor = max_position_embeddings / trained
         ours = _attention_factor(factor, trained)
         theirs = _attention_factor(said.pop("factor", factor), trained)
@@ -70,17 +73,17 @@ class LongRope:
         if not math.isclose(ours, theirs, rel_tol=1e-6) and not {"short_mscale", "long_mscale"} <= said.keys():
             raise ValueError(
                 f"factor and attention_factor of a checkpoint must follow from its lengths, which give an attention "
-                f"factor of {ours:g}, got {theirs:g}: not every engine reads them. If it was tuned with them, let its "
-                "configuration say short_mscale and long_mscale"
+                f"factor of {ours:g}, got {theirs:g}: not every engine reads these two keys. If the checkpoint was "
+                "tuned with them, add short_mscale and long_mscale to its configuration"
             )
         said["attention_factor"] = ours
         return trained, {field.name: said[field.name] for field in dataclasses.fields(cls) if field.name in said}
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
-        """Plain RoPE's, divided pair by pair by the short factors at scale 1 and by the long ones at all others.
+        """Plain RoPE's frequencies, divided by the short factors at scale 1 and by the long factors at all others.
 
         Raises:
-            ValueError: when there is not one factor for each pair, or nobody says what the attention factor is.
+            ValueError: when there is not one factor for each pair, or no parameter gives the attention factor.
         """
         import torch
 
@@ -94,7 +97,7 @@ class LongRope:
         if mscale is None:
             if self.factor is None:
                 raise ValueError(
-                    "factor must be given where attention_factor is not: the longest length by the trained one"
+                    "factor must be given where attention_factor is not: the longest length divided by the trained one"
                 )
             mscale = _attention_factor(self.factor, spec.original_max_position_embeddings)
         return Frequencies(inv_freq, mscale)

@@ -1,6 +1,6 @@
 """NTK-aware scaling (bloc97 2023; Peng et al. 2023, arXiv:2309.00071, section 3.1): a larger base.
 
-The lowest frequency is divided by the scale and the highest is left alone.
+The lowest frequency is divided by the scale, and the highest stays as it is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def stretched(spec: RotarySpec, stretch: float) -> RotarySpec:
     """The spec with its base raised so that the lowest frequency falls by ``stretch``.
 
     Raises:
-        ValueError: when ``rotary_dim`` is 2, where highest and lowest frequency are one.
+        ValueError: when ``rotary_dim`` is 2: with one pair, the highest frequency is also the lowest.
     """
     if spec.rotary_dim == 2:
         raise ValueError("NTK scaling needs rotary_dim of at least 4, got 2")

@@ -12,14 +12,14 @@ from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Yarn:
-    """Fast pairs are left alone, slow ones are interpolated, those between are blended.
+    """Keeps the frequencies of fast pairs, interpolates those of slow pairs, and blends both for the pairs between.
 
     Attributes:
-        beta_fast: turns within the trained length above which a pair is left alone.
-        beta_slow: turns below which a pair is fully interpolated.
+        beta_fast: a pair with more turns within the trained length keeps its frequency.
+        beta_slow: a pair with fewer turns within the trained length is fully interpolated.
         attention_factor: replaces the paper's ``0.1 ln s + 1`` (equation 22) at every scale above 1.
         mscale, mscale_all_dim: together, DeepSeek's form of the attention factor.
-        truncate: round the ends of the blend to whole pairs.
+        truncate: whether the first and the last pair of the blend are rounded to whole numbers.
     """
 
     rope_type: ClassVar[str] = "yarn"

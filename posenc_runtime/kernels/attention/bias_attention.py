@@ -1,9 +1,9 @@
-"""Attention with a distance bias on CUDA: which kernels run, and in which order.
+"""Attention with a distance bias on CUDA: chooses the kernels and their order.
 
-Requests of one query have their keys divided among programs, others their queries. Each kind has its kernels, which
-pass over the other's requests: a step that mixes them launches both, for nothing on the host knows which are which.
-Launches depend on the shapes of the tensors and on ``max_query_len`` and ``max_seq_len`` alone, and nothing waits for
-the device, so a CUDA graph can hold them.
+For a request of one query, several programs share its keys (decode kernels). For a request of several queries, several
+programs share its queries (prefill kernel). Each kernel skips the requests of the other kind. A step with both kinds
+launches both, because the host does not know which request is of which kind. Launches depend only on the shapes of the
+tensors and on ``max_query_len`` and ``max_seq_len``, and never wait for the device, so a CUDA graph can capture them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def bias_attention(
     out: Tensor,
     window: Window | None = None,
 ) -> None:
-    """See ``attention_reference.bias_attention``. All tensors on one CUDA device, the form's too.
+    """See ``attention_reference.bias_attention``. All tensors are on one CUDA device, the form's, too.
 
-    Flat and Table forms reach everything: with a window they do what they do without, and count nothing.
+    Flat and Table forms reach every distance. For them a window changes nothing and counts nothing.
 
     Raises:
         ValueError: when data types, strides, heads or the form do not fit.

@@ -1,4 +1,4 @@
-"""Triton: attention with a distance bias for requests of one query, their keys divided among programs."""
+"""Triton: attention with a distance bias for requests of one query. Several programs share the keys of a request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from posenc_runtime.kernels.attention.paged import PagedBatch
 from posenc_runtime.kernels.attention.paged_tiles import load_queries
 from posenc_runtime.kernels.attention.window_plan import Plan
 
-PROGRAMS = 396  # that walk a list of chunks: all that an H100 has room for at once; their number changes no result
+PROGRAMS = 396  # programs that take chunks from the list, as many as an H100 runs at once; they change no result
 
 
 @triton.jit(do_not_specialize=["num_requests", "num_kv_heads", "room", "scale"])
@@ -33,7 +33,7 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
     p_slope,
     p_shape,
     p_table,
-    p_work,  # and the two below it a plan's; None where everything is read
+    p_work,  # this and the next two are a plan's; None if every key is read
     p_num_items,
     p_first_keys,
     p_query_start_loc,
@@ -146,8 +146,8 @@ def decode(
     """Write the outputs of all requests with one query.
 
     Args:
-        found: what a window leaves to read.
-        arguments: of the form, the layout and the queries' strides.
+        found: what has to be read with a window; None without one.
+        arguments: the kernel arguments for the form, the layout and the queries' strides.
     """
     num_kv_heads = key_cache.shape[1]
     partials = Partials.empty(query, batch, chunks.MAX_CHUNKS)
@@ -173,7 +173,7 @@ def decode(
 
 @functools.lru_cache(maxsize=16)
 def _constants(group: int, head_dim: int, dtype: torch.dtype, scale: float) -> dict[str, Any]:
-    """What follows from the heads alone; computed once, for a step asks in every layer."""
+    """The kernel arguments that depend only on the heads; kept, because every layer asks for them in every step."""
     return {
         "scale": in_base_2(scale),
         "BM": max(16, triton.next_power_of_2(group)),

@@ -1,4 +1,4 @@
-"""Triton: the forms of a distance bias (``encodings.distance``), and how far back each still matters."""
+"""Triton: the forms of a distance bias (``encodings.distance``), and the reach of each form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def load_form(p_slope, p_shape, o_head, FORM: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of each head the slope, and the exponent or rate; zeros where the form has none."""
+    """Load the slope of each head, and its exponent or rate; zeros for what the form does not have."""
     b_slope = tl.zeros(o_head.shape, tl.float32)
     b_shape = tl.zeros(o_head.shape, tl.float32)
     if FORM == "linear" or FORM == "power" or FORM == "log":
@@ -34,8 +34,8 @@ def biased(  # type: ignore[no-untyped-def]
 
     Args:
         b_scores: float32 ``[BM, BN]``.
-        b_distance: int32 ``[BM, BN]``; where it is below 0 the result means nothing.
-        b_slope, b_shape: of each row's head ``[BM]``.
+        b_distance: int32 ``[BM, BN]``. Results at distances below 0 are undefined; the caller masks them.
+        b_slope, b_shape: from ``load_form``, for each row's head ``[BM]``.
         p_table: float32 ``[num_heads, TABLE_LENGTH]``, in base e.
         o_head: the head of each row ``[BM]``.
     """
@@ -51,7 +51,7 @@ def biased(  # type: ignore[no-untyped-def]
     b_distance = tl.maximum(b_distance, 0.0)
     if FORM == "power":
         return b_scores + b_slope * tl.exp2(b_shape[:, None] * tl.log2(b_distance))
-    # log(1 + x) keeps the digits that 1 + x loses of a small x: log(u) / (u - 1) is as good for the rounded u.
+    # For a small x, u = 1 + x loses digits of x. log(u) * x / (u - 1) is log(1 + x) without this loss.
     b_small = b_shape[:, None] * b_distance
     b_sum = 1.0 + b_small
     b_log = tl.where(b_sum == 1.0, b_small, tl.log(b_sum) * (b_small / (b_sum - 1.0)))
@@ -62,7 +62,7 @@ def biased(  # type: ignore[no-untyped-def]
 def reach(b_drop, b_slope, b_shape, FORM: tl.constexpr):  # type: ignore[no-untyped-def]
     """See ``encodings.distance.Flat.reach``: the largest distance at which the bias is above ``-drop``.
 
-    Float32 ``[BM]``. Its rounding is far below what ``window.ROUNDING`` adds to the drop.
+    Float32 ``[BM]``. The rounding error is far smaller than what ``window.ROUNDING`` adds to the drop.
     """
     b_ratio = tl.maximum(b_drop, 0.0) / b_slope
     if FORM == "linear":
@@ -70,7 +70,7 @@ def reach(b_drop, b_slope, b_shape, FORM: tl.constexpr):  # type: ignore[no-unty
     elif FORM == "power":
         b_reach = tl.exp2(tl.log2(b_ratio) / b_shape)
     else:
-        # Below a quarter, exp(x) - 1 loses digits that its series has.
+        # Below a quarter, exp(x) - 1 loses digits, and the series does not.
         b_series = b_ratio * (1 + b_ratio / 2 * (1 + b_ratio / 3 * (1 + b_ratio / 4 * (1 + b_ratio / 5))))
         b_exact = tl.exp(tl.minimum(b_ratio, 64.0)) - 1.0
         b_reach = tl.where(b_ratio < 0.25, b_series, b_exact) / b_shape
@@ -78,10 +78,10 @@ def reach(b_drop, b_slope, b_shape, FORM: tl.constexpr):  # type: ignore[no-unty
 
 
 def form_arguments(form: BiasForm, num_heads: int, device: torch.device) -> dict[str, Any]:
-    """What kernels are given of a form: which it is, and where its numbers lie.
+    """The arguments that tell a kernel the kind of a form, and the tensors of its numbers.
 
     Raises:
-        ValueError: when the form is of another number of heads, or lies on another device.
+        ValueError: when the form has another number of heads, is on another device, or is not contiguous float32.
     """
     arguments: dict[str, Any] = {"p_slope": None, "p_shape": None, "p_table": None, "TABLE_LENGTH": 1}
     match form:
@@ -99,7 +99,7 @@ def form_arguments(form: BiasForm, num_heads: int, device: torch.device) -> dict
         if isinstance(numbers, torch.Tensor):
             if numbers.shape[0] != num_heads or numbers.device != device:
                 raise ValueError(
-                    f"the bias must be of {num_heads} heads on {device}, got {numbers.shape[0]} on {numbers.device}"
+                    f"the bias must have {num_heads} heads on {device}, got {numbers.shape[0]} on {numbers.device}"
                 )
             if numbers.dtype != torch.float32 or not numbers.is_contiguous():
                 raise ValueError(

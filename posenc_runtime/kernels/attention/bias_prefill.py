@@ -1,4 +1,4 @@
-"""Triton: attention with a distance bias for requests of several queries, a tile of them to a program."""
+"""Triton: attention with a distance bias for requests of several queries. A program takes a tile of the queries."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from posenc_runtime.kernels.attention.window_plan import (
     window_arguments,
 )
 
-ROWS = 128  # of a tile: queries times heads of a group; fewer of them where heads are wide
-TILE = 64  # keys, likewise
+ROWS = 128  # rows of a tile, which are queries times heads of a group; fewer if heads are wide
+TILE = 64  # keys of a tile; fewer if heads are wide
 
 
 @triton.jit(do_not_specialize=["num_requests", "scale", "scale_in_base_2", "log_tolerance"])
@@ -43,7 +43,7 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
     p_slope,
     p_shape,
     p_table,
-    p_largest_norms,  # as p_counts None where everything is read
+    p_largest_norms,  # this and p_counts are None if every key is read
     p_counts,
     log_tolerance,
     p_query_start_loc,
@@ -71,12 +71,12 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
     BN: tl.constexpr,  # keys
     BD: tl.constexpr,
 ):
-    # The newest queries of a request have the most to read, and start first.
+    # The newest queries of a request read the most keys, so their programs start first.
     i_tile = tl.num_programs(0) - 1 - tl.program_id(0)
     i_request, first_query = request_of_tile(i_tile, p_query_start_loc, num_requests, BQ)
     begin = tl.load(p_query_start_loc + i_request)
     num_queries = tl.load(p_query_start_loc + i_request + 1) - begin
-    if (num_queries == 1) | (first_query >= num_queries):  # lone queries are the decode kernels'
+    if (num_queries == 1) | (first_query >= num_queries):  # decode kernels take lone queries
         return
     i_kv_head = tl.program_id(1)
     o_query, o_head, m_row = rows_of_tile(i_kv_head, first_query, num_queries, BM, BQ, GROUP)
@@ -107,8 +107,8 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
     b_acc = tl.zeros([BM, BD], tl.float32)
     b_max = tl.full([BM], -float("inf"), tl.float32)
     b_sum = tl.zeros([BM], tl.float32)
-    # Every row may see every key up to the tile's first query, so only the tiles past it are masked. No row of the
-    # first tile is left without a key, and no largest score stays at minus infinity.
+    # Every row may read every key up to the tile's first query, so only later tiles of keys are masked. In the first
+    # tile of keys every row reads a key, so that no largest score stays at minus infinity.
     first_masked = (first_position + 1) // BN * BN
     for is_masked in tl.static_range(2):
         begin_keys, end_keys = (first_masked, last_position + 1) if is_masked else (first_key, first_masked)
@@ -157,8 +157,8 @@ def prefill(
     """Write the outputs of all requests with more than one query.
 
     Args:
-        window, found: what to skip by, and the plan made of it; or neither.
-        arguments: of the form, the layout and the queries' strides.
+        window, found: the window and its plan, or None for both.
+        arguments: the kernel arguments for the form, the layout and the queries' strides.
     """
     num_kv_heads = key_cache.shape[1]
     of_window: dict[str, Any] = {"p_counts": None, "log_tolerance": 0.0, "ROUNDING": 0.0, "p_largest_norms": None}

@@ -1,4 +1,4 @@
-"""Triton: one tile of keys and values, taken into the softmax of rows with a distance bias."""
+"""Triton: adds one tile of keys and values to the running softmax of rows with a distance bias."""
 
 from __future__ import annotations
 
@@ -36,18 +36,19 @@ def attend_with_bias(  # type: ignore[no-untyped-def]
     BD: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Take one tile of keys and values into the running softmax of rows whose scores get a distance bias.
+    """Add one tile of keys and values to the running softmax of rows whose scores get a distance bias.
 
     Args:
-        b_acc, b_max, b_sum: see ``paged_tiles.attend``, which returns them.
-        b_query: ``[BM, BD]``; b_position, o_head, b_slope, b_shape: of each row ``[BM]``.
-        first_key: of the tile, which holds BN.
-        last_key: where MASKED, keys past it are not read. It is at least ``first_key``.
-        p_keys, p_values: where the KV head begins in each cache.
-        p_table_row: the request's blocks.
-        p_table: the form's table.
+        b_acc, b_max, b_sum: the running softmax, see ``paged_tiles.attend``, which returns the new one.
+        b_query: ``[BM, BD]``.
+        b_position, o_head, b_slope, b_shape: of each row ``[BM]``.
+        first_key: the first key of the tile of BN keys.
+        last_key: if MASKED, keys after this one are not read; at least ``first_key``.
+        p_keys, p_values: address of the KV head's first element in each cache.
+        p_table_row: address of the request's row in the block table.
+        p_table: the table of a Table form.
         scale: in base 2.
-        MASKED: whether the tile holds keys past a row's position or past ``last_key``.
+        MASKED: whether the tile may hold keys after a row's position or after ``last_key``.
     """
     o_key = first_key + tl.arange(0, BN)
     m_key = o_key >= first_key

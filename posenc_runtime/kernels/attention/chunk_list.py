@@ -1,9 +1,10 @@
-"""Triton: the chunks that the lone queries of a batch have, in one list that programs go through in turn. Decision 48.
+"""Triton: one list of the chunks of all requests with one query, which programs take in turn. Decision 48.
 
-A captured graph knows the longest request that it may be given, and no more. A program to each chunk of that would be
-65,536 programs for 256 requests and eight KV heads, nearly all of which find nothing to do. So there are as many as a
-GPU has room for, and what a program takes next it finds in the lengths of all requests. They are looked through again
-for each chunk, which is short beside reading its keys, and leaves what a program remembers between chunks at nothing.
+A captured CUDA graph fixes the number of programs, and it knows only the longest request that it may be given. One
+program for each possible chunk would be 65,536 programs for 256 requests and eight KV heads, and nearly all of them
+would find nothing to do. So a launch has as many programs as a GPU runs at once. A program finds its next chunk from
+the lengths of all requests. It reads the lengths again for each chunk: that is short compared to reading the chunk's
+keys, and keeps no registers occupied between chunks.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import triton.language as tl
 
 from posenc_runtime.kernels.attention.chunks import chunk_size
 
-REQUESTS = 128  # that are looked at together, one to a thread; their number changes no result
-_BITS = tl.constexpr(20)  # of a number of chunks
+REQUESTS = 128  # requests whose lengths are read together, one by each thread; the number changes no result
+_BITS = tl.constexpr(20)  # bits of a number of chunks
 _CHUNKS = tl.constexpr(2**20 - 1)
 
 
@@ -28,7 +29,7 @@ def count_chunks(  # type: ignore[no-untyped-def]
     MIN_CHUNK: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """How many chunks there are of all requests with one query; others have none."""
+    """The number of chunks of all requests with one query; other requests have none."""
     num_chunks = num_requests * 0
     for first in range(0, num_requests, REQUESTS):
         o_request = first + tl.arange(0, REQUESTS)
@@ -48,9 +49,9 @@ def find_chunk(  # type: ignore[no-untyped-def]
     MIN_CHUNK: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Whose chunk stands at a place below ``count_chunks``, and which of its chunks that is.
+    """The request and the number of the chunk at index ``place`` of the list; ``place`` is below ``count_chunks``.
 
-    Chunks stand one request after the other, a request's in their order.
+    The list has the chunks of one request after those of the other, each in order.
     """
     tl.static_assert(REQUESTS * MAX_CHUNKS <= _CHUNKS)
     tl.static_assert(REQUESTS < 1024)
@@ -60,7 +61,8 @@ def find_chunk(  # type: ignore[no-untyped-def]
         o_request = first + tl.arange(0, REQUESTS)
         b_chunks = _chunks(p_query_start_loc, p_seq_lens, o_request, num_requests, MAX_CHUNKS, MIN_CHUNK, TILE)
         b_ends = tl.cumsum(b_chunks, 0)
-        # Ends grow, so one maximum finds how many requests end at or before the place, and where the last does.
+        # A mark is a request's number and, in the low bits, the end of its chunks. Ends ascend, so one maximum finds
+        # how many requests end at or before the place, and where the last of these ends.
         b_marks = ((tl.arange(0, REQUESTS) + 1) << _BITS) | b_ends
         mark = tl.max(tl.where(b_ends <= place, b_marks, 0), 0)
         num_chunks = tl.max(b_ends, 0)
@@ -81,7 +83,7 @@ def _chunks(  # type: ignore[no-untyped-def]
     MIN_CHUNK: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Of each request, int32; of nobody none."""
+    """The number of chunks of each request, int32; 0 for requests that do not exist or have several queries."""
     m_request = o_request < num_requests
     b_query = tl.load(p_query_start_loc + o_request, mask=m_request, other=0)
     b_after = tl.load(p_query_start_loc + o_request + 1, mask=m_request, other=0)

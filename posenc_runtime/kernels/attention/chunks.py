@@ -1,7 +1,7 @@
-"""Triton: how a lone query's keys are divided among programs, and how what those found becomes one output.
+"""Triton: divides a lone query's keys into chunks for several programs, and merges what the programs found.
 
-A request's chunks depend on its own keys alone. What else is in the batch changes which program takes a chunk, never
-what is added to what: a request's output is the same, to the bit, in every batch.
+The chunks of a request depend only on its own keys. Other requests in the batch change which program takes a chunk, but
+never the order of sums. So a request's output is the same, to the bit, in every batch.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from torch import Tensor
 from posenc_runtime.kernels.attention.paged import PagedBatch
 from posenc_runtime.kernels.attention.paged_tiles import load_rows, store_rows
 
-MAX_CHUNKS = 32  # of a query and KV head: a lone request's eight KV heads occupy an H100 twice over
-MIN_CHUNK = 256  # keys; below, storing and merging what a program found costs as much as finding it
+MAX_CHUNKS = 32  # the most chunks of a query and KV head: with eight KV heads, one request fills an H100 twice
+MIN_CHUNK = 256  # keys; for a smaller chunk, storing and merging the results costs as much as computing them
 TILE = 64  # keys that a program takes at a time
 
 
 @triton.jit
 def chunk_size(num_keys, MAX_CHUNKS: tl.constexpr, MIN_CHUNK: tl.constexpr, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Keys in each chunk but the newest, which may be smaller."""
+    """The number of keys in each chunk. The newest chunk may be smaller."""
     return tl.maximum(MIN_CHUNK, tl.cdiv(tl.cdiv(num_keys, MAX_CHUNKS), TILE) * TILE)
 
 
 @dataclasses.dataclass(frozen=True)
 class Partials:
-    """What the programs of a batch's chunks find, before it is merged.
+    """The results of a batch's chunks, before they are merged.
 
     Attributes:
         acc: float32 ``[num_requests, num_heads, room, head_dim]``, weighted values.
         sums: float32 ``[num_requests, num_heads, room, 2]``, largest base-2 logit and sum of weights.
-        max_chunks: that a query and KV head may have.
+        max_chunks: the most chunks that a query and KV head may have.
     """
 
     acc: Tensor
@@ -51,7 +51,7 @@ class Partials:
 
     @property
     def room(self) -> int:
-        """Chunks that no request exceeds."""
+        """A number of chunks that no request exceeds."""
         return self.acc.shape[2]
 
     def arguments(self) -> dict[str, Any]:
@@ -59,12 +59,12 @@ class Partials:
 
 
 def room(batch: PagedBatch, max_chunks: int) -> int:
-    """Chunks that no request of the batch exceeds."""
+    """A number of chunks that no request of the batch exceeds."""
     return max(1, min(max_chunks, -(-batch.max_seq_len // MIN_CHUNK)))
 
 
 def largest(batch: PagedBatch, max_chunks: int) -> int:
-    """Keys that no chunk of the batch exceeds: see ``chunk_size``."""
+    """A number of keys that no chunk of the batch exceeds: see ``chunk_size``."""
     return max(MIN_CHUNK, -(-batch.max_seq_len // (max_chunks * TILE)) * TILE)
 
 
@@ -76,7 +76,7 @@ def sizes(max_chunks: int) -> dict[str, int]:
 def store_partial(  # type: ignore[no-untyped-def]
     b_acc, b_max, b_sum, p_acc, p_sums, o_row, m_row, i_chunk, room, HEAD_DIM: tl.constexpr, BD: tl.constexpr
 ):
-    """Keep what a chunk's program found.
+    """Store the results of a chunk.
 
     Args:
         o_row: ``request * num_heads + head`` of each row ``[BM]``.
@@ -91,8 +91,8 @@ def store_partial(  # type: ignore[no-untyped-def]
 def _merge_kernel(  # type: ignore[no-untyped-def]
     p_acc,
     p_sums,
-    p_first_keys,  # int32 [num_requests, num_kv_heads]; None where chunks begin at key 0
-    p_num_items,  # a window's, if first keys are
+    p_first_keys,  # int32 [num_requests, num_kv_heads]; None if chunks begin at key 0
+    p_num_items,  # Window.num_items, or None without a window
     p_query_start_loc,
     p_seq_lens,
     p_out,
@@ -119,7 +119,7 @@ def _merge_kernel(  # type: ignore[no-untyped-def]
     o_chunk = tl.arange(0, MAX_CHUNKS)
     m_chunk = o_chunk < tl.cdiv(num_keys, chunk_size(num_keys, MAX_CHUNKS, MIN_CHUNK, TILE))
     o_partial = (i_request.to(tl.int64) * tl.num_programs(1) + i_head) * room + o_chunk
-    # All that is to be waited for is asked for before any of it is used.
+    # All loads are issued before any result is used, so that the program waits only once.
     b_acc = load_rows(p_acc + o_partial * HEAD_DIM, m_chunk, HEAD_DIM, BD)  # [MAX_CHUNKS, BD]
     b_max = tl.load(p_sums + 2 * o_partial, mask=m_chunk, other=-float("inf"))
     b_sum = tl.load(p_sums + 2 * o_partial + 1, mask=m_chunk, other=0.0)
@@ -141,8 +141,8 @@ def merge(
     """Write the outputs of all requests with one query.
 
     Args:
-        first_keys: int32 ``[num_requests, num_kv_heads]``, where chunks begin; at key 0 if it is not given.
-        num_items: of the window that begins them, set back to 0; see ``window.Window``.
+        first_keys: int32 ``[num_requests, num_kv_heads]``, the key at which chunks begin; None for key 0.
+        num_items: ``Window.num_items``, which is set back to 0; None without a window.
     """
     _, num_heads, head_dim = out.shape
     _merge_kernel[(len(batch), num_heads)](

@@ -9,17 +9,17 @@ from torch import Tensor
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cope:
-    """The table that positions are looked up in, and what multiplies a query's product with it.
+    """The table of positions, and the factor of a query's product with it.
 
     Attributes:
-        pos_emb: ``[head_dim, npos]``, an embedding for each position back, shared by the heads of the layer.
-        qe_scale: multiplies ``q.pos_emb``. 1 in the listing of the paper's appendix; ``head_dim ** -0.5`` in the
-            authors' repository (facebookresearch/RAM, projects/cope) unless it runs with ``--cope-nodiv``. Checkpoints
-            of one are wrong under the other.
+        pos_emb: ``[head_dim, npos]``, an embedding for each position, shared by the heads of the layer.
+        qe_scale: multiplies ``q.pos_emb``. It is 1 in the listing of the paper's appendix. In the authors' repository
+            (facebookresearch/RAM, projects/cope) it is ``head_dim ** -0.5``, unless that runs with ``--cope-nodiv``.
+            Use the one that the checkpoint was trained with.
 
     Raises:
-        ValueError: when the table has fewer than two positions: no key stands less than 0 positions back, and the own
-            key stands between 0 and 1.
+        ValueError: when the table has fewer than two positions. A query's own key stands between 0 and 1, so both are
+            needed.
     """
 
     pos_emb: Tensor

@@ -1,4 +1,4 @@
-"""Attention with contextual positions on CUDA: which kernels run. As for a distance bias, see ``bias_attention``."""
+"""Attention with contextual positions on CUDA: chooses the kernels, in the same way as ``bias_attention``."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def cope_attention(
     out: Tensor,
     counts: Tensor | None = None,
 ) -> None:
-    """See ``attention_reference.cope_attention``. All tensors on one CUDA device.
+    """See ``attention_reference.cope_attention``. All tensors are on one CUDA device.
 
     Raises:
-        ValueError: when data types, strides or heads do not fit, or the table is not contiguous, of the queries' data
-            type and of their head_dim.
+        ValueError: when data types, strides or heads do not fit, or the table is not contiguous or differs from the
+            queries in data type or head_dim.
     """
     given = arguments(query, key_cache, value_cache, batch, out)
     pos_emb = cope.pos_emb
     if pos_emb.dtype != query.dtype or pos_emb.shape[0] != query.shape[2] or not pos_emb.is_contiguous():
         raise ValueError(
-            f"pos_emb must be contiguous, {query.dtype} and of {query.shape[2]} rows, got {pos_emb.dtype} "
+            f"pos_emb must be contiguous, {query.dtype} and have {query.shape[2]} rows, got {pos_emb.dtype} "
             f"{list(pos_emb.shape)} and strides {pos_emb.stride()}"
         )
     if not len(batch) or not query.shape[0]:

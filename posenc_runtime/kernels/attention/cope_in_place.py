@@ -1,8 +1,8 @@
-"""Triton: CoPE's positions and their logits, found by the threads that a tensor core left the scores with.
+"""Triton: CoPE's positions and their logits, computed by the threads that hold the scores after a matrix product.
 
-For a scan, and for a load from addresses that it computes, Triton has layouts of its own: scores, addresses and logits
-go to other threads and back, through shared memory, with barriers around each way. Here all of it stays in place: sums
-are products with a triangle, and logits are looked up in assembly. Decision 38.
+Triton computes scans and gathers in register layouts of their own. Scores, addresses and logits would move to other
+threads and back, through shared memory and barriers. The functions here leave them in place: a sum is a product with a
+triangular matrix, and inline assembly looks up logits. Decision 38.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import triton.language as tl
 
 from posenc_runtime.kernels.attention.cope_tile import ONE, logits_at
 
-_LARGE = tl.constexpr(1.5 * 2**23)  # a float32; one below 2^22 that is added to it loses its fraction
-_LARGE_BITS = tl.constexpr(0x4B400000)  # what it is added to is its distance in the lowest bits
+_LARGE = tl.constexpr(1.5 * 2**23)  # a float32; adding a number below 2^22 to it rounds that number to a whole one
+_LARGE_BITS = tl.constexpr(0x4B400000)  # the bits of _LARGE; the bits of a sum less these are the whole number
 
 
 @triton.jit
 def sums_by_product(b_gates):  # type: ignore[no-untyped-def]
-    """As ``cope_tile.sums_by_scan``, to the bit.
+    """Equal to ``cope_tile.sums_by_scan``, to the bit.
 
-    A gate is two whole numbers, of 2^12 units and of one. Neither is past 2^11, so both are exact in float16, and so
-    are float32 sums of 64 of them, also where the compiler has them begin at ``_LARGE``.
+    A gate is split into two whole numbers, one in units of 2^12 and one in units. Neither exceeds 2^11, so float16
+    holds both exactly, and float32 holds sums of 64 of them exactly, even if the compiler starts a sum at ``_LARGE``.
     """
     BN: tl.constexpr = b_gates.shape[1]
     tl.static_assert(BN <= 64)
@@ -40,17 +40,18 @@ def sums_by_product(b_gates):  # type: ignore[no-untyped-def]
 def store_pairs(  # type: ignore[no-untyped-def]
     p_pair, b_query, p_pos_emb, qe_scale, NPOS: tl.constexpr, HEAD_DIM: tl.constexpr, BD: tl.constexpr
 ):
-    """Write a table of each row's position logits: of each the way to the next, and itself less that.
+    """Write each row's position logits as pairs: the step from a logit to the next one, and the logit minus the step.
 
-    Between two of them a logit is the second number plus the first times one and the fraction, which is one bitwise
-    operation away from a position in units. From the last position there is no way.
+    A logit between two positions is the second number plus the first times ``1 + fraction``, and one bitwise operation
+    makes ``1 + fraction`` of a position in units. The step from the last position is 0.
 
     Args:
-        p_pair: two float32 each, int64 ``[NPOS, BM]``: rows, which stand near the same position, beside each other.
+        p_pair: int64 ``[NPOS, BM]``, each two float32. All rows of a position are adjacent, because rows stand near the
+            same position.
         b_query: ``[BM, BD]``.
     """
     BM: tl.constexpr = b_query.shape[0]
-    BP: tl.constexpr = 64  # positions at a time: as many as most tables have
+    BP: tl.constexpr = 64  # positions at a time; most tables have that many
     for first in range(0, NPOS, BP):
         o_position = first + tl.arange(0, BP)
         b_here = logits_at(o_position, b_query, p_pos_emb, qe_scale, NPOS, HEAD_DIM, BD)
@@ -63,14 +64,14 @@ def store_pairs(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def last_logits(p_pair, NPOS: tl.constexpr, BM: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of each row, what is added to all keys past the last position, float32 ``[BM]``."""
+    """The logit of each row's last position, which all keys there get, float32 ``[BM]``."""
     b_pair = tl.load(p_pair + (NPOS - 1) * BM + tl.arange(0, BM))
     return b_pair.to(tl.int32).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def interpolated(p_pair, b_row, b_past):  # type: ignore[no-untyped-def]
-    """The logits of keys that stand where ``cope_tile.positions`` says, float32 ``[BM, BN]``."""
+    """The logits of keys at the positions that ``cope_tile.positions`` returns, float32 ``[BM, BN]``."""
     BM: tl.constexpr = b_past.shape[0]
     p_row = p_pair + tl.arange(0, BM) + b_row * BM
     return _looked_up(p_row[:, None], b_past, BM)

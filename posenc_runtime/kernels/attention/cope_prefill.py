@@ -1,8 +1,8 @@
-"""Triton: CoPE for requests of several queries, a tile of them to a program at a time. Decision 37.
+"""Triton: CoPE for requests of several queries. A program takes a tile of the queries. Decision 37.
 
-Keys are walked from the newest to the oldest, for a key's position is what newer ones add up to. Once all rows of a
-tile have reached the last position, older keys are given the same for theirs, and the rest of the walk is plain
-attention.
+A program visits keys from the newest to the oldest, because the position of a key is the sum of newer keys' gates. Once
+all rows of a tile have reached the last position, all older keys have that position, too. For these keys the program
+computes plain attention.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from posenc_runtime.kernels.attention.paged_tiles import (
     store_rows,
 )
 
-ROWS = 64  # of a tile: queries times heads of a group; half of them where heads are at their widest
-GATED_TILE = 32  # keys; positions take registers, and two programs are to share a multiprocessor's
-GATED_TILES = 4  # after so many, a program looks whether older keys all stand at the last position
-TILE = 64  # keys of plain attention, fewer of them where heads are wide; a multiple of GATED_TILE
-# A launch has room for about so many: 128 MiB, 8,192 tokens by 32 heads at 64 positions. Launches are equally large and
-# may have half as much again, so that a few programs too many, such as a request's last tile, take none of their own.
+ROWS = 64  # rows of a tile, which are queries times heads of a group; half as many for the widest heads
+GATED_TILE = 32  # keys of a tile with positions; few, so that the registers of two programs fit a multiprocessor
+GATED_TILES = 4  # after this many tiles, a program checks whether all older keys are at the last position
+TILE = 64  # keys of a tile of plain attention, fewer if heads are wide; a multiple of GATED_TILE
+# The position logits that a launch stores, about: 128 MiB, 8,192 tokens by 32 heads at 64 positions. All launches of a
+# batch are equally large and may store half as many again, so that a few surplus programs need no launch of their own.
 POSITION_LOGITS = 2**24
-PROGRAMS = 264  # that a launch has at least, if there is work: two for each multiprocessor of an H100
-_LOWEST = tl.constexpr(-1e30)  # below every logit; unlike minus infinity, a row without a key yet may start from it
+PROGRAMS = 264  # the fewest programs of a launch, if there is work for them: two for each multiprocessor of an H100
+_LOWEST = tl.constexpr(-1e30)  # below every logit; a row that has read no key yet may start from it, not from -inf
 
 
 @triton.jit(do_not_specialize=["first_program", "num_requests", "num_kv_heads", "num_tiles", "scale", "qe_scale"])
@@ -50,15 +50,15 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
     p_out,
     p_pos_emb,
     p_pairs,  # int64 [programs, NPOS, BM], see cope_in_place
-    p_counts,  # None where nobody counts
+    p_counts,  # None to count nothing
     p_query_start_loc,
     p_seq_lens,
     p_block_table,
-    first_program,  # of this launch, among all
+    first_program,  # number of this launch's first program, among those of all launches
     num_requests,
     num_kv_heads,
     num_tiles,
-    scale,  # this and the next in base 2
+    scale,  # scale and qe_scale are in base 2
     qe_scale,
     stride_table,
     stride_query_token,
@@ -75,18 +75,18 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
     BM: tl.constexpr,  # rows
     BQ: tl.constexpr,  # queries, at most BM // GROUP
     BG: tl.constexpr,  # keys of a gated tile
-    SPAN: tl.constexpr,  # keys of gated tiles between which nothing is asked, a multiple of BG and BN
+    SPAN: tl.constexpr,  # keys between two checks for the last position, a multiple of BG and BN
     BN: tl.constexpr,  # keys of a plain tile
     BD: tl.constexpr,
 ):
     i_program = first_program + tl.program_id(0)
-    # The newest queries of a request have the most to read, and start first.
+    # The newest queries of a request read the most keys, so their programs start first.
     i_tile = num_tiles - 1 - i_program // num_kv_heads
     i_kv_head = i_program % num_kv_heads
     i_request, first_query = request_of_tile(i_tile, p_query_start_loc, num_requests, BQ)
     query = tl.load(p_query_start_loc + i_request)
     num_queries = tl.load(p_query_start_loc + i_request + 1) - query
-    if (num_queries > 1) & (first_query < num_queries):  # lone queries are the decode kernels'
+    if (num_queries > 1) & (first_query < num_queries):  # decode kernels take lone queries
         o_query, o_head, m_row = rows_of_tile(i_kv_head, first_query, num_queries, BM, BQ, GROUP)
         past = tl.load(p_seq_lens + i_request) - num_queries
         b_position = past + o_query
@@ -95,7 +95,7 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
         b_query = load_queries(p_query, o_token, o_head, m_row, stride_query_token, stride_query_head, HEAD_DIM, BD)
         p_pair = p_pairs + tl.program_id(0).to(tl.int64) * (NPOS * BM)
         store_pairs(p_pair, b_query, p_pos_emb, qe_scale, NPOS, HEAD_DIM, BD)
-        tl.debug_barrier()  # threads look up what others have stored
+        tl.debug_barrier()  # a thread looks up logits that other threads have stored
         p_table_row = p_block_table + i_request.to(tl.int64) * stride_table
         p_head_keys = p_keys + i_kv_head.to(tl.int64) * stride_cache_head
         p_head_values = p_values + i_kv_head.to(tl.int64) * stride_cache_head
@@ -103,9 +103,9 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
         b_acc = tl.zeros([BM, BD], tl.float32)
         b_max = tl.full([BM], _LOWEST, tl.float32)
         b_sum = tl.zeros([BM], tl.float32)
-        b_newer = tl.where(m_row, 0, position(NPOS))  # rows that do not count hold no other row back
-        end = (last_position // BG + 1) * BG  # of the keys that are left
-        begin = (past + first_query + 1) // SPAN * SPAN  # older keys are there for all rows
+        b_newer = tl.where(m_row, 0, position(NPOS))  # rows that do not count are at the last position from the start
+        end = (last_position // BG + 1) * BG  # keys from here on have been visited
+        begin = (past + first_query + 1) // SPAN * SPAN  # every row may read all older keys
         b_acc, b_max, b_sum, b_newer = _gated_tiles(
             True,
             end,
@@ -176,7 +176,7 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _gated_tiles(  # type: ignore[no-untyped-def]
-    MASKED: tl.constexpr,  # not all keys are there for all rows
+    MASKED: tl.constexpr,  # whether some rows may not read some of the keys
     end,
     begin,
     b_acc,
@@ -199,7 +199,7 @@ def _gated_tiles(  # type: ignore[no-untyped-def]
     BG: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """Take the keys from ``begin`` to ``end`` into a running softmax, the newest first, each by its position."""
+    """Add keys ``begin`` to ``end - 1`` to a running softmax, the newest tile first, each with its position's logit."""
     for i_back in tl.range(1, (end - begin) // BG + 1, num_stages=2):
         o_key = end - i_back * BG + tl.arange(0, BG)
         m_key = (o_key <= last_position) | (not MASKED)

@@ -1,16 +1,16 @@
-"""Which heads the attention kernels for GPUs are made for."""
+"""Which shapes of heads the attention kernels for GPUs support."""
 
 from __future__ import annotations
 
 import torch
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-_MOST_HEADS = 32  # of a group: a tile holds all of them for one query at least
-_LEAST_DIM, _MOST_BYTES = 16, 1024  # of a row in a tile
+_MOST_HEADS = 32  # query heads of a KV head; a tile holds all of them for at least one query
+_LEAST_DIM, _MOST_BYTES = 16, 1024  # the least numbers and the most bytes of a row in a tile
 
 
 def row_dim(head_dim: int) -> int:
-    """Numbers that a head takes in a tile, whose rows are powers of two."""
+    """How many numbers a head takes in a tile, whose rows are padded to a power of two."""
     return max(_LEAST_DIM, 1 << (head_dim - 1).bit_length())
 
 
@@ -19,11 +19,11 @@ def row_bytes(head_dim: int, dtype: torch.dtype) -> int:
 
 
 def check_heads(num_heads: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> None:
-    """Refuse heads that have no room in a tile.
+    """Refuse heads that do not fit into a tile.
 
     Raises:
-        ValueError: when the data type is not floating point of 2 or 4 bytes, when heads do not divide into groups, or
-            when those or heads are too large.
+        ValueError: when the data type is not floating point of 2 or 4 bytes, when ``num_kv_heads`` does not divide
+            ``num_heads``, when a KV head has too many query heads, or when a head is too wide.
     """
     if dtype not in _DTYPES:
         raise ValueError(f"queries, keys and values must be bfloat16, float16 or float32, got {dtype}")
@@ -34,5 +34,5 @@ def check_heads(num_heads: int, num_kv_heads: int, head_dim: int, dtype: torch.d
     if row_bytes(head_dim, dtype) > _MOST_BYTES:
         raise ValueError(
             f"heads must take at most {_MOST_BYTES} bytes, got {head_dim} of {dtype}, which tiles round up to "
-            f"{row_bytes(head_dim, dtype)} bytes: take a data type of fewer, or attention.backend stock for ALiBi"
+            f"{row_bytes(head_dim, dtype)} bytes: use a smaller data type, or for ALiBi attention.backend stock"
         )

@@ -1,4 +1,4 @@
-"""Triton: the norms of keys that are being cached, for the bound of ``window``."""
+"""Triton: records the norms of keys that are being cached, for the bound of ``window``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_ROWS = 32  # tokens by KV heads of a program
-_NORMS = 1024  # of a program that takes running maxima
+_ROWS = 32  # tokens times KV heads of a program
+_NORMS = 1024  # norms of a program that takes running maxima
 
 
 @triton.jit(do_not_specialize=["num_slots", "num_kv_heads"])
@@ -76,16 +76,16 @@ def _running_maximum_kernel(  # type: ignore[no-untyped-def]
 
 
 def record_key_norms(key_norms: Tensor, keys: Tensor, slot_mapping: Tensor) -> None:
-    """See ``window.record_key_norms``. All tensors on one CUDA device.
+    """See ``window.record_key_norms``. All tensors are on one CUDA device.
 
     Tokens of one launch may share a block, and a running maximum needs the norms of all of them. So a first launch
-    stores norms as they are, each in a slot of its own, and a second one, which the stream starts when the first is
-    done, takes the maxima. There the first of a block's tokens takes them for the others. Should a block come up twice,
-    with other blocks' tokens between, two programs write the same numbers in either order: the running maximum of
-    entries, some of which have been replaced by their running maximum, is the running maximum.
+    stores each norm in its slot, and a second launch, which the stream starts after the first, takes the maxima. In the
+    second launch, only the program of a block's first token works. If the tokens of a block are not adjacent, two
+    programs take the same maxima. They write the same numbers in either order, because a running maximum of entries
+    does not change when some of them have been replaced by their running maximum.
 
     Args:
-        keys: of the cache's data type: a norm bounds the key as it is stored.
+        keys: in the cache's data type, because the norm must bound the key as it is stored.
         slot_mapping: int64.
 
     Raises:
@@ -115,7 +115,7 @@ def record_key_norms(key_norms: Tensor, keys: Tensor, slot_mapping: Tensor) -> N
 def _constants(
     strides: tuple[int, ...], block_size: int, num_kv_heads: int, head_dim: int
 ) -> tuple[dict[str, int], dict[str, int], int]:
-    """What both kernels are given at every step, and how many heads a program takes of the second."""
+    """The constant arguments of both kernels, and the number of heads that a program of the second kernel takes."""
     names = ("stride_norm_block", "stride_norm_head", "stride_norm_slot")
     shared = dict(zip(names, strides, strict=True)) | {"num_kv_heads": num_kv_heads, "BLOCK_SIZE": block_size}
     entries = triton.next_power_of_2(block_size)

@@ -1,4 +1,4 @@
-"""What the launches of all attention kernels share: their checks, and the arguments that say where things lie."""
+"""What the launches of all attention kernels share: checks, and the arguments for layouts and strides."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from torch import Tensor
 from posenc_runtime.kernels.attention.heads import check_heads, row_bytes, row_dim
 from posenc_runtime.kernels.attention.paged import PagedBatch
 
-_NARROW_BYTES = 256  # of a key or value
-# Triton shares the stages of a loop between what it loads and what says where that lies. Of its usual three, a tile of
-# keys has one: it is asked for when the one before has been used up, and then waited for. Of five each has two, and the
-# next tile arrives while one is used. Decision 46.
+_NARROW_BYTES = 256  # a key or value of at most this size is narrow
+# Triton divides the stages of a loop between loads and the loads of their addresses. With the usual three, a tile of
+# keys has one stage: it is loaded only when the tile before has been used. With five, keys and addresses have two each,
+# and the next tile arrives while one is used. Decision 46.
 _STAGES, _STAGES_OF_WIDEST = 5, 3
-# What ``arguments`` has found for tensors that are alike; an engine has a few kinds of them.
+# The results of ``arguments`` by kind of tensors. An engine has a few kinds.
 _FOUND: dict[tuple[object, ...], dict[str, int]] = {}
 _MOST_FOUND = 64
 
 
 def check(query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: PagedBatch, out: Tensor) -> None:
-    """Refuse what the kernels would compute wrongly.
+    """Refuse tensors for which the kernels would give wrong results.
 
     Raises:
-        ValueError: when data types or the strides of the caches differ, heads have no room in a tile (``check_heads``),
-            rows are not contiguous, or the batch's tensors are not int32.
+        ValueError: when data types or the strides of the caches differ, heads do not fit into a tile
+            (``check_heads``), rows are not contiguous, or the batch's tensors are not int32.
     """
     check_heads(query.shape[1], key_cache.shape[1], query.shape[2], query.dtype)
     if {key_cache.dtype, value_cache.dtype} != {query.dtype}:
@@ -42,23 +42,24 @@ def check(query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: PagedBat
         raise ValueError("the last stride must be 1 for queries, keys, values, outputs and the block table")
     of_requests = (batch.block_table, batch.query_start_loc, batch.seq_lens)
     if any(tensor.dtype != torch.int32 for tensor in of_requests):
-        raise ValueError(f"the batch must be of int32, got {[tensor.dtype for tensor in of_requests]}")
+        raise ValueError(f"the batch must be int32, got {[tensor.dtype for tensor in of_requests]}")
 
 
 def width(head_dim: int, dtype: torch.dtype) -> int:
-    """By how much tiles are divided: what they take of registers and shared memory grows with the heads' rows."""
+    """What the sizes of tiles are divided by, because wide heads take more registers and shared memory."""
     return max(1, row_bytes(head_dim, dtype) // _NARROW_BYTES)
 
 
 def stages(head_dim: int, dtype: torch.dtype) -> int:
-    """Of a loop over the keys of a lone query. A program's shared memory has no room for two tiles of widest heads."""
+    """Stages of the loop over a lone query's keys. Shared memory does not hold two tiles of the widest heads."""
     return _STAGES if width(head_dim, dtype) <= 2 else _STAGES_OF_WIDEST
 
 
 def arguments(query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: PagedBatch, out: Tensor) -> dict[str, Any]:
-    """Where requests lie, the shapes of heads and blocks, and the strides of queries and of either cache, in elements.
+    """The kernel arguments for the requests, the shapes of heads and blocks, and the strides, in elements.
 
-    All layers of all steps ask for the same: what ``check`` looks at, and what follows from that, is kept. Decision 49.
+    Every layer asks for them in every step, so the results of ``check`` and the strides are kept by the kind of the
+    tensors. Decision 49.
 
     Raises:
         ValueError: see ``check``.
@@ -99,5 +100,5 @@ def _layout(query: Tensor, cache: Tensor, block_table: Tensor) -> dict[str, int]
 
 
 def in_base_2(factor: float) -> float:
-    """A factor of logits whose exponential is taken in base 2; multiplied here, where it is rounded once."""
+    """A factor of logits, for exponentials in base 2. Computed here, so that kernels need not round it again."""
     return factor * math.log2(math.e)

@@ -1,4 +1,4 @@
-"""The torch twins of the attention kernels, with the same signatures. The reference is the specification."""
+"""The torch references of the attention kernels, with the same signatures. They specify the kernels."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ def bias_attention(
     Query head h reads KV head ``h // (num_heads // num_kv_heads)``. Sums are float32.
 
     Args:
-        query: ``[num_tokens, num_heads, head_dim]``; tokens past the last request's are padding.
-        key_cache, value_cache: ``[num_blocks, num_kv_heads, block_size, head_dim]``, at any strides but the last, 1.
-        form: of ``num_heads`` heads.
-        out: ``[num_tokens, num_heads, head_dim]``, written; padding is left as it is.
-        window: skip what it proves not to matter. This reference reads everything.
+        query: ``[num_tokens, num_heads, head_dim]``; tokens after those of the last request are padding.
+        key_cache, value_cache: ``[num_blocks, num_kv_heads, block_size, head_dim]``; the last stride is 1, the others
+            are free.
+        form: the bias, of ``num_heads`` heads.
+        out: ``[num_tokens, num_heads, head_dim]``, written; rows of padding are left as they are.
+        window: lets a kernel skip keys that the window's bound proves not to matter. This reference reads all keys.
     """
     group = query.shape[1] // key_cache.shape[1]
     for request in range(len(batch)):
@@ -55,14 +56,16 @@ def cope_attention(
 ) -> None:
     """Causal attention with contextual positions (Golovneva et al. 2024, arXiv:2405.18719, section 3).
 
-    With scores ``s_ij = scale q_i.k_j`` and gates ``g_ij = sigmoid(s_ij)``, key j stands ``p_ij = sum of g_it over
-    j <= t <= i`` positions back, at most ``npos - 1``. Its logit is ``s_ij + z_i(p_ij)``, where z_i interpolates
-    linearly between the entries of ``qe_scale q_i.pos_emb``. Positions are summed in float32, newest key first.
+    Scores are ``s_ij = scale q_i.k_j`` and gates ``g_ij = sigmoid(s_ij)``. The position of key j for query i is
+    ``p_ij = sum of g_it over j <= t <= i``, at most ``npos - 1``. The logit is ``s_ij + z_i(p_ij)``, where z_i
+    interpolates linearly between the entries of ``qe_scale q_i.pos_emb``. Positions are summed in float32, newest key
+    first.
 
-    Args: as ``bias_attention``'s, and
-        cope: the table, and its convention.
-        counts: int64 ``[2]``, added to: keys that a tile of queries and a KV head walked before all of their rows stood
-            at the last position, and after. This reference does not walk, and counts nothing.
+    Args: those of ``bias_attention``, and
+        cope: the table of positions, and its scale.
+        counts: int64 ``[2]``. Kernels add to it, for each tile of queries and KV head, the keys that they visited
+            before all rows of the tile had reached the last position, and the keys after that. This reference adds
+            nothing.
     """
     group = query.shape[1] // key_cache.shape[1]
     for request in range(len(batch)):
@@ -83,7 +86,12 @@ def cope_attention(
 def _request(
     query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: PagedBatch, request: int
 ) -> tuple[slice, Tensor, Tensor, Tensor]:
-    """Its rows of the queries, its keys and values ``[num_keys, num_kv_heads, head_dim]``, and all distances."""
+    """The tensors of one request.
+
+    Returns:
+        The request's rows in the queries, its keys and values ``[num_keys, num_kv_heads, head_dim]`` each, and the
+        distances ``[num_queries, num_keys]``, below 0 for keys after a query.
+    """
     begin, end = (int(place) for place in batch.query_start_loc[request : request + 2])
     length, block_size = int(batch.seq_lens[request]), key_cache.shape[2]
     blocks = batch.block_table[request, : math.ceil(length / block_size)].long()

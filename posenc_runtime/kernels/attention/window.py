@@ -1,17 +1,18 @@
-"""Which keys a decaying bias makes too small to matter, known before they are read.
+"""Finds, before they are read, the keys to which a decaying bias gives too little weight to matter.
 
-The bound. Row i of head h has logits ``l_j = scale q_i.k_j + b(i - j)`` over its N keys j <= i. With Cauchy-Schwarz,
-``l_j <= U_j := |scale| |q_i| K_j + b(i - j)`` for any K_j >= |k_j|. Its largest logit is at least that of its own key,
-``m := scale q_i.k_i + b(0)``. A key with ``U_j < m - T`` weighs less than ``e^-T`` of the largest weight, so all keys
-that are skipped together weigh less than ``N e^-T`` of the whole. With ``T = ln(N / tolerance)`` that is less than
-``tolerance``; what is left is normalised anew, so the output moves by less than ``2 tolerance max|v|``.
+The bound. Row i of head h has logits ``l_j = scale q_i.k_j + b(i - j)`` over its N keys j <= i. By Cauchy-Schwarz,
+``l_j <= U_j := |scale| |q_i| K_j + b(i - j)`` for any K_j >= |k_j|. The row's largest logit is at least that of its own
+key, ``m := scale q_i.k_i + b(0)``. A key with ``U_j < m - T`` weighs less than ``e^-T`` of the largest weight, so all
+skipped keys together weigh less than ``N e^-T`` of the whole. With ``T = ln(N / tolerance)`` that is less than
+``tolerance``. The weights of the other keys are normalised without the skipped ones, so the output moves by less than
+``2 tolerance max|v|``.
 
-Where b does not increase with the distance, U of a tile of keys is its largest norm and the bias of its newest key.
-The keys that are left are the last ``form.reach(|scale| |q_i| K - m' + T)`` ones, with m' the own key's logit without
-its bias of zero and K the largest norm of the request's keys.
+If b does not increase with the distance, the largest U of a tile of keys follows from the tile's largest norm and the
+bias of its newest key. A row has to read its last ``form.reach(|scale| |q_i| K - m' + T)`` keys. Here m' is the logit
+of the row's own key without its bias, which is zero, and K is the largest norm of the request's keys.
 
-Norms are the request's own: one of all keys ever cached would be simpler, and would make an answer depend, within the
-tolerance, on what else the server has seen. Decision 30.
+K is the request's own. The largest norm of all keys that were ever cached would be simpler, but an answer would then
+depend, within the tolerance, on the server's other requests. Decision 30.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from torch import Tensor
 from posenc_runtime.encodings.distance import BiasForm
 from posenc_runtime.kernels.attention.paged import PagedBatch
 
-# Float32 logits of a few thousand are wrong by 1e-3, and so may the bound be.
+# Added to the bound: float32 logits of a few thousand, and so the bound, may be off by 1e-3.
 ROUNDING = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """How much may be skipped, and the norms that decide it.
+    """The share of the weights that may be skipped, and the norms that decide which keys are.
 
     Attributes:
-        key_norms: float32 ``[num_blocks, num_kv_heads, block_size]``; of each slot, the largest norm of its block's
-            keys up to it. A full block's largest norm is that of its last slot, whatever the block held before.
-        tolerance: the part of the weights that may be skipped, in (0, 1).
-        counts: int64 ``[2]``, added to: blocks read and blocks skipped, one for each KV head and each tile of queries
-            that a kernel takes together.
-        num_items: int32 ``[1]``, the device's own count of what a step's lone queries read; 0 between steps. The last
-            kernel of a step sets it back, which is one launch less than to begin each with it. So steps of one window
-            are of one stream. Decision 31.
+        key_norms: float32 ``[num_blocks, num_kv_heads, block_size]``. A slot has the largest norm of the block's keys
+            up to this slot. So the last slot has the largest norm of a full block, whatever the block held before.
+        tolerance: the share of the weights that may be skipped, in (0, 1).
+        counts: int64 ``[2]``, to which kernels add the blocks that they read and the blocks that they skip. A block
+            counts once for each KV head and each tile of queries.
+        num_items: int32 ``[1]``, the number of chunks that a step's lone queries read; 0 between steps. The last kernel
+            of a step sets it back to 0, which saves a launch at the beginning. So all steps of a window must run on one
+            stream. Decision 31.
 
     Raises:
         ValueError: when the tolerance is out of range.
@@ -60,17 +61,17 @@ class Window:
 
 
 def zero_norms(shape: Sequence[int], device: torch.device) -> Tensor:
-    """Norms where kernels for CUDA read them soonest; their shape is that of ``Window``.
+    """Zeros for ``Window.key_norms``, in the memory layout that CUDA kernels read fastest.
 
-    Of a block each reader wants one slot, its last. Where that of the next head lies beside it, eight heads share the
-    32 bytes that memory gives at least.
+    A kernel reads one slot of a block, the last one. In this layout the same slot of the next head is adjacent, so
+    eight heads share the 32 bytes that one access to memory reads at least.
     """
     num_blocks, num_kv_heads, block_size = shape
     return torch.zeros(num_blocks, block_size, num_kv_heads, dtype=torch.float32, device=device).transpose(1, 2)
 
 
 def record_key_norms(key_norms: Tensor, keys: Tensor, slot_mapping: Tensor) -> None:
-    """Note the norms of keys that are being cached.
+    """Record the norms of keys that are being cached.
 
     Args:
         key_norms: see ``Window``; changed in place.
@@ -82,7 +83,8 @@ def record_key_norms(key_norms: Tensor, keys: Tensor, slot_mapping: Tensor) -> N
     norms = keys[: slot_mapping.shape[0]][slot_mapping >= 0].float().norm(dim=-1)
     block_ids, offsets = slots // block_size, slots % block_size
     key_norms[block_ids, :, offsets] = norms
-    # Earlier slots hold largest norms already, later ones what is left of another request: neither reaches back.
+    # Earlier slots hold running maxima already. Later slots may hold norms of another request, but a running maximum
+    # never depends on later slots.
     touched = torch.unique(block_ids)
     key_norms[touched] = key_norms[touched].cummax(dim=-1).values
 
@@ -90,14 +92,14 @@ def record_key_norms(key_norms: Tensor, keys: Tensor, slot_mapping: Tensor) -> N
 def first_keys(
     query: Tensor, key_cache: Tensor, batch: PagedBatch, form: BiasForm, scale: float, window: Window
 ) -> Tensor:
-    """The first key that each row has to read, by the bound above with the largest norm of the row's keys.
+    """The first key that each row has to read, by the bound above, with the largest norm of the row's keys as K.
 
     Args:
         query: ``[num_tokens, num_heads, head_dim]``.
         key_cache: ``[num_blocks, num_kv_heads, block_size, head_dim]``.
 
     Returns:
-        int64 ``[num_tokens, num_heads]``; a kernel may read more, and reads the own key always.
+        int64 ``[num_tokens, num_heads]``. A kernel may read more keys, and always reads the row's own key.
     """
     num_heads, block_size = query.shape[1], key_cache.shape[2]
     group = num_heads // key_cache.shape[1]

@@ -1,4 +1,4 @@
-"""Triton: which keys a step's queries have to read, by the bound of ``window``, decided before any is read."""
+"""Triton: decides by the bound of ``window`` which keys a step's queries have to read, before any key is read."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from posenc_runtime.kernels.attention.paged import PagedBatch
 from posenc_runtime.kernels.attention.paged_tiles import load_queries, load_rows, offsets_of_keys
 from posenc_runtime.kernels.attention.window import ROUNDING, Window
 
-_HEADS = 4  # KV heads of a program, at most: so many norms of a block are one access of sixteen bytes
-_ROWS = 32  # heads of a program, at most, but for those of one KV head
-# That a warp reads at a time, few enough to stay in registers: of blocks and, where several heads share one, of norms.
+_HEADS = 4  # the most KV heads of a program: one access of 16 bytes reads four norms of a block
+_ROWS = 32  # the most query heads of a program, unless it has a single KV head
+# The most blocks, and the most norms, that a warp reads at a time: few enough to stay in registers.
 _BLOCKS, _NORMS = 256, 512
-# One request of 131,072 tokens then waits five times for memory, for four heads. Where programs are more than an H100
-# has room for at once, they wait beside each other, and a few warps to each are enough.
+# With 16 warps, a program waits for memory five times for a request of 131,072 tokens and four KV heads. If there are
+# more programs than an H100 runs at once, many of them wait at the same time, and four warps for each are enough.
 _FEW_PROGRAMS, _WARPS_OF_FEW, _WARPS = 264, 16, 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a window leaves a step to read: the chunks of lone queries, and the norms that decide it for others.
+    """What a step has to read with a window: chunks for requests of one query, largest norms for the other requests.
 
     Attributes:
-        largest_norms: float32 ``[num_requests, num_kv_heads]``, of all keys of a request.
-        first_keys: int32 ``[num_requests, num_kv_heads]``, where a lone query begins to read: a multiple of
-            ``chunks.TILE``. Not written for other requests.
-        work: int32, the chunks to read, as ``(request * num_kv_heads + kv_head) * MAX_CHUNKS + chunk``.
-        num_items: int32 ``[1]``, how many stand there: the window's, see there.
+        largest_norms: float32 ``[num_requests, num_kv_heads]``, the largest norm of a request's keys.
+        first_keys: int32 ``[num_requests, num_kv_heads]``, the first key that a request of one query reads, a multiple
+            of ``chunks.TILE``. Not written for other requests.
+        work: int32, the chunks to read, each as ``(request * num_kv_heads + kv_head) * MAX_CHUNKS + chunk``.
+        num_items: int32 ``[1]``, the number of entries in ``work``; the tensor is ``Window.num_items``.
     """
 
     largest_norms: Tensor
@@ -50,12 +50,12 @@ class Plan:
 def first_keys(  # type: ignore[no-untyped-def]
     b_query, b_own, b_position, b_largest_norm, b_slope, b_shape, scale, log_tolerance, ROUNDING, FORM: tl.constexpr
 ):
-    """The first key that each row has to read: see ``window.first_keys``. int32 ``[BM]``, never past the own key.
+    """The first key that each row has to read, int32 ``[BM]``: see ``window.first_keys``. Never after the own key.
 
     Args:
-        b_query, b_own: rows and their own keys ``[BM, BD]``.
-        b_position: of each row in its request ``[BM]``.
-        b_largest_norm: of the keys of the rows' request.
+        b_query, b_own: the rows, and the key of each row's own token, ``[BM, BD]``.
+        b_position: position of each row in its request ``[BM]``.
+        b_largest_norm: largest norm of the keys of the rows' request.
     """
     b_query = b_query.to(tl.float32)
     b_own_logit = tl.sum(b_query * b_own.to(tl.float32), 1) * scale
@@ -67,7 +67,7 @@ def first_keys(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def blocks_of_window(first_key, last_key, BLOCK_SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """How many blocks hold keys ``first_key`` to ``last_key``, and how many come before."""
+    """The number of blocks that hold keys ``first_key`` to ``last_key``, and the number of blocks before them."""
     skipped = first_key // BLOCK_SIZE
     return last_key // BLOCK_SIZE + 1 - skipped, skipped
 
@@ -117,8 +117,8 @@ def _plan_kernel(  # type: ignore[no-untyped-def]
     BLOCKS: tl.constexpr,
     NUM_KV_HEADS: tl.constexpr,
     HEADS: tl.constexpr,  # KV heads of a program
-    ALIGNED: tl.constexpr,  # whether the norms of so many lie where one access may begin
-    BG: tl.constexpr,  # rows of each, at least GROUP
+    ALIGNED: tl.constexpr,  # whether the norms of HEADS heads always begin at a multiple of HEADS
+    BG: tl.constexpr,  # rows of each KV head, at least GROUP
     BD: tl.constexpr,
 ):
     i_request = tl.program_id(1)
@@ -132,7 +132,7 @@ def _plan_kernel(  # type: ignore[no-untyped-def]
     o_kv_head = tl.program_id(0) * HEADS + tl.arange(0, HEADS)
     m_kv_head = o_kv_head < NUM_KV_HEADS
 
-    # This waits for memory and for little else. A lone query's own rows are on their way while norms are read.
+    # The kernel mostly waits for memory. So a lone query's rows are loaded here, while norms are read.
     o_row = tl.arange(0, HEADS * BG)
     o_row_kv_head = tl.program_id(0) * HEADS + o_row // BG
     m_row = (o_row % BG < GROUP) & (o_row_kv_head < NUM_KV_HEADS)
@@ -152,7 +152,7 @@ def _plan_kernel(  # type: ignore[no-untyped-def]
         o_block = first_block + tl.arange(0, BLOCKS)
         m_next = o_block + BLOCKS < num_blocks
         b_next = tl.load(p_table_row + o_block + BLOCKS, mask=m_next, other=0).to(tl.int64)
-        tl.debug_barrier()  # keeps the compiler from asking for the next blocks' numbers when norms have arrived
+        tl.debug_barrier()  # keeps the compiler from moving the load of the next blocks' numbers behind the norms'
         o_slot = tl.minimum(last - o_block * BLOCK_SIZE, BLOCK_SIZE - 1)
         o_norm = b_block * stride_norm_block + o_slot * stride_norm_slot
         if ALIGNED:
@@ -191,10 +191,10 @@ def window_arguments(window: Window) -> dict[str, Any]:
 def plan(
     query: Tensor, key_cache: Tensor, batch: PagedBatch, scale: float, window: Window, arguments: dict[str, Any]
 ) -> Plan:
-    """Find how far back each request reads, and list its chunks if it has one query. Counts the blocks of those.
+    """Find how far back each request reads, and list the chunks of requests with one query and count their blocks.
 
     Args:
-        arguments: of the form, the layout and the queries' strides.
+        arguments: the kernel arguments for the form, the layout and the queries' strides.
     """
     num_kv_heads = key_cache.shape[1]
     pairs = (len(batch), num_kv_heads)
@@ -228,7 +228,7 @@ def plan(
 def _constants(
     num_requests: int, num_kv_heads: int, group: int, norm_strides: tuple[int, ...]
 ) -> tuple[tuple[int, int], dict[str, Any]]:
-    """The programs, and what follows from how many there are and where norms lie."""
+    """The grid of programs, and the kernel arguments that follow from the grid and from the strides of the norms."""
     rows = triton.next_power_of_2(group)
     heads = min(_HEADS, triton.next_power_of_2(num_kv_heads), max(1, _ROWS // rows))
     programs = (triton.cdiv(num_kv_heads, heads), num_requests)

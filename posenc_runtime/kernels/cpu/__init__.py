@@ -1,1 +1,1 @@
-"""Attention on the CPU, in C++ that torch's extension mechanism compiles when it is first needed."""
+"""Attention on the CPU, in C++. Torch's extension mechanism compiles the kernels when they are first needed."""

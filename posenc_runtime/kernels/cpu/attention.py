@@ -1,4 +1,4 @@
-"""Attention on the CPU: the C++ kernels behind the signatures of the references."""
+"""Attention on the CPU: Python functions that call the C++ kernels, with nearly the signatures of the references."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from posenc_runtime.kernels.cpu.build import DTYPES, kernels
 
 
 class TabledBias:
-    """A bias as the kernels compute it: a slope for each head, or its values up to a length.
+    """A bias as the C++ kernels compute it: one slope for each head, or a table of the bias at each distance.
 
     Args:
-        form: what the model says.
-        max_seq_len: tokens of the longest request there will be.
+        form: the model's bias.
+        max_seq_len: tokens of the longest request; distances of a table end there.
     """
 
     def __init__(self, form: BiasForm, max_seq_len: int) -> None:
@@ -55,7 +55,7 @@ def bias_attention(
     out: Tensor,
     window: Window | None = None,
 ) -> None:
-    """See ``attention_reference.bias_attention``; ``cache`` is laid out as ``layout.keys_and_values`` says.
+    """See ``attention_reference.bias_attention``. ``layout.keys_and_values`` describes the layout of ``cache``.
 
     Raises:
         ValueError: when the kernels cannot read a tensor.
@@ -68,7 +68,7 @@ def bias_attention(
 
 
 class TabledCope:
-    """A layer's table as the kernel reads it: float32, its width a multiple of 32."""
+    """A layer's table as the C++ kernel reads it: float32, with zeros up to a multiple of 32 positions."""
 
     def __init__(self, pos_emb: Tensor, qe_scale: float) -> None:
         self.npos = pos_emb.shape[1]
@@ -90,7 +90,7 @@ def cope_attention(
     out: Tensor,
     counts: Tensor | None = None,
 ) -> None:
-    """See ``attention_reference.cope_attention``; ``cache`` is laid out as ``layout.keys_and_values`` says.
+    """See ``attention_reference.cope_attention``. ``layout.keys_and_values`` describes the layout of ``cache``.
 
     Args:
         counts: see ``attention_reference.cope_attention``.
@@ -106,11 +106,11 @@ def cope_attention(
 
 
 def store(keys: Tensor, values: Tensor, cache: Tensor, slot_mapping: Tensor, key_norms: Tensor | None) -> None:
-    """Write keys and values into their slots, and note the norms of the keys.
+    """Write keys and values into their slots, and record the norms of the keys.
 
     Args:
         keys, values: ``[at least num_slots, num_kv_heads, head_dim]``, of the cache's data type.
-        cache: laid out as ``layout.keys_and_values`` says; changed in place.
+        cache: in the layout that ``layout.keys_and_values`` describes; changed in place.
         slot_mapping: int64 ``[num_slots]``; -1 for a token that is not cached. The tokens of a block come in order.
         key_norms: see ``Window``; changed in place.
 
@@ -122,7 +122,7 @@ def store(keys: Tensor, values: Tensor, cache: Tensor, slot_mapping: Tensor, key
     for name, tensor in (("keys", keys), ("values", values)):
         if tensor.dtype != cache.dtype or tensor.stride(-1) != 1:
             raise ValueError(
-                f"{name} must be {cache.dtype} as the cache is, with contiguous heads, got {tensor.dtype} and strides "
+                f"{name} must be {cache.dtype}, like the cache, with contiguous heads, got {tensor.dtype} and strides "
                 f"{tensor.stride()}"
             )
     if slot_mapping.dtype != torch.int64 or not slot_mapping.is_contiguous():

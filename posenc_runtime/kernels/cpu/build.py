@@ -1,4 +1,4 @@
-"""The C++ kernels, compiled for this machine with torch's extension mechanism, and kept for the next start."""
+"""Compiles the C++ kernels for this machine with torch's extension mechanism, which keeps them for the next start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 _FOLDER = pathlib.Path(__file__).parent
 _SOURCES = ("bias.cpp", "cope.cpp", "store.cpp", "instructions.cpp")
-# Sums are not reordered but where the source says so: the exponential rounds by adding and taking away.
+# No flag may let the compiler reorder sums: the exponential rounds a number by adding a constant and subtracting it.
 _FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-std=c++17")
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
@@ -28,7 +28,7 @@ def kernels() -> ctypes.CDLL:
     """The compiled kernels. The first call on a machine takes some seconds.
 
     Raises:
-        NoCompiler: naming what is missing.
+        NoCompiler: when a program is missing; the message names it and how to install it.
     """
     missing = [program for program in ("c++", "ninja") if shutil.which(program) is None]
     if missing:
@@ -36,7 +36,7 @@ def kernels() -> ctypes.CDLL:
             f"the attention kernels are compiled when they are first needed, but {' and '.join(missing)} cannot be "
             "found: install a C++ compiler (Debian: apt install g++) and ninja (pip install ninja)"
         )
-    # Imported here because it takes a second, which only those who attend on the CPU should pay.
+    # Imported here because the import takes a second, and only attention on the CPU needs it.
     from torch.utils import cpp_extension
 
     path = cpp_extension.load(
@@ -49,10 +49,10 @@ def kernels() -> ctypes.CDLL:
 
 
 def instructions() -> str:
-    """The instruction set that the kernels were compiled for, for people.
+    """The name of the instruction set that the kernels were compiled for, for people to read.
 
     Raises:
-        NoCompiler: when they cannot be compiled here.
+        NoCompiler: when the kernels cannot be compiled here.
     """
     ask = kernels().posenc_instructions
     ask.restype = ctypes.c_char_p
@@ -61,7 +61,7 @@ def instructions() -> str:
 
 
 def _fingerprint() -> str:
-    """Of all that decides the machine code: machines that share a home may not share a build."""
+    """A hash of all that decides the machine code, because machines that share a home folder need different builds."""
     digest = hashlib.sha256()
     for file in sorted(_FOLDER.glob("*.[ch]*")):
         digest.update(file.read_bytes())
@@ -71,7 +71,7 @@ def _fingerprint() -> str:
 
 
 def _processor() -> str:
-    """What ``-march=native`` looks at."""
+    """What ``-march=native`` depends on."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The structures of paged.h, bias.cpp, cope.cpp and store.cpp, and the layout of the cache that they share."""
+"""The structures of paged.h, bias.cpp, cope.cpp and store.cpp, and the cache layout that these files share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POINTER = ctypes.c_void_p
 
 
 class Paged(ctypes.Structure):
-    """``Paged`` of paged.h: a step's queries, output, cache and requests by address, with strides and sizes."""
+    """``Paged`` of paged.h: addresses, strides and sizes of a step's queries, output, cache and requests."""
 
     _fields_ = (
         *((name, _POINTER) for name in ("query", "out", "cache", "block_table", "query_start_loc", "seq_lens")),
@@ -29,7 +29,7 @@ class Paged(ctypes.Structure):
 
 
 class Bias(ctypes.Structure):
-    """``Bias`` of bias.cpp: a distance bias by slopes, by a table or by neither, and its window if it has one."""
+    """``Bias`` of bias.cpp: slopes, a table, or neither for no bias, and the window if there is one."""
 
     _fields_ = (
         ("slopes", _POINTER),
@@ -43,7 +43,7 @@ class Bias(ctypes.Structure):
 
 
 class Cope(ctypes.Structure):
-    """``Cope`` of cope.cpp: a layer's table, padded to ``width`` positions, and where walked keys are counted."""
+    """``Cope`` of cope.cpp: a layer's table, padded to ``width`` positions, and the counters of visited keys."""
 
     _fields_ = (
         ("pos_emb", _POINTER),
@@ -55,7 +55,7 @@ class Cope(ctypes.Structure):
 
 
 class New(ctypes.Structure):
-    """``New`` of store.cpp: a step's keys and values, the slots that they go to, and the cache by address."""
+    """``New`` of store.cpp: addresses, strides and sizes of a step's keys and values, their slots, and the cache."""
 
     _fields_ = (
         *((name, _POINTER) for name in ("keys", "values", "cache", "slot_mapping", "key_norms")),
@@ -66,12 +66,15 @@ class New(ctypes.Structure):
 
 
 def keys_and_values(cache: Tensor) -> tuple[Tensor, Tensor]:
-    """Views of a layer's cache as the references take them, ``[num_blocks, num_kv_heads, block_size, head_dim]``.
+    """Views of a layer's cache in the shape that the references take.
 
     Args:
-        cache: ``[num_blocks, num_kv_heads, block_size, 2 * head_dim]``. Of a head of a block, the first half holds the
-            keys, ``[head_dim, block_size]``, so that the scores of 32 keys are sums of vectors; the second half holds
-            the values, ``[block_size, head_dim]``.
+        cache: ``[num_blocks, num_kv_heads, block_size, 2 * head_dim]``. The memory of each head of a block has two
+            halves. The first holds the keys, ``[head_dim, block_size]``, so that the scores of 32 keys are sums of
+            vectors. The second holds the values, ``[block_size, head_dim]``.
+
+    Returns:
+        Keys and values, ``[num_blocks, num_kv_heads, block_size, head_dim]`` each.
     """
     num_blocks, num_kv_heads, block_size, twice = cache.shape
     keys, values = cache.view(num_blocks, num_kv_heads, 2, -1).unbind(2)
@@ -83,7 +86,7 @@ def check_cache(cache: Tensor) -> None:
     """Check the data type, the sizes and the strides of a layer's cache.
 
     Raises:
-        ValueError: when the kernels cannot read a cache.
+        ValueError: when the kernels cannot read the cache.
     """
     block_size, twice = cache.shape[2:]
     if cache.dtype not in DTYPES:
@@ -97,7 +100,7 @@ def check_cache(cache: Tensor) -> None:
 
 
 def paged(query: Tensor, cache: Tensor, batch: PagedBatch, scale: float, out: Tensor) -> Paged:
-    """What all attention kernels take. The tensors must outlive the call.
+    """The structure that all attention kernels take. The tensors must outlive the kernel's call.
 
     Raises:
         ValueError: when the kernels cannot read a tensor.

@@ -1,4 +1,4 @@
-"""Where in a block the two elements of each rotary pair lie, in the order of memory."""
+"""Where the two elements of each rotary pair lie in a block, in the order of memory."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class StridedPairs:
     """Pairs whose elements are reached by strides alone.
 
     Attributes:
-        tokens, pairs: int64 ``[num]``, what lies at each place, ascending in memory.
-        shape, strides: how the first elements of the pairs lie in one head of a block, in elements.
-        start: offset of the first one.
-        distance: from the first element of a pair to its second.
+        tokens, pairs: int64 ``[num]``, token and pair at each place, in the order of memory.
+        shape, strides: where the first elements of the pairs lie in one head of a block, in elements.
+        start: offset of the first of them, in elements.
+        distance: from the first element of a pair to the second, in elements.
     """
 
     tokens: Tensor
@@ -30,7 +30,7 @@ class StridedPairs:
     distance: int
 
     def within(self, cache: Tensor) -> Tensor:
-        """The part of a cache that holds them, ``[num_blocks, num_kv_heads, 2, *shape]``, sharing its memory."""
+        """A view of the pairs' elements in a cache, ``[num_blocks, num_kv_heads, 2, *shape]``."""
         return cache.as_strided(
             (*cache.shape[:2], 2, *self.shape),
             (*cache.stride()[:2], self.distance, *self.strides),
@@ -48,11 +48,11 @@ class StridedPairs:
 
 @dataclasses.dataclass(frozen=True)
 class ScatteredPairs:
-    """Pairs whose elements are reached one by one, where no strides visit them. It takes several times as long.
+    """Pairs whose elements no strides reach, so that each needs its own offset. That takes several times as long.
 
     Attributes:
-        tokens, pairs: int64 ``[num]``, ascending in memory.
-        offsets: int64 ``[2, num]``, of first and of second elements, from the start of a head.
+        tokens, pairs: int64 ``[num]``, token and pair at each place, in the order of memory.
+        offsets: int64 ``[2, num]``, of the first and of the second elements, from the start of a head.
     """
 
     tokens: Tensor
@@ -64,7 +64,7 @@ class ScatteredPairs:
         return (self.tokens.numel(),)
 
     def within(self, cache: Tensor) -> Tensor:
-        """The heads of a cache up to the last of them, ``[num_blocks, num_kv_heads, width]``, sharing its memory."""
+        """A view of each head of a cache up to the last pair's element, ``[num_blocks, num_kv_heads, width]``."""
         return cache.as_strided((*cache.shape[:2], int(self.offsets.max()) + 1), (*cache.stride()[:2], 1))
 
     def read(self, part: Tensor, elements: Tensor) -> None:
@@ -83,11 +83,12 @@ def find_pairs(layout: KeyLayout, changed: Tensor, strides: tuple[int, ...]) -> 
     """Where the changed pairs lie.
 
     Args:
-        changed: bool ``[rotary_dim // 2]``.
-        strides: of a cache.
+        changed: bool ``[rotary_dim // 2]``, which pairs change.
+        strides: strides of a cache.
 
     Returns:
-        Strided pairs for each run of adjacent changed ones; where the layout does not allow it, scattered ones for all.
+        Strided pairs for each run of adjacent changed pairs. If the layout has no such strides, scattered pairs for
+        all changed pairs.
     """
     offsets = _element_offsets(layout, strides)
     runs = [_strided(layout, offsets, first, last) for first, last in _runs(changed)]
@@ -96,14 +97,14 @@ def find_pairs(layout: KeyLayout, changed: Tensor, strides: tuple[int, ...]) -> 
 
 
 def _element_offsets(layout: KeyLayout, strides: tuple[int, ...]) -> Tensor:
-    """Of each key element from the start of its head, int64 ``[block_size, head_dim]``."""
+    """The offset of each key element from the start of its head, int64 ``[block_size, head_dim]``."""
     if layout.order is not None:
         return layout.order.view(layout.block_size, layout.head_dim)
     return torch.arange(layout.block_size)[:, None] * strides[2] + torch.arange(layout.head_dim) * strides[3]
 
 
 def _runs(changed: Tensor) -> list[tuple[int, int]]:
-    """First and last pair of each stretch of changed ones."""
+    """First and last pair of each run of adjacent changed pairs."""
     edges = torch.nn.functional.pad(changed.long(), (1, 1)).diff()
     begins, ends = ((edges == step).nonzero().flatten().tolist() for step in (1, -1))
     return [(begin, end - 1) for begin, end in zip(begins, ends, strict=True)]
@@ -130,14 +131,14 @@ def _strided(layout: KeyLayout, offsets: Tensor, first_pair: int, last_pair: int
 
 def _scattered(layout: KeyLayout, offsets: Tensor, chosen: Tensor) -> ScatteredPairs:
     first, second = (member.flatten() for member in _members(layout, offsets, chosen))
-    # in the order of memory, so that what is read lies together
+    # In the order of memory, so that elements that are read one after another lie together.
     ascending, places = first.sort()
     tokens, pairs = places // len(chosen), chosen[places % len(chosen)]
     return ScatteredPairs(tokens, pairs, torch.stack((ascending, second[places])))
 
 
 def _nest(offsets: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Shape and strides that visit ascending offsets in their order, or None where no strides do."""
+    """Shape and strides that visit ascending offsets in their order, or None if there are none."""
     shape: list[int] = []
     strides: list[int] = []
     while offsets.numel() > 1:

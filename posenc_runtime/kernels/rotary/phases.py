@@ -1,16 +1,16 @@
-"""Frequencies as 64-bit fractions of a turn, so that an angle is an integer product that wraps as the angle does."""
+"""Frequencies as 64-bit fractions of a turn: an angle is then an integer product, and drops whole turns by overflow."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-# 1 / (2 pi) in units of 2^-192, so that float32 frequencies become 64-bit fractions of a turn without an error of pi.
+# 1 / (2 pi) in units of 2^-192. These digits of pi are enough to round every float32 frequency to 2^-64 turns.
 _TURNS_PER_RADIAN = 0x28BE60DB9391054A7F09D5F47D4D377036D8A5664F10E410
 
 
 def phases(inv_freq: Tensor) -> Tensor:
-    """``inv_freq`` rounded to float32, as tables take it, and then to 2^-65 turns. Decision 27.
+    """``inv_freq``, rounded to float32 as in tables, as a whole number of 2^-64 turns. Decision 27.
 
     Args:
         inv_freq: rad / token, floating point ``[rotary_dim // 2]``.
@@ -23,7 +23,7 @@ def phases(inv_freq: Tensor) -> Tensor:
 
 def _phase(inv_freq: float) -> int:
     numerator, denominator = inv_freq.as_integer_ratio()
-    # rounded to nearest: 2^-192 becomes 2^-64 turns, and half of the divisor is added first
+    # From 2^-192 to 2^-64 turns, rounded to nearest by adding half of the divisor.
     divisor = denominator << 128
     turns = (numerator * _TURNS_PER_RADIAN + divisor // 2) // divisor
     return (turns + 2**63) % 2**64 - 2**63

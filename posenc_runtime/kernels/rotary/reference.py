@@ -1,4 +1,4 @@
-"""What ``rope_rows`` and ``rerotate`` compute, element by element in torch: the specification of their kernels."""
+"""The torch references of ``rope_rows`` and ``rerotate``, which specify their kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def rope_rows(positions: Tensor, slot_mapping: Tensor, block_row_offset: Tensor,
         slot_mapping: int64 ``[at least 0]``; -1 for a token that is not written. Tokens past its end are padding.
         block_row_offset: int64 ``[num_blocks]``, first row of the scale that each physical block carries.
         block_size: tokens per block.
-        out: int64 ``[num_tokens]``. Tokens without a slot take block 0, which is never written and so is unscaled.
+        out: int64 ``[num_tokens]``. A token without a slot gets the row of block 0, which is always unscaled, because
+            no request is given block 0.
     """
     num_tokens = positions.shape[0]
     block_ids = slot_mapping[:num_tokens].div(block_size, rounding_mode="floor").clamp_(min=0)
@@ -28,16 +29,16 @@ def rope_rows(positions: Tensor, slot_mapping: Tensor, block_row_offset: Tensor,
 
 
 def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange, layout: KeyLayout) -> None:
-    """Write into each target block what its source would hold, had its keys been written at another scale.
+    """Write into each target block what its source would hold if its keys had been written at another scale.
 
-    Key k of a block stands at position ``first_position + k``. Its rotated part becomes ``attention_ratio`` times
-    itself, turned by ``position * phases``; values and the part of a key that is not rotated are the source's, to the
-    bit, and so is each pair that does not change. Blocks that are no target are not touched.
+    Key k of a block stands at position ``first_position + k``. The rotated part of the key is turned by
+    ``position * phases`` and multiplied by ``attention_ratio``. Values, the part of a key past ``rotary_dim`` and pairs
+    that do not change equal the source's to the bit. Blocks that are no target are not touched.
 
     Args:
-        kv_caches: of each layer, ``[num_blocks, num_kv_heads, block_size, 2 * head_dim]``, changed in place.
-        moves: the blocks, by number; the same in all layers.
-        change: the angles, and a factor.
+        kv_caches: one for each layer, ``[num_blocks, num_kv_heads, block_size, 2 * head_dim]``, changed in place.
+        moves: source and target blocks; the same in all layers.
+        change: the angles and the attention ratio.
         layout: where in a block keys lie.
 
     Raises:

@@ -15,14 +15,15 @@ from posenc_runtime.kernels.rotary.turns import cos_sin
 
 _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 _PAIRS = 8  # of a thread: 16 bytes of bfloat16, the widest access, and few enough not to spill
-_COPIED = 8  # elements that are only copied, in the room of a pair
-_WARPS = 4  # of a program, at most
-_HEADS = 8  # of a program at least, of one layer or several, which share its cosines and sines (Decision 47)
-_PROGRAMS = 924  # that an H100 has room for at once
+_COPIED = 8  # elements that are only copied take as many registers as one pair
+_WARPS = 4  # the most warps of a program
+_HEADS = 8  # the fewest heads of a program, of one or more layers; they share cosines and sines (Decision 47)
+_PROGRAMS = 924  # programs that an H100 runs at once
 
 
-# Neither a change of scale nor a number of moves must compile anew while requests wait: the one is not specialised on,
-# and the other says how tensors are aligned that are columns of one.
+# A new change of scale or a new number of moves must not recompile the kernel while requests wait. So the kernel is not
+# specialised on a change's arguments. Nor is it on the alignment of the moves' columns: the columns are parts of one
+# tensor, and where a column begins depends on the number of moves.
 @triton.jit(
     do_not_specialize=["num_unchanged", "heads_of_program"],
     do_not_specialize_on_alignment=["p_sources", "p_targets", "p_first_positions"],
@@ -65,16 +66,17 @@ def _rerotate_kernel(  # type: ignore[no-untyped-def]
     b_cos *= attention_ratio
     b_sin *= attention_ratio
 
-    # In place, pairs that do not change are left where they are, by eights so that accesses stay wide.
+    # In place, leading pairs that do not change are skipped, in multiples of eight so that accesses stay wide.
     first_pair = tl.where(b_source == b_target, num_unchanged // 8 * 8, 0)
     m_token = (o_token < BLOCK_SIZE)[:, None]
     begin = tl.program_id(1) * heads_of_program
     end = tl.minimum(begin + heads_of_program, num_layers * num_heads)
-    # Keys of two heads are on their way while one is turned. Heads lie apart: nothing is loaded where one is stored.
+    # While one head's keys are turned, those of the next two are being loaded. Heads do not overlap in memory, so no
+    # load reads what another iteration stores.
     for index in tl.range(begin, end, num_stages=3):
         i_head = (index % num_heads).to(tl.int64)
         p_cache = tl.load(p_caches + index // num_heads).to(tl.pointer_type(DTYPE))
-        p_cache = tl.multiple_of(p_cache, ALIGNMENT)  # not known of an address that was loaded
+        p_cache = tl.multiple_of(p_cache, ALIGNMENT)  # Triton cannot know the alignment of an address from memory
         o_row = i_head * stride_head + o_token.to(tl.int64)[:, None] * stride_token
         p_source = p_cache + b_source * stride_block + o_row
         p_target = p_cache + b_target * stride_block + o_row
@@ -107,10 +109,10 @@ def _rerotate_kernel(  # type: ignore[no-untyped-def]
 
 
 def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange, layout: KeyLayout) -> None:
-    """See ``reference.rerotate``. All tensors on one CUDA device; one launch for all layers that are stored alike.
+    """See ``reference.rerotate``. All tensors are on one CUDA device. All layers with the same storage share a launch.
 
     Raises:
-        ValueError: when ``layout`` has an order: that is how the CPU backend stores keys.
+        ValueError: when ``layout`` has an order, which only the CPU backend uses.
     """
     if layout.order is not None:
         raise ValueError("order must be None for caches on a GPU, got one: CUDA backends store keys in rows")
@@ -150,9 +152,10 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
 
 
 def _heads_of_program(num_tiles: int, all_heads: int) -> int:
-    """As many as leave programs for a GPU's whole room, or, where there are many, for four times that.
+    """Heads of a program: as many as still leave about ``_PROGRAMS`` programs, or four times as many for many tiles.
 
-    The last of those that have no room at once run by themselves, and take no long share of the time.
+    Programs beyond those that a GPU runs at once start later. With four times as many, each is short, so that the GPU
+    is not left half empty for long while the last ones run.
     """
     times = 1 if num_tiles <= _PROGRAMS // 4 else 4
     return max(_HEADS, -(-all_heads // max(1, times * _PROGRAMS // num_tiles)))
@@ -160,5 +163,5 @@ def _heads_of_program(num_tiles: int, all_heads: int) -> int:
 
 @functools.lru_cache(maxsize=16)
 def _addresses(addresses: tuple[int, ...], device: torch.device) -> Tensor:
-    """Where the layers' caches are, int64 ``[num_layers]``; made once, for a copy to the device waits for it."""
+    """Addresses of the layers' caches, int64 ``[num_layers]``. Kept, because a copy to the device waits for it."""
     return torch.tensor(addresses, dtype=torch.int64, device=device)

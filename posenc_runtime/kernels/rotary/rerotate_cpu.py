@@ -1,4 +1,4 @@
-"""Re-rotation in torch for the CPU: few blocks of a layer at a time, so that each operation finds them in cache."""
+"""Re-rotation in torch for the CPU: a few blocks of a layer at a time, so that they stay in the processor's cache."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch import Tensor
 from posenc_runtime.kernels.rotary.key_pairs import Pairs, find_pairs
 from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange, stored_alike
 
-# Of one layer: 1 MiB in float32. With more, keys fall out of the processor's cache between two operations; with fewer,
-# the time is spent on calling operations, and torch gives no thread less than 2^15.
+# Elements of one layer that a thread takes at once: 1 MiB in float32. With more, keys leave the processor's cache
+# between two operations. With fewer, calling the operations takes the time; torch gives no thread fewer than 2^15.
 _ELEMENTS_PER_THREAD = 2**18
 
 
 def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange, layout: KeyLayout) -> None:
-    """See ``reference.rerotate``. All tensors on the CPU.
+    """See ``reference.rerotate``. All tensors are on the CPU.
 
-    Cosines and sines are made once for all layers that are stored alike, of angles that are exact in float64 and then
-    rounded to float32: they are wrong by at most 2e-7.
+    All layers with the same storage share cosines and sines. These are computed from angles that are exact in float64
+    and then rounded to float32, so they are wrong by at most 2e-7.
     """
-    in_order = moves.sources.argsort()  # so that blocks that follow one another are read at one go
+    in_order = moves.sources.argsort()  # so that adjacent blocks are read in one operation
     moves = BlockMoves(moves.sources[in_order], moves.targets[in_order], moves.first_positions[in_order])
     for caches in stored_alike(kv_caches):
         _rerotate_alike(caches, moves, change, layout)
@@ -54,7 +54,7 @@ def _rerotate_alike(caches: Sequence[Tensor], moves: BlockMoves, change: ScaleCh
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """Moves whose sources follow one another in the cache, and whose targets do."""
+    """Moves whose sources are adjacent blocks in ascending order, and whose targets are, too."""
 
     source: int
     target: int
@@ -75,14 +75,14 @@ def _runs(sources: list[int], targets: list[int]) -> list[_Run]:
 
 
 def _cos_sin(first_positions: Tensor, pairs: Pairs, change: ScaleChange) -> tuple[Tensor, Tensor]:
-    """Of the angle by which each pair turns, times the attention ratio; float32 ``[num_blocks, 1, *shape]`` each."""
+    """Cosine and sine of each pair's angle, times the attention ratio; float32 ``[num_blocks, 1, *shape]`` each."""
     turns = (first_positions[:, None] + pairs.tokens) * change.phases[pairs.pairs]  # 2^-64 turns, modulo one
     angle = (turns.double() * (2 * math.pi / 2**64)).float().view(-1, 1, *pairs.shape)  # rad
     return angle.cos().mul_(change.attention_ratio), angle.sin().mul_(change.attention_ratio)
 
 
 class _Rotation:
-    """The rotation of a few blocks, the same in each layer. Every view is made once, here."""
+    """The rotation of a few blocks, which is the same in each layer. The constructor makes every view once."""
 
     def __init__(self, pairs: Pairs, runs: list[_Run], cos_sin: tuple[Tensor, Tensor], buffers: Tensor) -> None:
         cos, self._sin = cos_sin
@@ -94,7 +94,7 @@ class _Rotation:
         self._runs = list(zip(runs, self._keys.split(lengths), self._rotated.split(lengths), strict=True))
 
     def apply(self, part: Tensor) -> None:
-        """Rotate them in one layer's ``pairs.within``."""
+        """Rotate the blocks in ``part``, which is ``pairs.within`` of one layer's cache."""
         for run, keys, _ in self._runs:
             self._pairs.read(part.narrow(0, run.source, run.length), keys)
         first, second, rotated_first, rotated_second = self._halves

@@ -1,4 +1,4 @@
-"""What a re-rotation is, as data: how keys lie in a block, which blocks move, and by which angles keys turn."""
+"""A re-rotation as data: how a block stores keys, which blocks move, and by which angles keys turn."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class KeyLayout:
     Attributes:
         block_size: tokens per block.
         head_dim: width of a head; even.
-        rotary_dim: width of its rotated part, the first of the head; even.
-        is_neox_style: pairs are the two halves of the rotated part (True) or neighbours (False).
-        order: None where K is ``cache[..., :head_dim]`` and V the rest, at any strides. For vLLM's CPU backend, int64
-            ``[block_size * head_dim]``: the contiguous cache is then
-            ``[num_blocks, num_kv_heads, 2, block_size * head_dim]``, keys first, and of a head's keys element
-            ``(token, dim)`` lies at ``order[token * head_dim + dim]``.
+        rotary_dim: width of the head's rotated part, which comes first; even.
+        is_neox_style: whether a pair is one element of each half of the rotated part (True) or two neighbours (False).
+        order: None if keys are ``cache[..., :head_dim]`` and values the rest, at any strides. For vLLM's CPU backend,
+            int64 ``[block_size * head_dim]``. The contiguous cache is then
+            ``[num_blocks, num_kv_heads, 2, block_size * head_dim]`` with keys first, and element ``(token, dim)`` of a
+            head's keys lies at ``order[token * head_dim + dim]``.
 
     Raises:
-        ValueError: when a value is out of range, or ``order`` no permutation.
+        ValueError: when a value is out of range, or ``order`` is no permutation.
     """
 
     block_size: int
@@ -54,13 +54,15 @@ class KeyLayout:
                 f"got {self.order.dtype} {list(self.order.shape)}"
             )
         if not torch.equal(self.order.sort().values.cpu(), torch.arange(num_elements)):
-            raise ValueError(f"order must hold every number below {num_elements} once: it says where each element lies")
+            raise ValueError(
+                f"order must hold every number below {num_elements} once, because it says where each element lies"
+            )
 
     def check(self, kv_caches: Iterable[Tensor]) -> None:
         """Refuse caches that are not stored this way.
 
         Raises:
-            ValueError: naming the layer.
+            ValueError: when a cache has another layout or data type; the message names the layer.
         """
         for layer, cache in enumerate(kv_caches):
             if cache.dim() != 4 or cache.shape[2:] != (self.block_size, 2 * self.head_dim):
@@ -83,8 +85,9 @@ class KeyLayout:
 class BlockMoves:
     """Which blocks are re-rotated; all int64 ``[num_moves]``, on the device of the caches.
 
-    A source that is its own target is rotated in place. Otherwise a source may have several targets, but no block is
-    the source of one move and the target of another, or the target of two: moves are not made in any order.
+    A block that is source and target of the same move is rotated in place. Otherwise a source may have several targets,
+    but no block may be the source of one move and the target of another, or the target of two, because moves are made
+    in no particular order.
 
     Attributes:
         sources: physical block that is read.
@@ -92,7 +95,7 @@ class BlockMoves:
         first_positions: position of the block's first token.
 
     Raises:
-        ValueError: when they do not go together.
+        ValueError: when the tensors have different lengths, or another data type.
     """
 
     sources: Tensor
@@ -116,13 +119,14 @@ class BlockMoves:
 class ScaleChange:
     """By how much keys turn, from one set of frequencies to another.
 
-    An angle is a 64-bit fraction of a turn, and whole turns wrap away: ``position * phases`` is the exact product,
-    modulo one turn. Each frequency is rounded to 2^-65 turns, so a key at position p turns by an angle that is wrong by
-    at most ``p * 2^-64`` turns, 4e-13 rad at position 1,048,576; what is left is the rounding of float32 sines.
+    An angle is a 64-bit fraction of a turn, and overflow drops whole turns: ``position * phases`` is the exact product,
+    modulo one turn. Each frequency is off by at most 2^-65 turns. So the angle of a key at position p is off by at most
+    ``p * 2^-64`` turns, which is 4e-13 rad at position 1,048,576. The rounding of float32 sines comes on top.
 
     Attributes:
-        phases: int64 ``[rotary_dim // 2]``, 2^-64 turns / token: the target's frequency less the source's, wrapping.
-        attention_ratio: attention factor of the target by that of the source.
+        phases: int64 ``[rotary_dim // 2]``, 2^-64 turns / token: the target's frequency minus the source's, modulo one
+            turn.
+        attention_ratio: the target's attention factor divided by the source's.
     """
 
     phases: Tensor
@@ -138,13 +142,13 @@ class ScaleChange:
 
     @classmethod
     def between(cls, source: Frequencies, target: Frequencies, *, factor_on_keys: bool = True) -> ScaleChange:
-        """The change that takes keys of ``source`` to what they would be at ``target``.
+        """The change that turns keys written with ``source`` into keys written with ``target``.
 
         Args:
-            factor_on_keys: whether cached keys carry the attention factor of their scale; otherwise they are pure
+            factor_on_keys: whether cached keys carry the attention factor of their scale. If not, keys are pure
                 rotations, and pairs of the same frequency stay as they are, to the bit.
 
-        Frequencies are rounded to float32 first, as they are in the tables that keys are written with
+        Frequencies are rounded to float32 first, as in the tables that keys are written with
         (``encodings.table.cos_sin_cache``).
         """
         ratio = target.attention_factor / source.attention_factor if factor_on_keys else 1.0
@@ -152,17 +156,17 @@ class ScaleChange:
 
     @functools.cached_property
     def num_unchanged(self) -> int:
-        """Pairs before the first one whose keys change. Asks the device once, if that is where ``phases`` are."""
+        """Number of pairs before the first one that changes. Waits for the device once, if ``phases`` are on one."""
         changed = self.is_changed().nonzero()
         return int(changed[0]) if changed.numel() else self.phases.numel()
 
     def is_changed(self) -> Tensor:
-        """Pairs whose keys change at all, bool ``[rotary_dim // 2]``; the others stay as they are, to the bit."""
+        """Which pairs change, bool ``[rotary_dim // 2]``; the others stay as they are, to the bit."""
         return (self.phases != 0) | (self.attention_ratio != 1)
 
 
 def stored_alike(kv_caches: Iterable[Tensor]) -> list[list[Tensor]]:
-    """The caches in groups of one data type, number of heads and strides, so that each group is one piece of work."""
+    """The caches in groups with the same data type, number of heads and strides: one launch can do a whole group."""
     groups: dict[tuple[object, ...], list[Tensor]] = {}
     for cache in kv_caches:
         groups.setdefault((cache.dtype, cache.shape[1], cache.stride()), []).append(cache)

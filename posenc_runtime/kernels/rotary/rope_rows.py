@@ -1,4 +1,4 @@
-"""Triton: the row of each token in the stacked table, looked up by slot. One launch in place of five."""
+"""Triton: the row of each token in the stacked table, looked up by slot, in one launch where torch needs five."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 _TILE = 256
 
 
-# How many tokens there are changes from step to step and must not compile anew.
+# The numbers of tokens and slots change from step to step, and a new number must not recompile the kernel.
 @triton.jit(do_not_specialize=["num_tokens", "num_slots"])
 def _rope_rows_kernel(  # type: ignore[no-untyped-def]
     p_positions,
@@ -31,7 +31,7 @@ def _rope_rows_kernel(  # type: ignore[no-untyped-def]
 
 
 def rope_rows(positions: Tensor, slot_mapping: Tensor, block_row_offset: Tensor, block_size: int, out: Tensor) -> None:
-    """See ``reference.rope_rows``. All tensors on one CUDA device, int64, contiguous."""
+    """See ``reference.rope_rows``. All tensors are on one CUDA device, int64 and contiguous."""
     num_tokens = positions.shape[0]
     if num_tokens:
         grid = (triton.cdiv(num_tokens, _TILE),)

@@ -1,4 +1,4 @@
-"""What rotates a token, as data: the frequencies of every scale, and the scale that each block carries."""
+"""The data that rotates a token: the frequencies of every scale, and the scale that each block carries."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from posenc_runtime.kernels.rotary.phases import phases
 class RotaryScales:
     """The rotations of one kind of layers. Tensors are contiguous, on the device of the caches.
 
-    ``block_scale`` holds the number of a scale where the stacked table's ``block_row_offset`` holds its first row.
-    Whoever hands blocks out fills both for the same blocks; neither is computed from the other, so deployments that
-    rotate by table go on without this one.
+    ``block_scale`` gives the number of a block's scale; the stacked table's ``block_row_offset`` gives the first row of
+    that scale. The code that gives out blocks writes both for the same blocks. Neither is computed from the other, so
+    that a deployment which rotates by table does not need this class.
 
     Attributes:
         phases: int64 ``[num_scales, rotary_dim // 2]``, 2^-64 turns / token (``phases.phases``).
         attention_factor: float32 ``[num_scales]``.
-        block_scale: int32 or int64 ``[num_blocks]``, number of the scale that each physical block carries. Written in
-            place only: captured CUDA graphs hold its address. What it holds is not checked, for that would wait for
-            the device.
-        block_size: tokens per block of ``block_scale``. A cache may be cut into smaller or larger blocks, for slots
-            are counted alike in all of them.
-        is_neox_style: pairs are the two halves of the rotated part (True) or neighbours (False).
-        factor_on_keys: False keeps keys pure rotations and gives queries the square of the attention factor, so that
-            scores are the same and a re-rotation changes angles alone. True puts the factor on both, the bytes that
-            table-based engines cache and exchange.
+        block_scale: int32 or int64 ``[num_blocks]``, number of the scale that each physical block carries. It must only
+            be written in place, because captured CUDA graphs hold its address. Its values are not checked, because
+            that would wait for the device.
+        block_size: tokens per block of ``block_scale``. The cache's own blocks may be smaller or larger, because the
+            number of a slot does not depend on the block size.
+        is_neox_style: whether a pair is one element of each half of the rotated part (True) or two neighbours (False).
+        factor_on_keys: with False, keys are pure rotations and queries get the square of the attention factor. Scores
+            are then the same, and a re-rotation only changes angles. With True, keys and queries both get the factor,
+            and keys have the bytes that table-based engines cache and exchange.
 
     Raises:
-        ValueError: when they do not go together.
+        ValueError: when data types, shapes or strides differ from those above.
     """
 
     phases: Tensor
@@ -76,9 +76,12 @@ class RotaryScales:
         is_neox_style: bool,
         factor_on_keys: bool = False,
     ) -> RotaryScales:
-        """The rotations of scales whose numbers are their places in ``frequencies``, on the device of ``block_scale``.
+        """Build the rotations of several scales, on the device of ``block_scale``.
 
-        Frequencies are rounded to float32 first, as they are in tables (``encodings.table.cos_sin_cache``).
+        Frequencies are rounded to float32 first, as in tables (``encodings.table.cos_sin_cache``).
+
+        Args:
+            frequencies: of each scale; the number of a scale is its index in here.
         """
         return cls(
             torch.stack([phases(of_scale.inv_freq) for of_scale in frequencies]).to(block_scale.device),
@@ -93,5 +96,5 @@ class RotaryScales:
 
     @property
     def rotary_dim(self) -> int:
-        """Width of a head's rotated part, the first of the head."""
+        """Width of a head's rotated part, which comes first."""
         return 2 * self.phases.shape[1]

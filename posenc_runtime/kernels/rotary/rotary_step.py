@@ -1,4 +1,4 @@
-"""What one layer's step hands to rotation into the paged cache, and what would be computed wrongly there."""
+"""The arguments of rotation into the paged cache, for one step of one layer, and their checks."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class RotaryStep:
     """A step's tokens in one layer.
 
     Attributes:
-        query: bfloat16, float16 or float32 ``[num_tokens, num_heads, head_dim]``. Like the next two it may be a view of
-            a packed QKV projection: any strides but the last, which is 1.
-        key, value: of the same data type, ``[num_tokens, num_kv_heads, head_dim]``.
-        kv_cache: ``[num_blocks, num_kv_heads, block_size, 2 * head_dim]``, keys beside values; any strides but the
-            last. Of a data type that queries may have, or float8_e4m3fn: then keys and values are divided by their
-            scale and clamped to 448, and a NaN stays one.
+        query: bfloat16, float16 or float32 ``[num_tokens, num_heads, head_dim]``. Query, key and value may be views of
+            a packed QKV projection: their last stride must be 1, the others are free.
+        key, value: in query's data type, ``[num_tokens, num_kv_heads, head_dim]``.
+        kv_cache: ``[num_blocks, num_kv_heads, block_size, 2 * head_dim]``, keys before values. The last stride must be
+            1. The data type is one that queries may have, or float8_e4m3fn; in float8, keys and values are divided by
+            ``k_scale`` and ``v_scale`` and clamped to 448, and NaN stays NaN.
         positions: int64 ``[num_tokens]``.
-        slot_mapping: int64 ``[at least 0]``; more than ``num_tokens`` are ignored.
-        scales: by what tokens are rotated.
-        k_scale, v_scale: float32, one element each; read where the cache is float8.
-        out: where queries go, of the shape of ``query``; None rotates them in place. Of their data type, or
-            float8_e4m3fn: then they are divided by ``q_scale`` and clamped, as keys are.
-        q_scale: float32, one element; read where ``out`` is float8.
+        slot_mapping: int64 ``[at least 0]``; entries past ``num_tokens`` are ignored.
+        scales: the rotations of all scales, and the scale of each block.
+        k_scale, v_scale: float32, one element each; used if the cache is float8.
+        out: where rotated queries are written, in query's shape; None rotates them in place. The data type is query's,
+            or float8_e4m3fn; in float8, queries are divided by ``q_scale`` and clamped to 448.
+        q_scale: float32, one element; used if ``out`` is float8.
     """
 
     query: Tensor
@@ -46,12 +46,12 @@ class RotaryStep:
     q_scale: Tensor | None = None
 
     def check(self) -> None:
-        """Refuse what does not go together.
+        """Check the arguments.
 
         Raises:
-            ValueError: naming the rule and the value, for shapes and data types that differ from those said above, rows
-                that are not contiguous, heads narrower than ``rotary_dim``, a block table that is too short for the
-                cache, or float8 without its scale.
+            ValueError: when a shape or data type differs from those above, rows are not contiguous, heads are narrower
+                than ``rotary_dim``, ``block_scale`` is too short for the cache, or float8 lacks its scale. The message
+                names the rule and the value.
         """
         query, key, value, kv_cache = self.query, self.key, self.value, self.kv_cache
         scales, out = self.scales, self.out

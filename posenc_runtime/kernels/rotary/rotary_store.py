@@ -1,4 +1,4 @@
-"""Triton: queries and keys are rotated, and keys and values cached, in one launch a layer."""
+"""Triton: one launch for each layer rotates queries and keys, and writes keys and values into the cache."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from posenc_runtime.kernels.rotary.rotary_step import RotaryStep
 from posenc_runtime.kernels.rotary.rotary_tile import copy_rows, load_pairs, load_rows, store_rows, store_turned
 from posenc_runtime.kernels.rotary.turns import cos_sin
 
-_PAIRS = 8  # of a thread: 16 bytes of bfloat16, the widest access
-_PASSED = 8  # elements of a head in the room of a pair, at most: what is only copied takes fewer registers
-_WARPS = 4  # of a program, at most
-_PROGRAMS = 1024  # that a launch has at least, if there is work: some for each of a GPU's 132 multiprocessors
+_PAIRS = 8  # pairs of a thread: 16 bytes of bfloat16, the widest access
+_PASSED = 8  # elements that are only copied take as many registers as one pair
+_WARPS = 4  # the most warps of a program
+_PROGRAMS = 1024  # the fewest programs of a launch, if there is work for them: several for each multiprocessor
 
 
-# The number of slots changes from step to step and must not compile anew.
+# The number of slots changes from step to step, and a new number must not recompile the kernel.
 @triton.jit(do_not_specialize=["num_slots"])
 def _rotary_store_kernel(  # type: ignore[no-untyped-def]
     p_query,
@@ -62,18 +62,18 @@ def _rotary_store_kernel(  # type: ignore[no-untyped-def]
     num_parts = tl.num_programs(1)
     position = tl.load(p_positions + i_token)
     slot = tl.load(p_slot_mapping + i_token, mask=i_token < num_slots, other=-1)
-    # From the slot to the cosines memory is waited for three times. Rows of the first tiles are on their way meanwhile.
+    # From the slot to the cosines the program waits for memory three times. The first tiles' rows are loaded meanwhile.
     p_query += i_token * stride_query_token
     p_key += i_token * stride_key_token
     p_value += i_token * stride_value_token
-    # From the last part back, so that in a launch of many parts keys are not in those that have queries.
+    # Parts take keys in reverse order, so that in a launch of many parts the ones with keys have no queries.
     i_kv_part = num_parts - 1 - i_part
     o_head = i_kv_part * BH + tl.arange(0, BH)
     b_key_x, b_key_y = load_pairs(p_key + o_head * stride_key_head, o_head < NUM_KV_HEADS, HALF, IS_NEOX, BH, BP)
     b_value = load_rows(p_value + o_head * stride_value_head, o_head < NUM_KV_HEADS, 0, HEAD_DIM, BD)
     o_head = i_part * BH + tl.arange(0, BH)
     b_x, b_y = load_pairs(p_query + o_head * stride_query_head, o_head < NUM_HEADS, HALF, IS_NEOX, BH, BP)
-    tl.debug_barrier()  # keeps the compiler from waiting for the slot first
+    tl.debug_barrier()  # keeps the compiler from waiting for the slot before these loads
     scale = tl.load(p_block_scale + slot // SCALE_BLOCK_SIZE, mask=slot >= 0, other=0).to(tl.int64)
     factor = tl.load(p_attention_factor + scale)
     o_pair = tl.arange(0, BP)
@@ -95,7 +95,7 @@ def _rotary_store_kernel(  # type: ignore[no-untyped-def]
             if 2 * HALF < HEAD_DIM:
                 copy_rows(p_key + o_head * stride_key_head, p_row, m_head, per_k_scale, 2 * HALF, HEAD_DIM, BR)
             store_rows(b_value, p_row + HEAD_DIM, m_head, per_v_scale, 0, HEAD_DIM, BD)
-            if NUM_KV_HEADS > BH:  # registers for a tile that never comes would be taken all the same
+            if NUM_KV_HEADS > BH:  # without a next tile its loads would still take registers
                 o_head += num_parts * BH
                 m_head = o_head < NUM_KV_HEADS
                 b_key_x, b_key_y = load_pairs(p_key + o_head * stride_key_head, m_head, HALF, IS_NEOX, BH, BP)
@@ -119,10 +119,11 @@ def _rotary_store_kernel(  # type: ignore[no-untyped-def]
 
 
 def rotary_store(step: RotaryStep) -> None:
-    """See ``rotary_store_reference.rotary_store``. All tensors on one CUDA device.
+    """See ``rotary_store_reference.rotary_store``. All tensors are on one CUDA device.
 
-    A program takes one token, and rotates tile after tile of its heads by the same cosines and sines; while it rotates
-    one, the next is loaded. Where there are few tokens it shares them with others. Sums are float32.
+    A program takes one token and rotates its heads, a tile at a time, by the same cosines and sines. While it rotates
+    one tile, the next is loaded. If there are few tokens, several programs share the heads of a token. Sums are
+    float32.
     """
     query, key, value, kv_cache, scales = step.query, step.key, step.value, step.kv_cache, step.scales
     num_tokens, num_heads, head_dim = query.shape

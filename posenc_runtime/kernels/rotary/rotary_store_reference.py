@@ -1,4 +1,4 @@
-"""Rotation into the paged cache, in torch: the specification of the kernel, float64 inside."""
+"""Rotation into the paged cache in torch, computed in float64: the specification of the kernel."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ FLOAT8_LARGEST = 448.0  # of e4m3
 def rotary_store(step: RotaryStep) -> None:
     """Rotate queries and keys by the scale of each token's block, and write keys and values into their slots.
 
-    A token is rotated by ``positions * phases``, an integer that wraps around as the angle does: exact at any position
-    up to 2^31, but for the phase's own rounding of 2^-65 turns. The part of a head past ``rotary_dim`` is copied.
+    A token is rotated by the angle ``positions * phases``, an integer whose overflow drops whole turns. It is exact at
+    any position up to 2^31, except that each phase is rounded by at most 2^-65 turns. The part of a head past
+    ``rotary_dim`` is copied.
 
-    A token with slot -1, or past the end of the slot mapping, is padding: nothing of it is cached. Its query is still
-    rotated, at scale 0, as table-based engines rotate padding, too: no query is left unwritten, and none of them
-    depends on a block that is not its own. ``key`` and ``value`` are only read. Of tokens with the same slot, any one
-    is cached.
+    A token with slot -1, or past the end of the slot mapping, is padding: neither its key nor its value is cached. Its
+    query is rotated at scale number 0, because table-based engines rotate padding, too. So every query is written, and
+    none depends on a block of another request. ``key`` and ``value`` are only read. If several tokens have the same
+    slot, any one of them is cached.
     """
     query, kv_cache, scales, positions = step.query, step.kv_cache, step.scales, step.positions
     slots = torch.full_like(positions, -1)
@@ -53,7 +54,7 @@ def rotary_store(step: RotaryStep) -> None:
 
 
 def _rotated(heads: Tensor, cos: Tensor, sin: Tensor, scales: RotaryScales) -> Tensor:
-    """float64, of ``heads``' shape."""
+    """Rotated heads, float64 in the shape of ``heads``."""
     rotary, rest = heads.double().tensor_split([scales.rotary_dim], dim=-1)
     first, second = rotary.chunk(2, dim=-1) if scales.is_neox_style else (rotary[..., ::2], rotary[..., 1::2])
     turned = first * cos - second * sin, second * cos + first * sin

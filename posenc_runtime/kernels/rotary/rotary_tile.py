@@ -1,4 +1,4 @@
-"""Triton: rows of heads that are rotated, or only copied, on their way from one place to another."""
+"""Triton: load rows of heads, rotate or only copy them, and store them at another place."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import triton.language as tl
 
 @triton.jit
 def load_pairs(p_row, m_row, HALF: tl.constexpr, IS_NEOX: tl.constexpr, BH: tl.constexpr, BP: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Both elements of each of the first ``HALF`` pairs of each row, each ``[BH, BP]``.
+    """Load the first ``HALF`` pairs of each row: their first elements and their second elements, each ``[BH, BP]``.
 
     Args:
-        p_row: where rows begin, ``[BH]``.
-        m_row: which rows there are, ``[BH]``.
+        p_row: address of each row's first element, ``[BH]``.
+        m_row: which rows exist, ``[BH]``.
     """
     if IS_NEOX:
         o_pair = tl.arange(0, BP)
@@ -20,7 +20,7 @@ def load_pairs(p_row, m_row, HALF: tl.constexpr, IS_NEOX: tl.constexpr, BH: tl.c
         b_x = tl.load(p_row[:, None] + o_pair[None, :], mask=m_pair)
         b_y = tl.load(p_row[:, None] + (o_pair + HALF)[None, :], mask=m_pair)
     else:
-        # Neighbours are loaded and stored together, for every second element makes every access narrow.
+        # Neighbours are loaded and stored together, because to access every second element makes accesses narrow.
         b_x, b_y = tl.split(tl.reshape(load_rows(p_row, m_row, 0, 2 * HALF, 2 * BP), (BH, BP, 2)))
     return b_x, b_y
 
@@ -39,10 +39,10 @@ def store_turned(  # type: ignore[no-untyped-def]
     BH: tl.constexpr,
     BP: tl.constexpr,
 ):
-    """Rotate pairs that ``load_pairs`` gave, and store them.
+    """Rotate the pairs of ``load_pairs``, and store them.
 
     Args:
-        b_cos, b_sin: float32 ``[BP]``, of each pair.
+        b_cos, b_sin: cosine and sine of each pair's angle, float32 ``[BP]``.
         per_scale: see ``store``.
     """
     b_x, b_y = b_x.to(tl.float32), b_y.to(tl.float32)
@@ -60,7 +60,7 @@ def store_turned(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def load_rows(p_row, m_row, BEGIN: tl.constexpr, END: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Elements ``BEGIN`` to ``END``, at most ``BD`` of them, of each row that begins at the addresses given."""
+    """Load elements ``BEGIN`` to ``END - 1`` of each row, at most ``BD`` of them; ``p_row`` has the rows' addresses."""
     o_dim = BEGIN + tl.arange(0, BD)
     return tl.load(p_row[:, None] + o_dim[None, :], mask=m_row[:, None] & (o_dim < END)[None, :])
 
@@ -81,7 +81,7 @@ def store(p_target, b_rows, mask, per_scale):  # type: ignore[no-untyped-def]
     """Store in the target's data type.
 
     Args:
-        per_scale: one by the scale of a float8 target, whose numbers end at 448; None where nothing is scaled.
+        per_scale: 1 divided by the scale of a float8 target, whose largest number is 448; None for other targets.
     """
     if per_scale is not None:
         b_rows = tl.clamp(b_rows.to(tl.float32) * per_scale, -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)

@@ -1,4 +1,4 @@
-"""Triton: cosine and sine of an angle that is held as a 64-bit fraction of a turn."""
+"""Triton: cosine and sine of an angle that is a 64-bit fraction of a turn."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import triton.language as tl
 def cos_sin(b_turns):  # type: ignore[no-untyped-def]
     """float32 cosine and sine of int64 angles in 2^-64 turns, wrong by at most 1.3e-7.
 
-    The nearest quarter turn is taken off in integers, without an error. What is left, an eighth of a turn to either
-    side, goes through the polynomials of Cephes' sinf and cosf. Triton's own cosine would bring along its reduction for
-    large float angles: half a kilobyte of local memory, for nothing.
+    The nearest quarter turn is subtracted in integers, without an error. The polynomials of Cephes' sinf and cosf take
+    the rest, at most an eighth of a turn in either direction. Triton's own cosine would also reduce large float angles,
+    which takes half a kilobyte of local memory and is not needed here.
     """
     b_quarter = (b_turns + (1 << 61)) >> 62
     b_rest = b_turns - (b_quarter << 62)

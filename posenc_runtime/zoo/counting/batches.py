@@ -1,4 +1,4 @@
-"""Batches to train on: programs of about one length, and what to answer at the words that name or change a variable."""
+"""Batches to train on: programs of about one length, with targets at the words that name or change a variable."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from posenc_runtime.zoo.counting.recipe import Recipe
 from posenc_runtime.zoo.counting.task import FEWEST_STATEMENTS, INCREMENT, SET, Program, attempt
 from posenc_runtime.zoo.counting.vocabulary import END, IDS, ids_of
 
-# Each has the variable that it changes right before it.
+# The word before each of these is the variable that it changes.
 OPERATORS = ("=", "++;")
-# What torch's cross entropy leaves out.
+# The target that torch's cross entropy ignores.
 NO_TARGET = -100
 
 
@@ -23,11 +23,13 @@ class Batch:
     """A step's programs as ids, and three kinds of targets for them.
 
     Attributes:
-        ids: int64 ``[size, length]``, filled up at the end.
-        answers: int64, as ids: at the last word of a prompt its answer, at the answer the end of the text.
-        mentions: int64, as ids: at each earlier word that names a variable, the value that the variable has there. It
-            is asked for without being told, for it does not follow in the text.
-        names: int64, as ids: at each word that sets or increments, the variable that it is about, the word before it.
+        ids: int64 ``[size, length]``, padded at the end.
+        answers: int64, in ids' shape. The target at the last word of a prompt is the answer, at the answer the end of
+            the text.
+        mentions: int64, in ids' shape. The target at each earlier word that names a variable is the variable's value
+            there. The text itself never shows this value.
+        names: int64, in ids' shape. The target at each word that sets or increments is the variable before it.
+        num_statements: statements that were drawn for each program.
     """
 
     ids: Tensor
@@ -42,11 +44,12 @@ class Batch:
 
 
 def make_batch(recipe: Recipe, step: int) -> Batch:
-    """The batch of a step, which depends on the recipe and on nothing else."""
+    """The batch of a step. It depends only on the recipe and the step."""
     rng = random.Random(f"{recipe.seed}:batch:{step}")
     stage = recipe.stage(step)
     num_statements = rng.randint(FEWEST_STATEMENTS, stage.most_statements)
-    # Four words to set, two to increment, one to do nothing; a start, a question of two words and an answer.
+    # To set takes four words, to increment two, to do nothing one. Each program also has a start, a question of two
+    # words and an answer.
     per_statement = (4 * SET + 2 * INCREMENT + stage.pass_weight) / (SET + INCREMENT + stage.pass_weight)
     size = min(recipe.most_programs, round(recipe.tokens_per_step / (num_statements * per_statement + 4)))
     programs: list[Program] = []

@@ -1,4 +1,4 @@
-"""Attention in blocks of queries, each over the keys that some query of it can see: half of the work when training."""
+"""Attention in blocks of queries, each over only the keys that the block can see: half of the work in training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUERIES = 64
 
 
 def attend_in_blocks(model: nn.Module, size: int = QUERIES) -> None:
-    """Let every position encoding of the model attend so from now on. For sequences that are not cached."""
+    """Make every position encoding of the model attend in blocks of ``size`` queries, where no keys are cached."""
     for module in model.modules():
         if isinstance(module, PositionEncoding):
             taken: Any = module

@@ -19,7 +19,7 @@ from posenc_runtime.zoo.counting.task import Program, make_program
 from posenc_runtime.zoo.counting.vocabulary import END, IDS, ids_of
 from posenc_runtime.zoo.passkey import wilson_interval
 
-# Programs to train on are drawn from seeds of another form; no test program is one of them.
+# Training draws its programs from seeds of another form, so that no test program is drawn from a training seed.
 EVALUATION_SEED = 1_000_000
 NUM_VARIABLES = (1, 3, 5)
 PROGRAMS_PER_BATCH = 8
@@ -37,7 +37,7 @@ def load_model(checkpoint: Path) -> PosencForCausalLM:
 
 
 def prompts(asked: Sequence[Program]) -> tuple[Tensor, Tensor]:
-    """Prompts filled up at the end, and the place of the last token of each."""
+    """Prompts, padded at the end, and the index of the last token of each."""
     rows = [ids_of(program) for program in asked]
     ids = torch.full((len(rows), max(map(len, rows))), END)
     for row, found in zip(ids, rows, strict=True):
@@ -47,7 +47,7 @@ def prompts(asked: Sequence[Program]) -> tuple[Tensor, Tensor]:
 
 @torch.inference_mode()
 def count_errors(model: PreTrainedModel, asked: Sequence[Program]) -> int:
-    """Programs for which another token than the answer is the most likely one."""
+    """The number of programs for which the most likely token is not the answer."""
     was_training = model.training
     model.eval()
     by_length = sorted(asked, key=lambda program: len(program.words))

@@ -1,4 +1,4 @@
-"""How the decoders of the counting task are made: ``recipe.yaml``, the same for every encoding but its own keys."""
+"""How the decoders of the counting task are trained: ``recipe.yaml``, the same for all encodings but for their keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WEIGHTS = Path(__file__).with_name("weights")
 
 @dataclass(frozen=True)
 class Stage:
-    """From `start` (a share of all steps) on, programs have up to so many statements, and these pass so often."""
+    """From `start` on, a share of all steps, programs have at most `most_statements`, drawn with `pass_weight`."""
 
     start: float
     most_statements: int
@@ -57,7 +57,7 @@ class Recipe:
         """Read the settings from a file.
 
         Args:
-            others: settings to be used in place of the file's.
+            others: settings that replace those of the file.
         """
         read = yaml.safe_load(file.read_text(encoding="utf-8")) | others
         read["num_variables"] = tuple(read["num_variables"])
@@ -65,7 +65,7 @@ class Recipe:
         return cls(**read)
 
     def settings(self, encoding: str) -> dict[str, Any]:
-        """Those that the run of one encoding depends on, as plain data."""
+        """The settings that the run of one encoding depends on, as plain data."""
         of_all = asdict(self)
         of_all["encodings"] = {encoding: self.encodings[encoding]}
         settings: dict[str, Any] = plain(of_all)

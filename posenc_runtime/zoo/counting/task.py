@@ -1,9 +1,9 @@
 """The counting task of CoPE's paper (Golovneva et al. 2024, arXiv:2405.18719): programs that set and increment.
 
 A program is a row of statements: ``a = 0 ;`` sets a variable, ``a ++;`` increments it, ``pass;`` does nothing. Then
-``print a`` asks for a variable's value. To answer, one has to count the increments of that variable since it was last
-set, among statements that do not matter. Frequencies and limits are those of the authors' generator
-(facebookresearch/RAM, projects/cope); the programs are not, since their random numbers are drawn otherwise.
+``print a`` asks for a variable's value. To answer, a model has to count the increments of that variable since it was
+last set, among statements that do not matter. Frequencies and limits are those of the authors' generator
+(facebookresearch/RAM, projects/cope). The programs differ, because random numbers are drawn in another way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LARGEST = 10
 # How often each kind of statement is drawn, relative to the others.
 SET, PASS, INCREMENT = 1, 50, 7
 FEWEST_STATEMENTS, MOST_STATEMENTS = 3, 512
-# A start, the longest text and its answer; one in some thousands of programs is longer, and drawn again.
+# Tokens of a start, a text and its answer. About one program in some thousands is longer; it is drawn again.
 LONGEST = 640
 
 
@@ -25,10 +25,10 @@ class Program:
     """A program with its question.
 
     Attributes:
-        words: of the text, the question's two included.
-        values: for each word that names a variable, its value before the statement; None for other words and for
-            variables that are not set yet. The last one is the answer.
-        num_statements: without the question.
+        words: the words of the text, with the two of the question.
+        values: for each word that names a variable, the variable's value before the statement; None for other words
+            and for variables that are not set yet. The last value is the answer.
+        num_statements: number of statements without the question.
     """
 
     words: tuple[str, ...]
@@ -45,7 +45,7 @@ class Program:
 
 
 def make_program(num_variables: int, seed: int, most_statements: int = MOST_STATEMENTS) -> Program:
-    """The same program for the same arguments, with some number of statements."""
+    """A program with a random number of statements. The same arguments always give the same program."""
     rng = random.Random(f"{num_variables} variables:{most_statements}:{seed}")
     while True:
         drawn = attempt(num_variables, rng.randint(FEWEST_STATEMENTS, most_statements), rng)
@@ -54,10 +54,10 @@ def make_program(num_variables: int, seed: int, most_statements: int = MOST_STAT
 
 
 def attempt(num_variables: int, num_statements: int, rng: random.Random, pass_weight: float = PASS) -> Program | None:
-    """One program; None when no variable was set, so that nothing can be asked, or when it is too long.
+    """One program; None if it sets no variable, so that there is nothing to ask, or if it is too long.
 
     Args:
-        pass_weight: how often statements do nothing; fewer of them make denser programs than the task's.
+        pass_weight: how often a statement does nothing, relative to the other kinds; the task's own weight is ``PASS``.
     """
     state: dict[str, int] = {}
     words: list[str] = []
@@ -82,12 +82,12 @@ def attempt(num_variables: int, num_statements: int, rng: random.Random, pass_we
     asked = rng.choice(list(state))
     words += ("print", asked)
     values += (None, state[asked])
-    # A start before it, and the answer after it.
+    # Two more tokens: the start before the text, and the answer after it.
     return Program(tuple(words), tuple(values), num_statements) if len(words) + 2 <= LONGEST else None
 
 
 def statement(num_variables: int, state: dict[str, int], rng: random.Random, pass_weight: float) -> tuple[str, str]:
-    """A variable and what happens to it. An increment that cannot be is drawn again, as whatever comes."""
+    """A variable and what happens to it. If the drawn statement is an impossible increment, another one is drawn."""
     while True:
         kind = rng.choices(("set", "pass", "increment"), (SET, pass_weight, INCREMENT))[0]
         if kind == "pass":

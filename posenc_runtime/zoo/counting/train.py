@@ -22,7 +22,7 @@ from posenc_runtime.zoo.counting.blocks import attend_in_blocks
 from posenc_runtime.zoo.counting.recipe import Recipe
 from posenc_runtime.zoo.run import Run
 
-# Others than those of the final evaluation. Nothing is chosen by them: the last weights are the ones that are kept.
+# The final evaluation uses other programs. These choose nothing: the last weights are the ones that are kept.
 WATCH_SEED = 5_000_000
 WATCHED_PROGRAMS = 100
 WATCH_EVERY = 900
@@ -34,7 +34,9 @@ CURVE_COLUMNS = (
 
 
 def mean_loss(logits: Tensor, targets: Tensor) -> tuple[Tensor, float]:
-    """The mean over the places that have a target, and the share of them where another token is likelier; 0 for none.
+    """The mean loss over places with a target, and the share of these places where another token is most likely.
+
+    Both are 0 if no place has a target.
 
     Args:
         logits: ``[batch, num_tokens, vocab_size]``.
@@ -97,7 +99,7 @@ class Trainer(Run):
         return row
 
     def record(self) -> None:
-        """The checkpoint with how it was made, and the state from which the run can go on."""
+        """Write the checkpoint, its recipe and loss curve, and the state from which the run can go on."""
         outputs.save_state(self.folder, self.progress, self.model, self.optimizer.state_dict())
         outputs.save_checkpoint(self.folder, self.model, vocabulary.tokenizer())
         outputs.write_loss_curve(self.folder, self.progress, CURVE_COLUMNS)
@@ -118,7 +120,7 @@ class Trainer(Run):
         (self.folder / "recipe.yaml").write_text(yaml.safe_dump(written, sort_keys=False), encoding="utf-8")
 
     def run(self, console: Console, minutes: float | None = None) -> None:
-        """To the end of the recipe, or until the minutes are over; ``--resume`` continues from there."""
+        """Train to the end of the recipe, or until the minutes are over. ``--resume`` goes on from there."""
         self.advance(console, self.recipe.steps, minutes)
         self.record()
 
@@ -127,7 +129,7 @@ class Trainer(Run):
         return f"loss {row['loss']:.3f} wrong {row['answer_error']:.2f} {speed:,.0f} tokens/s"
 
     def keep(self, row: dict[str, float], console: Console) -> None:
-        """What is due after a step: a row of the curve, a look at the test error, a state to resume from."""
+        """After a step: note a row of the curve, and when due measure the test error and save the state."""
         self.note(row, console)
         step = self.progress.step
         if step % WATCH_EVERY == 0 or step == self.recipe.steps:
@@ -150,7 +152,7 @@ def main(
     if encoding not in recipe.encodings:
         raise typer.BadParameter(f"--encoding must be one of {', '.join(recipe.encodings)}, got {encoding}")
     torch.set_num_threads(threads)
-    # transformers would draw a bar of its own across ours whenever weights are written.
+    # Whenever weights are written, transformers would draw its own progress bar across ours.
     transformers.utils.logging.disable_progress_bar()
     out.mkdir(parents=True, exist_ok=True)
     console = Console()

@@ -1,4 +1,4 @@
-"""The words of the counting task, and the tokenizer that reads them: a token for each, divided by white space."""
+"""The words of the counting task, and their tokenizer: words are divided by white space, and each is one token."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from posenc_runtime.zoo.counting.task import LARGEST, NAMES, Program
 from posenc_runtime.zoo.tokenizer import END_OF_TEXT
 
 UNKNOWN = "<|unknown|>"
-# Texts are divided by END_OF_TEXT: it ends an answer and starts a program.
+# END_OF_TEXT ends an answer and starts a program.
 WORDS = (END_OF_TEXT, UNKNOWN, *NAMES, *(str(n) for n in range(LARGEST + 1)), "=", ";", "++;", "pass;", "print")
 IDS = {word: place for place, word in enumerate(WORDS)}
 END = IDS[END_OF_TEXT]
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """As transformers and vLLM load it. It puts the start before every text."""
+    """The tokenizer as transformers and vLLM load it. It puts the start token before every text."""
     words = Tokenizer(models.WordLevel(dict(IDS), unk_token=UNKNOWN))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     words.post_processor = processors.TemplateProcessing(
@@ -37,5 +37,5 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def ids_of(program: Program) -> list[int]:
-    """The tokens of the prompt, start included: what the tokenizer makes of the text."""
+    """The tokens of a program's prompt, with the start token: equal to what the tokenizer makes of the text."""
     return [END, *(IDS[word] for word in program.words)]

@@ -21,7 +21,7 @@ LLAMA_3_1 = {
 SPEC = RotarySpec(rotary_dim=128, rope_theta=500_000.0, original_max_position_embeddings=131_072)
 
 
-def test_a_checkpoint_was_trained_on_all_that_it_serves_and_not_on_what_its_rope_parameters_call_original() -> None:
+def test_a_checkpoints_trained_length_is_not_the_original_of_its_rope_parameters() -> None:
     trained, parameters = own("llama3").of_checkpoint(LLAMA_3_1, 131_072)
     assert trained == 131_072
     assert Llama3(**parameters) == Llama3(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, old_context_len=8192)

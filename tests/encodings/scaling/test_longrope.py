@@ -52,7 +52,7 @@ def test_a_checkpoint_s_attention_factor_is_made_of_its_own_trained_length(
 
 
 @pytest.mark.parametrize("said", [{"factor": 8.0}, {"attention_factor": 1.25}, {"factor": 8.0, "short_mscale": 1.2}])
-def test_a_checkpoint_whose_attention_factor_does_not_follow_from_its_lengths_is_refused(
+def test_an_attention_factor_that_does_not_follow_from_the_lengths_is_refused(
     said: dict[str, float],
 ) -> None:
     with pytest.raises(

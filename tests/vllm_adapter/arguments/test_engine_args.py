@@ -51,7 +51,7 @@ def test_overrides_that_nobody_can_read_are_refused() -> None:
         engine_arguments(YARN, {"hf_overrides": lambda config: config})
 
 
-def test_crossings_are_scheduled_ahead_unless_the_caller_says_otherwise_or_the_model_is_cut_into_stages() -> None:
+def test_crossings_are_scheduled_ahead_unless_caller_or_pipeline_stages_forbid_it() -> None:
     assert parsed({"async_scheduling": True}).async_scheduling is True
     assert parsed({"async_scheduling": False}).async_scheduling is False
     assert parsed({"pipeline_parallel_size": 2}).async_scheduling is False

@@ -157,7 +157,7 @@ def test_metadata_says_where_tokens_stand() -> None:
     ("asked", "support"),
     [(None, AttentionCGSupport.ALWAYS), (3, AttentionCGSupport.ALWAYS), (2, AttentionCGSupport.UNIFORM_BATCH)],
 )
-def test_the_version_of_flash_attention_that_is_asked_for_says_which_steps_are_captured(
+def test_the_asked_for_version_of_flash_attention_says_which_steps_are_captured(
     asked: int | None, support: AttentionCGSupport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_hopper = AttentionCGSupport.ALWAYS

@@ -22,7 +22,7 @@ CONFIGURATIONS = {
 
 
 @pytest.mark.parametrize("case", CONFIGURATIONS)
-def test_a_folder_is_refused_in_the_same_words_before_vllm_is_imported_and_after_and_vllm_takes_it_neither(
+def test_a_folder_that_vllm_refuses_is_refused_in_the_same_words_before_its_import(
     case: str, tmp_path: pathlib.Path
 ) -> None:
     content, reason = CONFIGURATIONS[case]

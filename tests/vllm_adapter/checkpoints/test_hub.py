@@ -51,7 +51,7 @@ def refused(engine: dict[str, object] | None = None, name: str = NAME) -> Unread
     return raised.value
 
 
-def test_a_configuration_is_fetched_at_the_revision_and_with_the_token_that_are_given(
+def test_a_configuration_is_fetched_at_the_given_revision_with_the_given_token(
     there: LocalHub, capfd: pytest.CaptureFixture[str]
 ) -> None:
     there.put(NAME, "config.json", b'{"a": 1}', revision="tag")

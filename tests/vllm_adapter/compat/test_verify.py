@@ -17,7 +17,7 @@ def test_every_name_that_we_touch_is_where_it_was() -> None:
     compat.verify_cpu_runner()
 
 
-def test_another_version_is_refused_with_those_that_are_known_and_the_command_that_installs_one(
+def test_another_version_is_refused_with_the_known_ones_and_the_command_for_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("vllm.__version__", "0.99.1+cu131")
@@ -63,7 +63,7 @@ def test_a_parameter_that_went_away_is_named(monkeypatch: pytest.MonkeyPatch) ->
         compat.verify()
 
 
-def test_a_method_of_the_scheduler_that_vllm_calls_with_more_than_ours_takes_is_named(
+def test_a_scheduler_method_that_vllm_calls_with_more_arguments_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from vllm.v1.core.sched.scheduler import Scheduler

@@ -64,7 +64,7 @@ def test_a_key_of_ours_beside_vllm_xargs_is_refused_and_sent_there(kind: type[An
 
 @each_kind
 @pytest.mark.parametrize("place", ["extra_body", "extra_args"])
-def test_a_key_of_ours_in_a_place_that_is_not_sent_is_refused_and_sent_to_the_right_one(
+def test_a_key_of_ours_in_a_wrong_place_is_refused_and_the_error_names_the_right_one(
     kind: type[Any], place: str
 ) -> None:
     with pytest.raises(ValueError, match=r"belongs in vllm_xargs, .* got 'posenc_on_crossing'"):
@@ -90,7 +90,7 @@ def test_beams_of_which_each_would_have_a_scale_are_refused(kind: Any) -> None:
 
 
 @pytest.mark.parametrize(("headroom_tokens", "given"), [(64, 64), (2000, 512)], ids=["headroom", "all-that-fits"])
-def test_an_answer_whose_length_nobody_says_gets_the_headroom_or_all_that_a_request_may_have(
+def test_without_max_tokens_an_answer_gets_the_headroom_or_all_that_it_may_have(
     headroom_tokens: int, given: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     field = CompletionRequest.model_fields["max_tokens"]
@@ -104,7 +104,7 @@ def test_an_answer_whose_length_nobody_says_gets_the_headroom_or_all_that_a_requ
 
 @pytest.mark.parametrize("kind", [ChatCompletionRequest, ResponsesRequest])
 @pytest.mark.parametrize(("deployment", "given"), [(YARN, 256), (UNSCALED, 1000)], ids=["two-scales", "one-scale"])
-def test_a_request_that_asks_to_be_pinned_gets_the_headroom_where_it_could_be_pinned_too_high(
+def test_a_request_that_asks_to_be_pinned_gets_the_headroom_as_max_tokens(
     deployment: Deployment, given: int, kind: Any
 ) -> None:
     check_requests(deployment)

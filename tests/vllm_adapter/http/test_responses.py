@@ -197,7 +197,7 @@ def test_of_one_prompt_an_answer_says_what_the_connector_said(announced: Serving
     assert whole.kv_transfer_params == SAID
 
 
-async def test_an_answer_of_which_the_engine_said_nothing_names_the_scale_it_was_admitted_at() -> None:
+async def test_an_answer_without_a_report_of_the_engine_names_the_scale_of_admission() -> None:
     class Engine:
         async def generate(self, prompt: str, sampling_params: Any, request_id: str) -> AsyncIterator[Any]:
             for finished, said in ((False, None), (True, SAID if prompt == "told" else None)):

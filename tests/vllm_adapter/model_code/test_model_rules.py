@@ -112,7 +112,7 @@ def granite(*bases: float) -> Any:
     return read({"rope_theta": 10000.0, "layer_types": ["full_attention"] * len(bases), "layer_rope_theta": [*bases]})
 
 
-def test_bases_that_a_list_has_for_each_layer_must_be_one_beside_zeros_for_layers_that_do_not_rotate() -> None:
+def test_the_bases_of_all_layers_that_rotate_must_be_one_and_zeros_mean_no_rotation() -> None:
     assert reason_against_scaling(granite(1e4, 0, 1e4), "GraniteForCausalLM") is None
     reason = reason_against_scaling(granite(1e4, 0, 5e5), "GraniteForCausalLM")
     assert reason is not None and "with layer_rope_theta [10000.0, 0, 500000.0]: its layers must all" in reason

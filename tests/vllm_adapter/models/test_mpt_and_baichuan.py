@@ -46,7 +46,7 @@ def written(folder: pathlib.Path, config: dict[str, Any]) -> str:
     ],
 )
 @pytest.mark.parametrize("trust_remote_code", [False, True])
-def test_published_baichuans_are_read_by_our_configuration_whatever_their_auto_map_says(
+def test_published_baichuans_are_read_by_our_configuration_whatever_their_auto_map(
     published: dict[str, Any], alibi: bool, norm_head: bool, trust_remote_code: bool, tmp_path: pathlib.Path
 ) -> None:
     models.register()

@@ -212,7 +212,7 @@ def test_what_keys_cannot_be_turned_in_is_served_by_computing_them_again(changed
     refuse_unsupported(deployed(engine(**changed, scheduler_config__scheduler_cls=None), on_crossing="pin"))
 
 
-def test_where_requests_have_priorities_our_scheduler_is_needed_even_where_nobody_crosses() -> None:
+def test_requests_with_priorities_need_our_scheduler_even_if_nobody_crosses() -> None:
     with_priorities = {"scheduler_config__policy": "priority"}
     refuse_unsupported(deployed(engine(**with_priorities), on_crossing="pin"))
     stock = engine(**with_priorities, scheduler_config__scheduler_cls=None)
@@ -243,7 +243,7 @@ def test_latents_are_refused_where_vllm_does_not_know_the_type_of_the_model() ->
         refuse_unsupported(deployed(asked, on_crossing="pin"))
 
 
-def test_requests_that_no_scale_covers_are_refused_at_start_up_and_not_when_they_get_there() -> None:
+def test_lengths_that_no_scale_covers_are_refused_at_start_up() -> None:
     refuse_unsupported(deployed(engine(model_config__max_model_len=400)))
     with pytest.raises(Unsupported, match=r"^max_model_len must be at most .*posenc\.max_model_len 512, .* got 513"):
         refuse_unsupported(deployed(engine(model_config__max_model_len=513)))

@@ -79,7 +79,7 @@ def test_other_positions_and_rotary_embeddings_with_rows_of_their_own_look_up_th
     assert len(looked_up) == 5
 
 
-def test_a_graph_that_is_captured_has_a_look_up_in_it_though_its_forward_had_one_before(
+def test_a_captured_graph_has_its_own_look_up_even_after_one_in_the_same_forward(
     looked_up: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     room = torch.full((6,), -1)

@@ -44,7 +44,7 @@ def test_the_table_has_the_data_type_of_the_model() -> None:
     assert embedding.stacked_table(ROTARY, torch.zeros(10, 4, dtype=torch.bfloat16)).dtype == torch.bfloat16
 
 
-def test_registering_twice_is_registering_once_and_stock_engines_keep_the_stock_table() -> None:
+def test_registering_twice_changes_nothing_and_stock_engines_keep_the_stock_table() -> None:
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 
@@ -94,7 +94,7 @@ def test_a_model_may_be_built_with_a_gpu_as_the_default_device(is_fused: bool, m
     assert is_fused or (module.cos_sin_cache.device.type, len(module.cos_sin_cache)) == ("cuda", 10 + 20 + 35)
 
 
-def test_a_graph_that_was_compiled_with_a_table_is_not_found_again_where_attention_rotates(
+def test_a_graph_compiled_with_a_table_is_not_reused_where_attention_rotates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from vllm.config import VllmConfig, set_current_vllm_config
@@ -114,7 +114,7 @@ def test_a_graph_that_was_compiled_with_a_table_is_not_found_again_where_attenti
     assert compiled_under(True) != compiled_under(False) == compiled_under(False)
 
 
-def test_an_engine_with_scales_is_not_built_beside_another_whose_blocks_it_would_take(
+def test_an_engine_with_scales_is_not_built_beside_another_with_the_same_blocks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from vllm.config import VllmConfig, set_current_vllm_config
@@ -193,7 +193,7 @@ def llama3(factor: float, monkeypatch: pytest.MonkeyPatch) -> Any:
         return Llama3RotaryEmbedding(16, 16, 256, 100.0, True, torch.float32, 8.0, 1.0, 4.0, 32)
 
 
-def test_scale_1_of_a_llama_3_1_is_vllms_own_table_to_the_bit_and_scale_2_one_of_twice_its_factor(
+def test_scale_1_of_a_llama_3_1_is_vllms_own_table_and_scale_2_has_twice_its_factor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from vllm.model_executor.layers.rotary_embedding.llama3_rope import Llama3RotaryEmbedding
@@ -254,7 +254,7 @@ def test_where_attention_rotates_queries_and_keys_pass_and_no_table_is_made(monk
     [(True, "pure", False), (True, "stock", True), (False, "pure", True)],
     ids=["pure", "stock-bytes", "tables"],
 )
-def test_keys_carry_the_attention_factor_but_where_attention_rotates_and_keeps_them_pure(
+def test_keys_carry_the_attention_factor_unless_attention_rotates(
     fused: bool, fused_keys: Any, factor_on_keys: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from vllm.config import VllmConfig, set_current_vllm_config

@@ -30,7 +30,7 @@ def arrived(cache_salt: str | None = None, hasher: Callable[[Any], list[Any]] | 
     )
 
 
-def test_salted_hashes_are_those_of_a_request_that_came_with_the_salt_and_go_on_with_it() -> None:
+def test_salted_hashes_equal_those_of_a_request_that_came_with_the_salt() -> None:
     plain, salted = arrived(), arrived("salt")
     hashes = SaltedHashes(plain, BLOCK_SIZE, "salt")
     plain.block_hashes = hashes

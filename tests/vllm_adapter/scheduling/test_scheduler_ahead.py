@@ -189,7 +189,7 @@ def test_one_that_crosses_waits_for_a_crowd_no_longer_than_until_it_is_in_no_ste
     assert steps_until_said[num_said] <= 5
 
 
-def test_nobody_finds_what_a_request_was_to_compute_in_the_step_that_it_was_preempted_out_of(
+def test_nobody_finds_the_blocks_of_a_step_that_their_request_was_preempted_out_of(
     vllm_config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vllm_config.scheduler_config.policy, vllm_config.scheduler_config.long_prefill_token_threshold = "priority", 16
@@ -252,7 +252,7 @@ def test_the_prefix_cache_is_forgotten_even_while_a_prefix_is_being_copied(
 
 @pytest.mark.parametrize("on_crossing", ["rerotate", "recompute"])
 @pytest.mark.parametrize(("depth", "ahead"), PIPELINES.values(), ids=PIPELINES)
-def test_a_crossing_is_waited_for_once_and_its_tokens_count_on_the_side_where_they_were_computed(
+def test_a_crossing_is_waited_for_once_and_tokens_count_where_they_were_computed(
     depth: int, ahead: bool, on_crossing: str, vllm_config: Any
 ) -> None:
     lengths = {"original_max_position_embeddings": 12, "max_model_len": 36, "on_crossing": on_crossing}
@@ -303,7 +303,7 @@ def test_a_pause_that_waits_for_requests_under_way_waits_for_those_that_cross(
 
 
 @computed_again_while_paused
-def test_a_pause_waits_also_for_one_that_waits_for_room_to_be_computed_again_when_nobody_runs(vllm_config: Any) -> None:
+def test_a_pause_also_waits_for_a_preempted_request_when_nobody_runs(vllm_config: Any) -> None:
     lengths = {"original_max_position_embeddings": 12, "max_model_len": 36, "on_crossing": "recompute"}
     deployment = dataclasses.replace(CROWD, scales=(1.0, 3.0), **lengths)
     asked = Asked(0, TEXT[:7], 20)
@@ -323,7 +323,7 @@ def test_a_pause_waits_also_for_one_that_waits_for_room_to_be_computed_again_whe
 
 
 @pytest.mark.skipif(not compat.PAUSES_ADMIT_NOBODY.is_here, reason="this vLLM serves whoever is under way")
-def test_whoever_is_to_be_computed_again_where_a_pause_admits_nobody_goes_on_when_it_is_over(vllm_config: Any) -> None:
+def test_a_request_to_recompute_in_a_pause_that_admits_nobody_goes_on_afterwards(vllm_config: Any) -> None:
     lengths = {"original_max_position_embeddings": 12, "max_model_len": 36, "on_crossing": "recompute"}
     deployment = dataclasses.replace(CROWD, scales=(1.0, 3.0), **lengths)
     asked = Asked(0, TEXT[:7], 20)
@@ -369,7 +369,7 @@ def test_a_request_that_waits_for_room_is_hashed_at_other_scales_once(
 
 
 @pytest.mark.parametrize(("depth", "ahead"), PIPELINES.values(), ids=PIPELINES)
-def test_what_lay_before_a_copied_prefix_is_not_found_any_more_when_its_reader_has_crossed(
+def test_blocks_before_a_copied_prefix_are_not_found_once_their_reader_has_crossed(
     depth: int, ahead: bool, vllm_config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vllm_config.scheduler_config.max_num_seqs, vllm_config.scheduler_config.max_num_batched_tokens = 4, 200

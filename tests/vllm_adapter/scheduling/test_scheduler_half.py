@@ -96,7 +96,7 @@ def runs_on(name: str, num_computed_tokens: int, num_new_tokens: int) -> Schedul
 
 
 @pytest.mark.parametrize(("num_new_tokens", "is_refused"), [(4, False), (5, True)], ids=["up-to-it", "past-it"])
-def test_no_token_past_the_length_of_its_scale_is_planned_for_a_request_that_gets_no_block(
+def test_no_token_past_its_scales_length_is_planned_for_a_request_without_new_blocks(
     num_new_tokens: int, is_refused: bool, half: SchedulerHalf
 ) -> None:
     request = arrived(half, "chat", max_tokens=24)  # 64 tokens, the length of scale 1

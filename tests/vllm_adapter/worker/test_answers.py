@@ -88,7 +88,7 @@ def test_all_workers_of_another_connector_are_heard() -> None:
     assert [answer.num_read for answer in answers] == [1, 1, 1, 1]
 
 
-def test_an_executor_that_puts_answers_together_without_asking_gets_the_one_with_the_tokens() -> None:
+def test_an_executor_that_merges_answers_itself_gets_the_one_with_the_tokens() -> None:
     let_one_answer(Ours)  # type: ignore[arg-type]
     aggregator: Any = KVOutputAggregator.from_connector(Ours(), WORLD_SIZE)
     assert aggregator is not None

@@ -124,7 +124,7 @@ def measuring(monkeypatch: pytest.MonkeyPatch) -> Deployment:
     return dataclasses.replace(LINEAR, on_crossing="rerotate")
 
 
-def test_a_worker_measures_how_fast_it_is_by_the_model_that_was_built_around_its_rotary_embedding(
+def test_a_worker_measures_its_speed_with_the_model_around_its_rotary_embedding(
     measuring: Deployment,
 ) -> None:
     rotary = torch.nn.Module()
