@@ -1,4 +1,4 @@
-"""What requests may ask of us, and what they get without asking. Only in our server: plain vLLM has no such hooks."""
+"""What requests may ask of us, and what they get without asking, in vLLM's API server. ``LLM`` has no such hooks."""
 
 from __future__ import annotations
 

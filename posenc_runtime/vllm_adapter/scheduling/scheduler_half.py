@@ -279,7 +279,7 @@ class SchedulerHalf:
         try:
             choose_on_crossing(self.deployment, asked)
         except ValueError as error:
-            # Our server has refused what is not to be had; plain vLLM cannot, so we say it.
+            # The API server has refused a choice that the deployment does not offer. ``LLM`` has not, so we say it.
             if warns:
                 logger.warning("request %s: %s; it gets the deployment's own", request.request_id, error)
             asked = None
