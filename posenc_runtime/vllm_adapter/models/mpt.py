@@ -55,7 +55,7 @@ class MptFeedForward(nn.Module):
 
 
 class MptBlock(nn.Module):
-    """Attention with ALiBi, then two linear layers, each behind a norm and added to what came in."""
+    """Attention with ALiBi, then two linear layers. Each follows a norm and adds its result to its input."""
 
     def __init__(self, config: Any, cache_config: Any, prefix: str) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def _norm(config: Any) -> nn.LayerNorm:
 
 @support_torch_compile(dynamic_arg_dims={"input_ids": 0, "positions": 0, "intermediate_tensors": 0, "inputs_embeds": 0})
 class MptModel(nn.Module):
-    """Embeddings to the last hidden states, or the pipeline stage of it that this rank has."""
+    """From token ids to the last hidden states, or the part of it that is this rank's pipeline stage."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class MptModel(nn.Module):
 
 
 class MptForCausalLM(nn.Module, SupportsPP):
-    """MPT with a head over the vocabulary, tied to the embeddings where the configuration says so.
+    """MPT with a head over the vocabulary, which is tied to the embeddings if the configuration says so.
 
     Raises:
         Unsupported: when the checkpoint is a variant that is not served, or LoRA or quantisation is asked for.

@@ -1,4 +1,4 @@
-"""Which MPT checkpoints are served: what their configuration may say, read without loading a model."""
+"""Which MPT checkpoints are served: rules for their configuration, which is read without loading a model."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def refuse(config: Any) -> None:
 
 
 def logit_scale(config: Any) -> float:
-    """What logits are multiplied by.
+    """The factor of the logits.
 
     Raises:
-        Unsupported: when it is a word that llm-foundry does not know.
+        Unsupported: when ``logit_scale`` is a word that llm-foundry does not know.
     """
     scale = config.logit_scale
     if scale is None:
