@@ -1,13 +1,12 @@
 """MPT (MosaicML 2023) in vLLM, which no longer has it: llm-foundry's decoder with ALiBi.
 
 Written from llm-foundry (llmfoundry/models/mpt/modeling_mpt.py). transformers' ``MptForCausalLM`` computes the same for
-MPT-7B, but reads neither ``alibi_bias_max``, ``expansion_ratio``, ``logit_scale`` nor ``no_bias``; here they hold.
-Slopes for numbers of heads that are no power of two are ALiBi's, in the order of the paper's authors, which is
-llm-foundry's as well.
+MPT-7B, but ignores ``alibi_bias_max``, ``expansion_ratio``, ``logit_scale`` and ``no_bias``; this model reads them.
+If the number of heads is no power of two, the slopes have the order of ALiBi's authors, as in llm-foundry.
 
-Checkpoints are those of either: the weights' names are equal. The configuration is transformers' own, so
-``trust_remote_code`` must be left out. Tensor and pipeline parallelism work; LoRA and quantised weights do not, and are
-refused.
+Checkpoints of llm-foundry and of transformers both load, because their weights have the same names. The configuration
+is transformers' own, so ``trust_remote_code`` must be left out. Tensor and pipeline parallelism work. LoRA and
+quantised weights are refused.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class MptBlock(nn.Module):
 
 
 def _norm(config: Any) -> nn.LayerNorm:
-    # "Low precision" is the data type of the rest of the model, which is what weights are loaded in here.
+    # A "low precision" norm computes in the data type of the rest of the model, as this one does.
     return nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon, bias=not config.no_bias)
 
 

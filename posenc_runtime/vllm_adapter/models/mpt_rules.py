@@ -7,7 +7,8 @@ from typing import Any
 
 from posenc_runtime.vllm_adapter.errors import Unsupported
 
-# Of ``attn_config``; what only trains (attn_uses_sequence_id) or chooses a kernel (attn_impl) is not looked at.
+# Keys of ``attn_config``, with allowed values. Keys that only matter in training (attn_uses_sequence_id) or choose a
+# kernel (attn_impl) are not checked.
 _ATTENTION: dict[str, tuple[Collection[Any], str]] = {
     "attn_type": (("multihead_attention",), "Wqkv is read as queries, keys and values of one width"),
     "alibi": ((True,), "learned positions and rotary embeddings of MPT are not implemented"),
