@@ -1,4 +1,4 @@
-"""What vLLM mixes into its workers (``worker_extension_cls``), and imports in each of them before it builds a model."""
+"""The class that vLLM mixes into its workers (``worker_extension_cls``); they import it before they build a model."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ activate()
 
 
 class PosencWorkerExtension:
-    """Lets the front end ask a worker, by ``collective_rpc``, what attends in its layers, and how fast it is."""
+    """Lets the front end ask a worker, by ``collective_rpc``, for its attention backends and its speed."""
 
     def posenc_attention(self) -> list[list[str]]:
-        """Of each attention layer of this worker, in order: its name, its backend and its position encoding."""
+        """Name, backend and position encoding of each attention layer of this worker, in order."""
         layers: dict[str, Any] = self.vllm_config.compilation_config.static_forward_context  # type: ignore[attr-defined]
         described = []
         for name, layer in layers.items():
@@ -26,7 +26,7 @@ class PosencWorkerExtension:
         return described
 
     def posenc_speed(self) -> dict[str, Any] | None:
-        """What this worker measured, field by field; None where it had nothing to."""
+        """The fields of the ``Speed`` that this worker measured; None if it had nothing to measure."""
         from vllm.distributed.kv_transfer import get_kv_transfer_group
 
         told = get_kv_transfer_group().get_handshake_metadata()

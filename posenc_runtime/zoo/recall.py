@@ -16,7 +16,7 @@ from posenc_runtime.zoo.tokenizer import end_of_text_id
 Ids = NDArray[np.int64]
 Mask = NDArray[np.float32]
 
-# statement, query; {name} and {value} are filled in, and a query ends where its value starts
+# Each is a statement and a query. {name} and {value} are replaced, and the query ends where its value begins.
 TEMPLATES = (
     (" The {name} code is{value}.", " What is the {name} code? The {name} code is"),
     (" The {name} number is{value}. Remember it.", " What is the {name} number? The {name} number is"),

@@ -1,4 +1,4 @@
-"""ALiBi (Press et al. 2022, arXiv:2108.12409, section 3): each head looks back linearly less, by its own slope."""
+"""ALiBi (Press et al. 2022, arXiv:2108.12409, section 3): each head's bias falls linearly, with a slope of its own."""
 
 from __future__ import annotations
 

@@ -21,9 +21,10 @@ inline float bias_at(const Bias& bias, int64_t head, int64_t distance) {
   return 0.0f;
 }
 
-// Adds the bias to a row's scores with the 32 keys from `key` on; keys from `end` on and after `position` do not count.
+// Adds the bias to a row's scores with 32 keys, the first of which is `key`. Masks keys from `end` on and those after
+// `position`.
 inline void add_bias(const Bias& bias, int64_t head, int64_t position, int64_t key, int64_t end, float* scores) {
-  const int64_t newest = position - key;  // distance of the first key; the others' are 1, 2, ... less
+  const int64_t newest = position - key;  // distance of the first key; each later key is one closer
   const int64_t visible = std::min<int64_t>(kTile, std::min(end - key, newest + 1));
   if (bias.slopes) {
     const float slope = -bias.slopes[head], first = static_cast<float>(newest);
@@ -42,7 +43,7 @@ inline void add_bias(const Bias& bias, int64_t head, int64_t position, int64_t k
   for (int64_t j = std::max<int64_t>(visible, 0); j < kTile; ++j) scores[j] = -INFINITY;
 }
 
-// Which tiles of keys matter to a task: window.py has the bound.
+// Decides which tiles of keys a task has to read, by the bound that window.py explains.
 class Needed {
  public:
   template <typename T>
@@ -70,7 +71,7 @@ class Needed {
       const int64_t position = reader.position(r);
       if (key > position) continue;
       const float bound = norms_[r] * largest + bias_at(bias_, reader.head(r), std::max<int64_t>(0, position - newest));
-      if (!(bound < floors_[r])) return true;  // nor is anything skipped that is not a number
+      if (!(bound < floors_[r])) return true;  // a NaN bound counts as needed
     }
     return false;
   }

@@ -8,11 +8,11 @@ struct Cope {
   const float* pos_emb;  // [head_dim][width], zeros from npos on
   int64_t npos, width;   // width is a multiple of 32
   float qe_scale;
-  int64_t* counts;  // keys walked with gates, keys walked past saturation
+  int64_t* counts;  // keys visited with gates, keys visited past saturation
 };
 
-// A row's gates of 32 keys, of which the first `visible` count, and of each key the sum from it on to the newest. In four
-// parts side by side: a sum waits for the one before it.
+// For each of 32 keys, the sum of a row's gates from this key to the newest one. Only the first `visible` keys have a
+// gate. Four parts are summed side by side, because each addition waits for the one before it.
 inline void sum_gates(const float* scores, int64_t visible, double* sums) {
   constexpr int kPart = kTile / 4;
   float gates[kTile];
@@ -26,20 +26,19 @@ inline void sum_gates(const float* scores, int64_t visible, double* sums) {
     for (int j = 0; j < kPart; ++j) sums[i * kPart + j] += sums[(i + 1) * kPart];
 }
 
-// How many of the 32 keys from `key` on a row at `position` sees.
+// How many of 32 keys, the first of which is `key`, a row at `position` may read.
 inline int64_t visible_keys(int64_t key, int64_t end, int64_t position) {
   return std::max<int64_t>(0, std::min<int64_t>(kTile, std::min(end - key, position - key + 1)));
 }
 
-// Where the rows of a task stand: the table's logits for them, and the positions that newer keys have used up. Gates
-// are summed in float64: between 1,024 and 2,048 float32 rounds each addition by up to 2^-14, and there are thousands.
-// Decision 33.
+// The state of a task's rows: their logits of all positions, and the sums of newer keys' gates. These sums are float64:
+// between 1,024 and 2,048 float32 rounds each of thousands of additions by up to 2^-14. Decision 33.
 class Walk {
  public:
   template <typename T>
   Walk(const Paged& paged, const Cope& cope, const Reader<T>& reader)
       : cope_(cope), table_(reader.rows * cope.width), carries_(reader.rows, 0.0) {
-    // Queries are scaled for their scores already, the table has a scale of its own.
+    // The queries are already multiplied by the scale of scores, but the table has its own scale.
     product(reader.queries.data(), paged.head_dim, cope.pos_emb, cope.width, table_.data(), cope.width, reader.rows,
             paged.head_dim, cope.width, false);
     const float scale = cope.qe_scale / paged.scale;
@@ -52,7 +51,7 @@ class Walk {
     return *std::min_element(carries_.begin(), carries_.end()) >= static_cast<double>(cope_.npos - 1);
   }
 
-  // Adds to a row's scores what the table says of each key's position back; the newest key is the last visible one.
+  // Adds to each of a row's scores the logit of its key's position. The newest key is the last visible one.
   void add_positions(int64_t row, int64_t visible, float* scores) {
     const float* table = table_.data() + row * cope_.width;
     const double furthest = static_cast<double>(cope_.npos - 1);
@@ -68,7 +67,7 @@ class Walk {
       const double last = static_cast<double>(cope_.npos - 2);
 #pragma omp simd
       for (int j = 0; j < kTile; ++j) {
-        // Compared so that a query or key that is not a number does not choose where the table is read.
+        // These comparisons keep the index in the table even if a query or key is NaN.
         const double position = carry + sums[j], at = position < furthest ? position : furthest;
         const double floor = std::floor(at), index = floor < last ? floor : last;
         below[j] = static_cast<int32_t>(index);
@@ -86,7 +85,7 @@ class Walk {
   std::vector<double> carries_;
 };
 
-// What a part of the keys leaves for the second pass: its scores, [rows][width], and each row's sum of gates.
+// The results of the first pass over a part of the keys: the scores, [rows][width], and each row's sum of gates.
 struct Gated {
   int64_t width = 0;
   std::vector<float> scores;
@@ -114,8 +113,8 @@ Gated gate(const Paged& paged, const Task& task) {
   return gated;
 }
 
-// Attends to a task's keys, newest first. `own` holds their scores where they were taken already, and is used up;
-// `newer` are the parts that stand between them and the queries, oldest first.
+// Attends to a task's keys, newest first. `own` holds their scores if the first pass computed them, and is overwritten.
+// `newer` are the parts with newer keys, oldest first.
 template <typename T>
 Softmax attend(const Paged& paged, const Cope& cope, const Task& task, Gated* own, const Gated* newer,
                int64_t num_newer) {

@@ -1,4 +1,4 @@
-// What the kernels were compiled for. The Python side is build.py.
+// The instruction set that the kernels were compiled for. The Python side is build.py.
 
 #include "lanes.h"
 

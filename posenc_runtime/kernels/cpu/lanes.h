@@ -1,4 +1,4 @@
-// Vectors of float32, and how numbers of each data type become one.
+// Vectors of float32, and the conversion of each data type to and from them.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ inline float to_float(BFloat16 x) {
 
 inline Lanes load(const float* from) { return *reinterpret_cast<const Lanes*>(from); }
 
-// By hand where GCC 12 takes a conversion apart: sixteen numbers into twice eight, and halves into single ones.
+// Written with intrinsics where GCC 12 would split a conversion: 16 numbers into twice 8, and float16 one by one.
 inline Lanes load(const BFloat16* from) {
 #if defined(__AVX512F__)
   const __m256i shorts = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));

@@ -1,4 +1,4 @@
-// What a call works on, and how it is cut into tasks. The Python twin of these structures is layout.py.
+// The arguments of a call, and how it is divided into tasks. layout.py has the same structures in Python.
 #pragma once
 
 #include <algorithm>
@@ -9,12 +9,12 @@
 
 namespace posenc {
 
-constexpr int64_t kTaskRows = 32;    // rows (query, head of the group) that a task takes together, at least one query
-constexpr int64_t kSpan = 4 * kTile;  // keys that are read together, at most: a block's rows, one after the other
-constexpr int64_t kChunkKeys = 1024;  // keys of a task where the queries of a request are a single task otherwise
+constexpr int64_t kTaskRows = 32;    // rows (query, head of the group) of a task; a task has at least one query
+constexpr int64_t kSpan = 4 * kTile;  // the most keys, adjacent in a block, that are read together
+constexpr int64_t kChunkKeys = 1024;  // keys of a task, if all queries of a request fit into one task
 
-// The cache of a layer is [num_blocks][num_kv_heads][2][block_size * head_dim]: keys [head_dim][block_size], so that a
-// score of 32 keys is a sum of vectors, then values [block_size][head_dim]. Decision 41.
+// The cache of a layer is [num_blocks][num_kv_heads][2][block_size * head_dim]: first the keys, [head_dim][block_size],
+// so that the scores of 32 keys are sums of vectors, then the values, [block_size][head_dim]. Decision 41.
 struct Paged {
   const void* query;
   void* out;
@@ -30,15 +30,15 @@ struct Paged {
   float scale;
 };
 
-// Some queries of a request with one KV head's keys, or with some of them. Decision 43.
+// Some queries of a request, and all or some keys of one KV head. Decision 43.
 struct Task {
   int64_t request, kv_head;
-  int64_t first_query, num_queries;  // of the request's
+  int64_t first_query, num_queries;  // among the request's queries
   int64_t first_key, end_key;
-  int64_t partial;  // -1 where the task has all keys, else where its sums go: partial, partial + 1, ... are one tile's
+  int64_t partial;  // -1 if the task has all keys, or the index of its sums; a tile of queries has adjacent ones
 };
 
-// The tasks of a call. How a request is cut depends on its own lengths alone, so its sums do not depend on the others.
+// The tasks of a call. A request is divided by its own lengths only, so its sums do not depend on other requests.
 inline std::vector<Task> tasks_of(const Paged& paged, int64_t* num_partials) {
   const int64_t group = paged.num_heads / paged.num_kv_heads;
   const int64_t tile_queries = std::max<int64_t>(1, kTaskRows / group);
@@ -69,13 +69,13 @@ class Softmax {
   Softmax(int64_t rows, int64_t head_dim)
       : rows_(rows), head_dim_(head_dim), largest_(rows, -INFINITY), total_(rows, 0.0f), sums_(rows * head_dim, 0.0f) {}
 
-  // Turns the logits of a span (-inf where a key does not count) into weights, in place.
+  // Turns the logits of a span into weights, in place. Masked keys have a logit of -inf.
   void weigh(float* logits, int64_t stride, int64_t width) {
     for (int64_t r = 0; r < rows_; ++r) {
       float* row = logits + r * stride;
       const float largest = std::max(largest_[r], largest_of(row, width));
       if (largest == -INFINITY) {
-        // No key counts here, unless one that does is not a number: a maximum does not see it, and the row is none.
+        // All keys are masked, or the logits of the others are NaN, which a maximum ignores. Then the row becomes NaN.
         if (std::any_of(row, row + width, [](float logit) { return std::isnan(logit); })) total_[r] = NAN;
         std::fill(row, row + width, 0.0f);
         continue;
@@ -104,7 +104,7 @@ class Softmax {
     product(weights, stride, values, head_dim_, sums_.data(), head_dim_, rows_, num_keys, head_dim_, true);
   }
 
-  // Takes in another part of the same rows' keys.
+  // Merges the softmax of the same rows over other keys.
   void merge(const Softmax& other) {
     for (int64_t r = 0; r < rows_; ++r) {
       if (other.largest_[r] == -INFINITY && !std::isnan(other.total_[r])) continue;
@@ -142,7 +142,7 @@ class Softmax {
   std::vector<float> largest_, total_, sums_;
 };
 
-// A task's queries, and its way to keys and values.
+// Reads a task's queries, keys and values.
 template <typename T>
 class Reader {
  public:
@@ -169,9 +169,9 @@ class Reader {
   int64_t head(int64_t row) const { return kv_head_ * group + row % group; }
   int64_t block(int64_t key) const { return blocks_[key / paged_.block_size]; }
 
-  // Where the span begins whose newest tile is at `key`: tiles that lie side by side in one block, and are wanted.
-  // Spans begin at the same keys wherever a task ends, so the sums of a query do not depend on those beside it.
-  // Decision 42.
+  // The first key of the span whose newest tile begins at `key`. A span has adjacent tiles of one block, all wanted.
+  // Where spans begin does not depend on where a task ends, so a query's sums do not depend on the other queries of its
+  // task. Decision 42.
   template <typename Wanted>
   int64_t span(int64_t key, Wanted wanted) const {
     const int64_t least = std::max(first_key_, key - key % paged_.block_size % kSpan);
@@ -182,7 +182,7 @@ class Reader {
     return span(key, [](int64_t) { return true; });
   }
 
-  // Of all rows with the keys of a span, [rows][stride]. Those past the request's last key are anything.
+  // The scores of all rows with the keys of a span, [rows][stride]. Scores past the request's last key are undefined.
   void scores(int64_t key, int64_t num_keys, float* out, int64_t stride) const {
     product(queries.data(), paged_.head_dim, head_of(key) + key % paged_.block_size, paged_.block_size, out, stride,
             rows, paged_.head_dim, num_keys, false);
@@ -219,10 +219,10 @@ class Reader {
   const int32_t* blocks_;
 };
 
-// The largest multiple of 32 that is below `end`: where its last tile begins.
+// The largest multiple of 32 below `end`: the first key of the last tile.
 inline int64_t last_tile(int64_t end) { return (end - 1) / kTile * kTile; }
 
-// Merges the parts of each tile of queries, in their order, and writes them.
+// Merges the parts of each tile of queries, in order, and writes the outputs.
 template <typename T>
 void write_merged(const Paged& paged, const std::vector<Task>& tasks, std::vector<Softmax>& partials) {
 #pragma omp parallel for schedule(dynamic)

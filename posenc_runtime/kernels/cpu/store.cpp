@@ -1,4 +1,4 @@
-// Writing keys and values into the paged cache. The Python side is attention.py.
+// Writes keys and values into the paged cache. The Python side is attention.py.
 
 #include "paged.h"
 
@@ -9,14 +9,14 @@ struct New {
   const void* values;
   void* cache;
   const int64_t* slot_mapping;  // -1 for a token that is not cached
-  float* key_norms;             // null where nobody asks
+  float* key_norms;             // null without a window
   int64_t key_stride_token, key_stride_head;
   int64_t value_stride_token, value_stride_head;
   int64_t cache_stride_block, cache_stride_head;
   int64_t num_slots, num_kv_heads, head_dim, block_size;
 };
 
-// How many tokens from `token` on go to slots that follow each other in one block, at most 32.
+// How many tokens, the first of which is `token`, go to adjacent slots of one block; at most 32.
 inline int64_t run_length(const New& fresh, int64_t token) {
   const int64_t first = fresh.slot_mapping[token];
   const int64_t room = fresh.block_size - first % fresh.block_size;
@@ -26,8 +26,8 @@ inline int64_t run_length(const New& fresh, int64_t token) {
   return run;
 }
 
-// Turns a run's keys on their side, some dimensions of all its tokens at a time: tokens of a step lie so far apart that
-// the nearest cache keeps few of them at once.
+// Transposes the keys of a run of tokens, 16 dimensions of all tokens at a time: tokens of a step lie so far apart that
+// the first-level cache keeps only few of them.
 template <typename T>
 void store_keys(const New& fresh, const T* keys, int64_t run, T* to) {
   constexpr int64_t kDims = 16;
@@ -50,7 +50,8 @@ float norm_of(const T* key, int64_t head_dim) {
 template <typename T>
 void store_all(const New& fresh) {
   const int64_t size = fresh.block_size;
-  // The tokens of a block come in order, and a head is one thread's: each norm finds those before it.
+  // The tokens of a block come in order, and one thread has all tokens of a head. So the norms before a token's are
+  // written when the token's is.
 #pragma omp parallel for schedule(dynamic)
   for (int64_t head = 0; head < fresh.num_kv_heads; ++head) {
     for (int64_t token = 0, run = 1; token < fresh.num_slots; token += run) {
@@ -70,7 +71,7 @@ void store_all(const New& fresh) {
       for (int64_t t = 0; t < run; ++t) {
         const float before = offset + t ? norms[t - 1] : 0.0f;
         const float norm = norm_of(keys + t * fresh.key_stride_token, fresh.head_dim);
-        norms[t] = norm > before || std::isnan(norm) ? norm : before;  // not a number from there on
+        norms[t] = norm > before || std::isnan(norm) ? norm : before;  // after a NaN, every later norm is NaN
       }
     }
   }

@@ -1,4 +1,4 @@
-// Arithmetic on tiles of 32 keys: products, maxima, exponentials. Everything is float32 once it is loaded.
+// Arithmetic on tiles of 32 keys: products, maxima, exponentials. All numbers become float32 when they are loaded.
 #pragma once
 
 #include <cmath>
@@ -12,13 +12,13 @@ namespace posenc {
 
 constexpr int kTile = 32;  // keys
 
-// Rows of a product at a time, at most, so that their sums and the columns stay in registers. Where there are only 16, a
-// column that has to be converted is used for more rows than one that has not.
+// The most rows of a product at a time, so that sums and columns stay in registers. With only 16 registers, columns
+// that have to be converted are used for more rows than float32 ones.
 template <typename T>
 constexpr int kRows = kLanes == 16 ? 8 : std::is_same_v<T, float> ? 3 : 4;
 
 // c[r][0, width) = (add ? c : 0) + sum over k < depth of a[r][k] b[k][0, width), for R rows and width = V * kLanes.
-// The sum is taken by itself before it is added: a thousand keys one by one would be as wrong as a thousand roundings.
+// The sum is complete before it is added to c: adding a thousand keys to c one by one would round a thousand times.
 template <int R, int V, typename T>
 inline void product_in_registers(const float* a, int64_t lda, const T* b, int64_t ldb, float* c, int64_t ldc,
                                  int64_t depth, bool add) {
@@ -54,8 +54,8 @@ inline void product_of_rows(const float* a, int64_t lda, const T* b, int64_t ldb
     if (width > 0) product_of_rows<R, V / 2>(a, lda, b, ldb, c, ldc, depth, width, add);
 }
 
-// c[rows][width] = (add ? c : 0) + a[rows][depth] b[depth][width]; width is a multiple of kLanes. Few rows take many
-// columns at a time: a sum waits for the one before it, so there must be others to go on with.
+// c[rows][width] = (add ? c : 0) + a[rows][depth] b[depth][width]; width is a multiple of kLanes. With few rows, more
+// columns are taken at a time: each addition waits for the one before it, and other sums fill the time.
 template <typename T, int R = kRows<T>>
 inline void product(const float* a, int64_t lda, const T* b, int64_t ldb, float* c, int64_t ldc, int64_t rows,
                     int64_t depth, int64_t width, bool add) {
@@ -65,7 +65,7 @@ inline void product(const float* a, int64_t lda, const T* b, int64_t ldb, float*
     if (rows > 0) product<T, (R + 1) / 2>(a, lda, b, ldb, c, ldc, rows, depth, width, add);
 }
 
-// The largest of a multiple of 32 numbers, at least 32. One that is not a number may hide others.
+// The largest of `count` numbers, a multiple of 32 and at least 32. A NaN may hide other numbers.
 inline float largest_of(const float* x, int64_t count) {
   float largest[kTile];
   std::memcpy(largest, x, sizeof largest);
@@ -79,7 +79,7 @@ inline float largest_of(const float* x, int64_t count) {
   return largest[0];
 }
 
-// e^x of 32 numbers, to 2 units in the last place; 0 below -87, where float32 runs out of normal numbers. Cephes' expf.
+// e^x of 32 numbers, to 2 units in the last place, by Cephes' expf; 0 below -87, where float32 has no normal numbers.
 inline void exponential(const float* x, float* out) {
 #pragma omp simd
   for (int i = 0; i < kTile; ++i) {

@@ -14,7 +14,7 @@ from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, Scal
 from posenc_runtime.kernels.rotary.turns import cos_sin
 
 _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-_PAIRS = 8  # of a thread: 16 bytes of bfloat16, the widest access, and few enough not to spill
+_PAIRS = 8  # pairs of a thread: 16 bytes of bfloat16, the widest access, and few enough not to spill registers
 _COPIED = 8  # elements that are only copied take as many registers as one pair
 _WARPS = 4  # the most warps of a program
 _HEADS = 8  # the fewest heads of a program, of one or more layers; they share cosines and sines (Decision 47)

@@ -7,9 +7,10 @@ import functools
 
 @functools.cache
 def register() -> None:
-    """Let vLLM make its CPU attention by us, and on CUDA what asks for ``CUSTOM``; what needs nothing stays vLLM's.
+    """Register our backends with vLLM: for all attention on the CPU, and as ``CUSTOM`` on CUDA.
 
-    Two of its CUDA backends are ours, too, so that they can rotate.
+    Layers without a distance bias or an encoding of ours still get vLLM's attention. Two of vLLM's CUDA backends are
+    replaced by subclasses that can rotate.
     """
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 

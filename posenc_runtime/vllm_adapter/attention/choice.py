@@ -1,4 +1,4 @@
-"""Which attention a deployment asked for, as every process of its engine sees it: ``additional_config``."""
+"""The attention that a deployment asks for. It travels to every process of an engine in ``additional_config``."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ FusedKeys = Literal["pure", "stock"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionChoice:
-    """Which attention an engine's layers get, as every process of it sees it.
+    """The attention that an engine's layers get.
 
     Attributes:
-        backend: ``auto`` takes ours where a layer has a distance bias or contextual positions, and vLLM's elsewhere;
-            ``bias`` and ``cope`` take ours or refuse the model; ``stock`` takes vLLM's or refuses it.
-        window_tolerance: the part of a row's attention weights that may be skipped unread where a bias decays; 0 reads
-            everything.
+        backend: ``auto`` takes our backend for layers with a distance bias or contextual positions, and vLLM's for
+            others. ``bias`` and ``cope`` take ours or refuse the model. ``stock`` takes vLLM's or refuses the model.
+        window_tolerance: the share of a row's attention weights that may be skipped unread if the bias decays; 0 reads
+            every key.
         fused_rotary: whether attention rotates queries and keys itself, by exact phases, in the launch that writes the
-            cache; ``auto`` does where that was measured to be at least as fast.
-        fused_keys: what attention that rotates puts into the cache: ``pure`` rotations, with the attention factor on
-            queries alone, squared; or what vLLM's tables put there, ``stock``, with the factor on both. Decision 28.
-        needs: what most of the checkpoint's layers are made for; ``plain`` has no kernel.
+            cache. ``auto`` does so on GPUs where that was measured to be at least as fast.
+        fused_keys: what attention that rotates writes into the cache. ``pure``: rotations without the attention factor;
+            queries get its square. ``stock``: the keys of vLLM's tables, with the factor on queries and keys.
+            Decision 28.
+        needs: the backend that most of the checkpoint's layers need; ``plain`` has no kernel.
 
     Raises:
         ValueError: when a value is out of range.
@@ -55,7 +56,7 @@ class AttentionChoice:
         return self.backend in ("bias", "cope") or (self.backend == "auto" and self.needs != "stock")
 
     def to_mapping(self) -> dict[str, Any]:
-        """Plain values only, so that it travels to every process of an engine."""
+        """The choice as plain values, so that it can be sent to every process of an engine."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -72,7 +73,7 @@ class AttentionChoice:
 
 
 def choice_of(vllm_config: VllmConfig | None) -> AttentionChoice | None:
-    """The choice of an engine, None where Posenc was not asked for.
+    """The choice of an engine; None if its configuration has no section for Posenc's attention.
 
     Raises:
         ValueError: when ``additional_config["posenc_attention"]`` is refused; the message names the rule and the value.
@@ -87,19 +88,19 @@ def choice_of(vllm_config: VllmConfig | None) -> AttentionChoice | None:
 
 
 def can_attend(backend: Backend, needs: Kind, *, stock_can: bool) -> bool:
-    """Whether layers that are made for one kind of attention can have a backend.
+    """Whether layers that need one kind of attention can have a backend.
 
     Args:
-        stock_can: whether vLLM's own attention does what they ask for.
+        stock_can: whether vLLM's own attention can do what the layers need.
     """
     able = {"auto": True, "stock": stock_can, "bias": needs in ("stock", "bias"), "cope": needs == "cope"}
     return able[backend]
 
 
 def reason_against_backend(backend: Backend, needs: Kind) -> str | None:
-    """Why a model that needs one kind of attention cannot have a backend; None where it can, or may.
+    """Why a model that needs one kind of attention cannot have a backend; None if it can or may.
 
-    What a layer with a distance bias asks of vLLM's own attention is known when it is made, not before.
+    Whether vLLM's own attention can compute a layer's distance bias is known only when the layer is built.
     """
     if can_attend(backend, needs, stock_can=needs in ("stock", "bias")):
         return None

@@ -1,4 +1,4 @@
-"""Our attention in vLLM's CPU backend: layers with a distance bias or contextual positions get ours, others vLLM's."""
+"""Our attention in vLLM's CPU backend, for layers with an encoding that vLLM lacks; other layers get vLLM's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class PosencCPUBackend(CPUAttentionBackend):
-    """Registered in the place of ``CPU_ATTN``."""
+    """The backend that is registered in place of ``CPU_ATTN``."""
 
     @classmethod
     def supports_alibi_sqrt(cls) -> bool:
@@ -36,11 +36,11 @@ class PosencCPUBackend(CPUAttentionBackend):
 
 
 class _OwnLayout(CPUAttentionBackendImpl):
-    """Keys and values as our kernels lay them out in vLLM's blocks, and a step's requests as they take them.
+    """Stores keys and values in our kernels' layout, in vLLM's blocks, and calls a kernel with a step's requests.
 
     Attributes:
-        kind: of backend, for people.
-        window: what is noted of keys, and skipped by; None where everything is read.
+        kind: the kind of backend, for people to read.
+        window: the norms of keys, by which kernels skip keys; None if every key is read.
     """
 
     kind: ClassVar[Kind]
@@ -78,7 +78,7 @@ class _OwnLayout(CPUAttentionBackendImpl):
 
 
 class BiasImpl(_OwnLayout):
-    """Attention with a distance bias, windowed where it decays."""
+    """Attention with a distance bias, and with a window if the bias decays."""
 
     kind = "bias"
 
@@ -91,7 +91,7 @@ class BiasImpl(_OwnLayout):
         self._bias = attention.TabledBias(self.asked.form(self.num_heads), self._longest)
 
     def prepare(self, kv_cache: Tensor) -> None:
-        """Once weights are loaded and the cache is there."""
+        """Allocate the window. Called once, when weights are loaded and the cache is allocated."""
         assert self._bias is not None
         if self.choice.window_tolerance and self._bias.decays:
             norms = torch.zeros(kv_cache.shape[:3], dtype=torch.float32)

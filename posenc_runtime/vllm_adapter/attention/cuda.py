@@ -1,9 +1,9 @@
-"""Our attention on CUDA, around vLLM's Triton backend: its metadata, its cache and how it is written are vLLM's.
+"""Our attention on CUDA, as a subclass of vLLM's Triton backend, which keeps vLLM's metadata and cache.
 
-Registered as ``CUSTOM`` and asked for by ``attention_backend``, because vLLM takes the fastest of its own where nothing
-is asked for. A step of lone queries can be captured in a CUDA graph: what our kernels launch depends on shapes and on
-upper bounds alone, and a graph's upper bound is the longest request that the engine takes. Prompts are not captured,
-for how many tiles of queries there are is not known to a graph. Decision 45.
+The backend is registered as ``CUSTOM`` and chosen by ``attention_backend``; without that vLLM takes the fastest of its
+own. Steps in which every request has one query can be captured in a CUDA graph: our launches depend only on shapes and
+on upper bounds, and a graph's upper bound is the longest request that the engine accepts. Steps with prompts are not
+captured, because a graph cannot know the number of query tiles. Decision 45.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class PosencMetadataBuilder(TritonAttentionMetadataBuilder):
-    """Builds Triton attention's metadata for our kernels, and says which of their steps CUDA graphs can take."""
+    """Builds Triton attention's metadata for our kernels, and says which steps CUDA graphs can capture."""
 
     @classmethod
     def get_cudagraph_support(cls, vllm_config: VllmConfig, kv_cache_spec: KVCacheSpec) -> AttentionCGSupport:
@@ -50,7 +50,7 @@ class PosencMetadataBuilder(TritonAttentionMetadataBuilder):
 
 
 class PosencCUDABackend(TritonAttentionBackend):
-    """Registered as ``CUSTOM``."""
+    """The backend that is registered as ``CUSTOM``."""
 
     supported_kv_cache_dtypes: ClassVar[list[CacheDType]] = ["auto", "float16", "bfloat16"]
 
@@ -68,10 +68,10 @@ class PosencCUDABackend(TritonAttentionBackend):
 
 
 class _OwnKernels(TritonAttentionImpl):
-    """A step's requests as our kernels take them.
+    """Calls a kernel of ours with a step's requests.
 
     Attributes:
-        kind: of backend, for people.
+        kind: the kind of backend, for people to read.
     """
 
     kind: ClassVar[Kind]
@@ -86,13 +86,15 @@ class _OwnKernels(TritonAttentionImpl):
         return False
 
     def prepare(self, kv_cache: Tensor) -> None:
-        """Once weights are loaded and the cache is there, before anything is captured.
+        """Check the layer and make what it keeps beside its cache.
+
+        Called when weights are loaded and the cache is allocated, before any graph is captured.
 
         Args:
             kv_cache: ``[num_blocks, num_kv_heads, block_size, 2 * head_dim]``.
 
         Raises:
-            ValueError: when heads have no room in the kernels' tiles.
+            ValueError: when heads do not fit into the kernels' tiles.
         """
         if self.kind != "plain":
             check_heads(self.num_heads, kv_cache.shape[1], self.head_size, kv_cache.dtype)
@@ -100,7 +102,10 @@ class _OwnKernels(TritonAttentionImpl):
         self._prepared_for = _identity(kv_cache)
 
     def follow(self, kv_cache: Tensor) -> None:
-        """Measuring what its graphs take, vLLM runs steps over a small cache of which no connector hears."""
+        """Prepare for another cache: to measure the memory of its graphs, vLLM runs steps over a small cache first.
+
+        The connector is not told about that cache.
+        """
         if self._prepared_for != _identity(kv_cache):
             self.prepare(kv_cache)
 
@@ -113,7 +118,7 @@ class _OwnKernels(TritonAttentionImpl):
             self.follow_weights()
 
     def follow_weights(self) -> None:
-        """Weights were loaded into an engine that serves: what was made of the old ones follows, where it lies."""
+        """Weights were loaded into a running engine: write what was computed from the old ones anew, in place."""
 
     def forward(
         self,
@@ -140,12 +145,12 @@ class _OwnKernels(TritonAttentionImpl):
 
 
 def _identity(kv_cache: Tensor) -> tuple[int, int]:
-    """Where a cache lies, and how many blocks it has."""
+    """The address of a cache, and its number of blocks."""
     return kv_cache.data_ptr(), kv_cache.shape[0]
 
 
 class BiasImpl(_OwnKernels):
-    """Attention with a distance bias, windowed where it decays."""
+    """Attention with a distance bias, and with a window if the bias decays."""
 
     kind = "bias"
     _form: BiasForm

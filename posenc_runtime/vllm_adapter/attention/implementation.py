@@ -1,4 +1,4 @@
-"""What vLLM calls where it makes a layer's attention: it decides which implementation the layer gets."""
+"""The callable that vLLM calls to build a layer's attention; it decides which implementation the layer gets."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from posenc_runtime.vllm_adapter.attention.layers import Asked, refuse, select
 
 
 class Implementation:
-    """Stands where vLLM expects an implementation's class.
+    """Takes the place of the implementation class that vLLM expects.
 
     Args:
-        stock: vLLM's own, of layers that ask for nothing of ours.
-        own: ours; each takes vLLM's ten arguments, and the keywords ``asked`` and ``choice``.
+        stock: vLLM's own implementation, for layers that need none of ours.
+        own: our implementations; each takes vLLM's ten arguments, and the keywords ``asked`` and ``choice``.
         stock_has_alibi_sqrt: whether the stock one takes ALiBi's square root, by the keyword ``use_alibi_sqrt``.
     """
 
-    # vLLM reads these of a class. Our kernels read whole requests, of one process.
+    # vLLM reads these attributes of an implementation's class. Our kernels need a whole request in one process.
     supports_pcp = False
     supports_dcp = False
 
@@ -53,7 +53,7 @@ class Implementation:
         attend: Callable[[], PositionEncoding] | None = None,
         **named: Any,
     ) -> Any:
-        """The attention of one layer; keywords as ``Asked`` has them.
+        """Build the attention of one layer. ``Asked`` describes the keywords.
 
         Raises:
             Unsupported: when the deployment chose a backend that cannot do what the layer asks for.

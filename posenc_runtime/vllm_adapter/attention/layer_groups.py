@@ -1,4 +1,4 @@
-"""Layers that have something in common, named by their numbers."""
+"""Groups of layers with the same attention, described by ranges of their numbers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class LayerGroup:
 
     Attributes:
         layers: "0-7" or "3" or "0-2,5".
-        backend: what attends in these layers.
-        encoding: their position encoding.
+        backend: the attention backend of these layers.
+        encoding: the position encoding of these layers.
     """
 
     layers: str
@@ -23,10 +23,10 @@ class LayerGroup:
 
 
 def layer_groups(layers: Iterable[tuple[str, str, str]]) -> list[LayerGroup]:
-    """The groups of layers that attend alike, by their first layer.
+    """The groups of layers with the same backend and encoding, in the order of each group's first layer.
 
     Args:
-        layers: name, backend and encoding of each; workers that hold the same layer may repeat it.
+        layers: name, backend and encoding of each layer; workers that hold the same layer may repeat it.
     """
     alike: dict[tuple[str, str], set[int]] = {}
     for name, backend, encoding in layers:

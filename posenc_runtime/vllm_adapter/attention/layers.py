@@ -1,4 +1,4 @@
-"""What a model asks of a layer's attention, and which of our backends does it: the same on every device."""
+"""What a model asks of a layer's attention, and which backend the layer gets. The same on every device."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ _HAS = {"stock": "nothing of its own", "bias": "a distance bias", "cope": "conte
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What reaches an implementation besides sizes. What is called here is called once weights are loaded.
+    """What a layer asks of its attention, besides sizes. The callables are called after weights are loaded.
 
     Attributes:
-        encoding: the position encoding's name, for people; of models that are not ours, what is known.
-        alibi_slopes, use_alibi_sqrt: as vLLM's own models say it.
-        distance_bias, cope, attend: as ours do; ``attend`` gives an encoding that attends by itself, in plain torch.
+        encoding: name of the position encoding, for people to read; None for models that are not ours.
+        alibi_slopes, use_alibi_sqrt: given by vLLM's own models.
+        distance_bias, cope, attend: given by our models. ``attend`` returns an encoding that computes attention itself,
+            in plain torch.
     """
 
     encoding: str | None = None
@@ -46,7 +47,7 @@ class Asked:
 
     @property
     def name(self) -> str:
-        """The position encoding's."""
+        """Name of the layer's position encoding."""
         if self.encoding is not None:
             return self.encoding
         if self.alibi_slopes is not None:
@@ -54,7 +55,7 @@ class Asked:
         return "the model's own"
 
     def form(self, num_heads: int) -> BiasForm:
-        """The layer's distance bias, flat where it has none."""
+        """The layer's distance bias; flat if it has none."""
         if self.distance_bias is not None:
             return self.distance_bias()
         if self.alibi_slopes is None:
@@ -64,7 +65,7 @@ class Asked:
 
 
 def batch_of(attn_metadata: Any) -> PagedBatch:
-    """A step's requests as our kernels take them; vLLM's backends have them under these names on every device."""
+    """A step's requests in the form that our kernels take. vLLM's metadata has these names on every device."""
     return PagedBatch(
         attn_metadata.block_table,
         attn_metadata.query_start_loc,
@@ -78,10 +79,10 @@ def select(choice: AttentionChoice, asked: Asked, *, stock_has_alibi_sqrt: bool)
     """Which backend a layer gets.
 
     Args:
-        stock_has_alibi_sqrt: whether vLLM's backend on this device knows ALiBi's square root; all know ALiBi.
+        stock_has_alibi_sqrt: whether vLLM's backend on this device has ALiBi's square root; every one has ALiBi.
 
     Raises:
-        Unsupported: when the deployment chose one that cannot do what the layer asks for.
+        Unsupported: when the deployment chose a backend that cannot do what the layer asks for.
     """
     wanted = asked.wants
     if choice.backend == "auto":
@@ -97,13 +98,13 @@ def select(choice: AttentionChoice, asked: Asked, *, stock_has_alibi_sqrt: bool)
 
 
 def refuse(asked: Asked, **settings: Any) -> None:
-    """Refuse what vLLM may ask of a layer and our kernels do not do.
+    """Refuse settings of a layer that our kernels do not support.
 
     Args:
-        settings: what vLLM asks for; anything that is set is refused.
+        settings: what vLLM asks for; any that is set is refused.
 
     Raises:
-        Unsupported: naming the first setting, and its value.
+        Unsupported: when a setting is set; the message names the first one and its value.
     """
     for name, value in settings.items():
         if value:

@@ -1,4 +1,4 @@
-"""Which attention a checkpoint asks for, as its configuration says it: known before there are layers."""
+"""Which attention a checkpoint needs, read from its configuration before layers are built."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from posenc_runtime.vllm_adapter.attention.choice import Kind
 
 
 def needed_by(kind: type[PositionEncoding]) -> Kind:
-    """The backend of one of our encodings."""
+    """The backend that one of our encodings needs."""
     if issubclass(kind, DistanceBiasEncoding):
         return "bias"
     if issubclass(kind, CopeEncoding):
@@ -22,17 +22,17 @@ def needed_by(kind: type[PositionEncoding]) -> Kind:
 
 
 def needed_for(hf_text_config: Any) -> Kind:
-    """The backend of most layers of a checkpoint."""
+    """The backend that most layers of a checkpoint need."""
     if isinstance(hf_text_config, PosencConfig):
         return needed_by(encoding(hf_text_config.position_encoding_type))
     return "bias" if has_alibi(hf_text_config) else "stock"
 
 
 def has_alibi(hf_text_config: Any) -> bool:
-    """Whether a model of others has ALiBi.
+    """Whether a model that is not ours has ALiBi.
 
-    Each says so in its own way: BLOOM by being one, Falcon and Baichuan by ``alibi``, MPT in its ``attn_config``, Jais
-    by ``position_embedding_type``.
+    Each model says so in its own way: BLOOM always has ALiBi, Falcon and Baichuan have the key ``alibi``, MPT has it in
+    ``attn_config``, and Jais has ``position_embedding_type``.
     """
     attn_config = getattr(hf_text_config, "attn_config", None)
     return (

@@ -19,12 +19,12 @@ def attend(
     scale: float,
     out: Tensor,
 ) -> None:
-    """Attention as an encoding computes it, over a paged cache, request by request.
+    """Compute attention with an encoding's own ``attend`` over a paged cache, request by request.
 
     Args:
-        query: ``[num_tokens, num_heads, head_dim]``; tokens past the last request's are padding.
+        query: ``[num_tokens, num_heads, head_dim]``; tokens after those of the last request are padding.
         key_cache, value_cache: ``[num_blocks, num_kv_heads, block_size, head_dim]``, at any strides.
-        out: ``[num_tokens, num_heads, head_dim]``, written; padding is left as it is.
+        out: ``[num_tokens, num_heads, head_dim]``, written; rows of padding are left as they are.
     """
     block_size = key_cache.shape[2]
     begins, lengths = batch.query_start_loc.tolist(), batch.seq_lens.tolist()

@@ -1,4 +1,4 @@
-"""What the attention layers of this process count, for the metrics: vLLM makes them, and keeps no list."""
+"""What the attention layers of this process count, for the metrics. vLLM keeps no list of the layers that it builds."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from posenc_runtime.kv.counts import TOTAL
 
 
 class Tally:
-    """Two numbers that kernels of all layers add to, and that are read without waiting for the device. Decision 50."""
+    """Two numbers to which kernels of all layers add. They are read without waiting for the device. Decision 50."""
 
     def __init__(self) -> None:
         self._counts: Tensor | None = None
 
     def on(self, device: torch.device) -> Tensor:
-        """int64 ``[2]``, written in place only: captured CUDA graphs hold its address."""
+        """The numbers, int64 ``[2]``. They must only be written in place: captured CUDA graphs hold their address."""
         if self._counts is None or self._counts.device != device:
             self._counts = torch.zeros(2, dtype=torch.int64, device=device)
             self._copy = torch.zeros(2, dtype=torch.int64, pin_memory=device.type == "cuda")
@@ -26,14 +26,14 @@ class Tally:
         return self._counts
 
     def forget(self) -> None:
-        """What was added so far is not to be taken."""
+        """Discard what was added so far."""
         if self._counts is not None:
             self._counts.zero_()
             self._copy.zero_()
             self._copied, self._taken = None, (0, 0)
 
     def take(self) -> tuple[int, int]:
-        """What was added between the last two copies from the device; on the CPU, since the last call."""
+        """What was added between the last two copies from the device, or, on the CPU, since the last call."""
         if self._counts is None or (self._copied is not None and not self._copied.query()):  # type: ignore[no-untyped-call]
             return 0, 0
         if not self._counts.is_cuda:
@@ -54,19 +54,19 @@ class AttentionRecord:
 
     Attributes:
         windows: of layers with a distance bias, KV blocks read and skipped.
-        walks: of layers with contextual positions, keys walked before every row stood at the last position, and after.
+        walks: of layers with contextual positions, keys visited before every row reached the last position, and after.
     """
 
     windows: Tally = dataclasses.field(default_factory=Tally)
     walks: Tally = dataclasses.field(default_factory=Tally)
 
     def forget(self) -> None:
-        """Leave out the steps that vLLM runs to warm up and to capture, which nobody asked for."""
+        """Discard the counts of the steps that vLLM runs to warm up and to capture graphs."""
         self.windows.forget()
         self.walks.forget()
 
     def take(self) -> dict[str, dict[str, int]]:
-        """The counts since the last call, in the form of ``counts.merged``; what is zero is left out."""
+        """The counts since the last call, in the form of ``counts.merged``; counts of zero are left out."""
         read, skipped = self.windows.take()
         gated, saturated = self.walks.take()
         counted = {

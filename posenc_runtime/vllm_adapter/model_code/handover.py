@@ -1,6 +1,6 @@
-"""What a model's source in vLLM does between rotating queries and keys and attending with them.
+"""Finds what a model's source in vLLM does with queries and keys between their rotation and attention.
 
-Where attention rotates by itself, whatever stands between would be done to states that are not rotated yet.
+If attention rotates, any code between the two would get states that are not rotated yet.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Iterator
 from posenc_runtime.vllm_adapter.model_code.model_source import ROTARY_NAMES, module_of, sources
 
 _VIEWS = frozenset({"view", "reshape", "contiguous", "flatten", "unflatten"})
-# One factor a token, as Llama 4 and Mistral grow their queries with the position: it is the same before rotating.
+# One factor for each token, by which Llama 4 and Mistral scale queries: it commutes with the rotation.
 _FACTORS = frozenset({"_get_llama_4_attn_scale"})
 
 
 @functools.cache
 def obstacle(architecture: str) -> str | None:
-    """The statement that keeps an architecture's attention from rotating by itself.
+    """The statement that keeps attention from rotating in place of an architecture's rotary embedding.
 
-    Every file that defines the architecture is looked at. Of those with its own classes and the classes that they
-    derive from, one must rotate, for a rotation that is not found is one that nobody has looked at.
+    Every file that defines the architecture is checked. At least one file with the architecture's own classes or their
+    base classes must rotate; if none does, the rotation was not found and so not checked.
 
     Returns:
-        None where every rotated query and key goes to ``self.attn`` as it is.
+        None if every rotated query and key goes to ``self.attn`` as it is.
     """
     rotates, derived_from = False, {module_of(architecture)}
     for name, source in sources(architecture):
@@ -42,7 +42,7 @@ def obstacle(architecture: str) -> str | None:
 
 
 def _modules_of_bases(tree: ast.Module, name: str) -> set[str]:
-    """The modules of which a file's classes derive."""
+    """The modules that define the base classes of a file's classes."""
     bases = {ast.unparse(base) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases}
     package = name.rpartition(".")[0]
     return {
@@ -53,7 +53,7 @@ def _modules_of_bases(tree: ast.Module, name: str) -> set[str]:
 
 
 def _rotating(function: ast.FunctionDef) -> Iterator[tuple[ast.stmt, list[ast.stmt]]]:
-    """The statements of a function that rotate, each with those that follow it."""
+    """The statements of a function that rotate, each with the statements that follow it."""
     for index, statement in enumerate(function.body):
         if any(_is_rotation(node) for node in ast.walk(statement)):
             yield statement, function.body[index + 1 :]
@@ -86,7 +86,7 @@ def _in_the_way(statement: ast.stmt, following: list[ast.stmt]) -> str | None:
 
 
 def _changes(statement: ast.stmt, rotated: list[str]) -> bool:
-    """Whether a statement makes something else of the rotated states than a view."""
+    """Whether a statement changes the rotated states, other than by a view or a factor for each token."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Assign):
             bound = [ast.unparse(element) for target in node.targets for element in _elements(target)]
@@ -109,7 +109,7 @@ def _is_view(value: ast.expr, name: str) -> bool:
 
 
 def _is_factor(value: ast.expr, statement: ast.stmt) -> bool:
-    """Whether a product is one with what ``_FACTORS`` give, named in the same statement."""
+    """Whether a value is a product with a result of ``_FACTORS`` that the same statement assigns."""
     named = {
         ast.unparse(node.targets[0])
         for node in ast.walk(statement)

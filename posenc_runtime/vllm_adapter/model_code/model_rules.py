@@ -1,4 +1,4 @@
-"""What speaks against scaling an architecture, or turning its cached keys: its source in vLLM and its configuration."""
+"""Reasons against scaling an architecture or turning its cached keys, from its source in vLLM and its configuration."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from posenc_runtime.vllm_adapter.model_code.model_source import (
     sources,
 )
 
-# Keys that models have for the bases of some of their layers: rope_local_theta, swa_rope_theta, swa_rope_parameters.
+# Some models have keys for the bases of some layers: rope_local_theta, swa_rope_theta, swa_rope_parameters.
 _BASES = re.compile(r"(theta|base_freq|rope_parameters)$")
 
 
 def reason_against_scaling(hf_text_config: Any, architecture: str) -> str | None:
-    """Why requests of an architecture would not all run at their scales, as a sentence; None where they do.
+    """Why requests of an architecture would not all run at their scales, as a sentence; None if they do.
 
     Args:
-        hf_text_config: with ``rope_parameters`` for all layers.
+        hf_text_config: a configuration with one ``rope_parameters`` for all layers.
     """
     rope_type = hf_text_config.rope_parameters["rope_type"]
     if not has_own_model(architecture):
@@ -58,7 +58,7 @@ def reason_against_scaling(hf_text_config: Any, architecture: str) -> str | None
 
 
 def reason_against_turning(hf_text_config: Any, architecture: str) -> str | None:
-    """What re-rotation needs and a model does not have, to be read after "re-rotation needs"; None where it has all."""
+    """What a model lacks for re-rotation, worded to follow "re-rotation needs"; None if it lacks nothing."""
     if condition := condition_of_rotating(architecture):
         return f"a model that rotates the keys of every layer, but {architecture} of vLLM asks `{condition}` first"
     before = getattr(hf_text_config, "qk_nope_head_dim", None)
@@ -71,14 +71,14 @@ def reason_against_turning(hf_text_config: Any, architecture: str) -> str | None
 
 
 def caches_latents(hf_text_config: Any, architecture: str) -> bool:
-    """Whether a model has multi-head latent attention. vLLM asks by the model's type, and its list lacks some."""
+    """Whether a model has multi-head latent attention. vLLM's own list of such models is not complete."""
     return getattr(hf_text_config, "kv_lora_rank", None) is not None and has_latent_attention(architecture)
 
 
 def _other_bases(hf_text_config: Any, architecture: str) -> str | None:
-    """The key, with its value, by which layers rotate by several bases; None where all have one.
+    """The key, with its value, that gives some layers another base; None if all layers that rotate have one base.
 
-    A base of 0 is that of a layer that does not rotate.
+    A base of 0 means that the layer does not rotate.
     """
     own = hf_text_config.rope_parameters.get("rope_theta")
     are_alike = len(set(getattr(hf_text_config, "layer_types", None) or ())) == 1

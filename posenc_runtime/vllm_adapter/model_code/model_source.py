@@ -1,4 +1,4 @@
-"""What a model's source in vLLM says about its rotation: nothing else does, and a wrong guess is a wrong answer."""
+"""Reads from a model's source in vLLM how it rotates, because no configuration says it and a guess may be wrong."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import pathlib
 import re
 from collections.abc import Iterator
 
-# A model file that reads the table itself, or uses a fused layer that does, would take the unscaled rows for
-# every request, silently.
+# A model that reads the table itself, or by a fused layer, would silently rotate every request with unscaled rows.
 _READS_TABLE = re.compile(
     r"\.(cos_sin_cache|get_cos_sin)\b|layers\.(fused_qk_norm_rope|hpc\.rope_norm|sparse_attn_indexer)\b"
 )
-# Where the code of models is, beside a model's own package: what they import from elsewhere is vLLM's layers, which
-# rotate as they are told.
+# The packages with the code of models, besides a model's own package. What models import from elsewhere are vLLM's
+# layers, which leave the rotation to the model.
 _MODELS = ("vllm.model_executor.models", "vllm.models", "posenc_runtime.vllm_adapter.models")
 ROTARY_NAMES = frozenset({"rotary_emb", "rotary_pos_emb", "rope"})
 
@@ -26,7 +25,7 @@ def has_own_model(architecture: str) -> bool:
 
 
 def module_of(architecture: str) -> str | None:
-    """The module that defines an architecture; models that others registered may be there as classes."""
+    """The module that defines an architecture. A plugin may have registered a class in place of a module's name."""
     from vllm.model_executor.models.registry import ModelRegistry
 
     registered = ModelRegistry.models.get(architecture)
@@ -41,17 +40,17 @@ def has_latent_attention(architecture: str) -> bool:
 
 
 def reads_prompts_both_ways(architecture: str) -> bool:
-    """Whether a token of a prompt attends to those behind it, as in a prefix language model."""
+    """Whether a token of a prompt attends to later tokens, as in a prefix language model."""
     return _has(architecture, r"\bPrefillPrefixLMAttention\b")
 
 
 def mentions(architecture: str, key: str) -> bool:
-    """Whether a model file that defines an architecture has a configuration's key in it."""
+    """Whether a configuration's key occurs in a model file that defines an architecture."""
     return _has(architecture, rf"\b{re.escape(key)}\b")
 
 
 def fixed_rope_type(architecture: str) -> str | None:
-    """The type of rotation that an architecture's own file asks for by name, whatever a configuration says."""
+    """The ``rope_type`` that an architecture's own file writes out, so that the configuration's is ignored, or None."""
     file = _file(module_of(architecture) or "")
     for node in ast.walk(ast.parse(file[0] if file else "")):
         match node:
@@ -65,7 +64,7 @@ def fixed_rope_type(architecture: str) -> str | None:
 
 @functools.cache
 def reader_of_the_table(architecture: str) -> str | None:
-    """Name of the model file, among those that define an architecture, which reads the table itself."""
+    """Name of a model file of an architecture that reads the table of cosines and sines itself; None if none does."""
     return next((name for name, source in sources(architecture) if _READS_TABLE.search(source)), None)
 
 
@@ -76,7 +75,7 @@ def _has(architecture: str, pattern: str) -> bool:
 def sources(architecture: str) -> Iterator[tuple[str, str]]:
     """Name and text of the model files that define an architecture: its own, and those that it imports.
 
-    Found without importing them: a model may need a device that is not there.
+    The files are found without importing them, because a model may need a device that this machine does not have.
     """
     module_name = module_of(architecture)
     if module_name is None:
@@ -95,7 +94,7 @@ def sources(architecture: str) -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def _file(module_name: str) -> tuple[str, tuple[str, ...]] | None:
-    """The text of a module, and what it imports; None of what is no module."""
+    """The text of a module, and the names that it imports; None if there is no such module."""
     path = _path(module_name)
     if path is None:
         return None
@@ -105,11 +104,11 @@ def _file(module_name: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _path(module_name: str) -> pathlib.Path | None:
-    """The file of a module, None of what is no module."""
+    """The file of a module; None if there is no such module."""
     top, *rest = module_name.split(".")
     try:
         spec = importlib.util.find_spec(top)
-    except ValueError:  # a script, or what was typed
+    except ValueError:  # __main__, which is a script or an interactive session
         return None
     if spec is None:
         return None
@@ -122,7 +121,7 @@ def _path(module_name: str) -> pathlib.Path | None:
 
 
 def _imports(source: str, package: str) -> Iterator[str]:
-    """What a source imports, wherever in it: modules, and names that may be modules or what is in them."""
+    """Everything that a source imports, anywhere in it: modules, and names that may be modules or members of one."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -134,7 +133,7 @@ def _imports(source: str, package: str) -> Iterator[str]:
 
 @functools.cache
 def condition_of_rotating(architecture: str) -> str | None:
-    """The condition under which the layers of an architecture rotate their keys, None where all of them always do.
+    """The condition under which some layers of an architecture rotate their keys; None if all layers always do.
 
     Layers may come from another model's file.
     """

@@ -1,4 +1,4 @@
-"""Models of ours inside vLLM."""
+"""The models that Posenc adds to vLLM."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _ARCHITECTURES = {
 
 @functools.cache
 def register() -> None:
-    """Let vLLM find our architectures, and transformers their configurations. Decision 54.
+    """Register our architectures with vLLM, and their configurations with transformers. Decision 54.
 
-    vLLM refuses MPT and Baichuan by name, as models that it once had, only after it has looked for a registered one.
+    vLLM refuses MPT and Baichuan by name, because it once had them, but it looks for a registered model first.
     """
     from transformers import AutoConfig
     from vllm.model_executor.models import ModelRegistry
@@ -33,10 +33,10 @@ def register() -> None:
 
 
 def refuse_variant(config: Any) -> None:
-    """Check what a checkpoint's configuration says of one of our architectures; others are not looked at.
+    """Check the configuration of a checkpoint of MPT or Baichuan; other checkpoints pass.
 
     Raises:
-        Unsupported: naming the key, its value and what to do.
+        Unsupported: when the variant is not served; the message names the key, its value and what to do.
     """
     from posenc_runtime.vllm_adapter.models import baichuan_config, mpt_rules
 

@@ -1,4 +1,4 @@
-"""Attention with ALiBi behind one fused projection, as MPT and Baichuan-13B have it."""
+"""Attention with ALiBi and one fused projection of queries, keys and values, as in MPT and Baichuan-13B."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from posenc_runtime.encodings.bias.alibi import Alibi
 
 
 class AlibiAttention(nn.Module):
-    """One layer's, on one rank: its heads and their slopes.
+    """The attention of one layer, with the heads and slopes of one rank.
 
-    As many KV heads as query heads; the bias is added to scores that are scaled already.
+    There are as many KV heads as query heads. The bias is added to scores after they are scaled.
 
     Args:
         alibi_bias_max: the flattest head's slope is 2 to the power of minus this; 8 in the paper.
-        scale: of the scores; one over the square root of a head's size when left out.
-        clip: projected queries, keys and values are cut off at this and its negative, None for not at all.
-        bias: whether both projections have one.
+        scale: multiplies scores; by default one divided by the square root of a head's size.
+        clip: projected queries, keys and values are clamped to ``-clip`` and ``clip``; None does not clamp them.
+        bias: whether both projections have a bias.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class AlibiAttention(nn.Module):
         )
 
     def forward(self, positions: Tensor, hidden_states: Tensor) -> Tensor:
-        """``[num_tokens, hidden_size]`` to the same; positions are not read, distances come from the cache."""
+        """``[num_tokens, hidden_size]`` to the same shape. Positions are not used: the cache gives the distances."""
         qkv, _ = self.qkv_proj(hidden_states)
         if self.clip is not None:
             qkv = qkv.clamp(-self.clip, self.clip)

@@ -1,4 +1,4 @@
-"""Attention of the decoder: vLLM's projections and cache, and the encoding where it takes a hand."""
+"""Attention of the decoder in vLLM: vLLM's projections and cache, and the steps that the encoding changes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from posenc_runtime.vllm_adapter.attention.needs import needed_by
 
 
 class PosencAttention(nn.Module):
-    """One layer's. Weights are named as Llama's; ``position`` where each layer has an encoding of its own."""
+    """The attention of one layer. Weights have Llama's names, and ``position`` if each layer has its own encoding."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class PosencAttention(nn.Module):
         self.head_dim: int = config.head_dim
         self.num_heads = num_heads // ranks
         self.num_kv_heads = max(1, num_kv_heads // ranks)
-        # Fewer KV heads than ranks: neighbouring ranks hold the same one.
+        # If there are fewer KV heads than ranks, neighbouring ranks hold the same head.
         first_kv_head = rank * num_kv_heads // ranks
         self.heads = slice(rank * self.num_heads, (rank + 1) * self.num_heads)
         self.kv_heads = slice(first_kv_head, first_kv_head + self.num_kv_heads)
@@ -93,7 +93,7 @@ class PosencAttention(nn.Module):
         )
 
     def share(self, position: PositionEncoding) -> None:
-        """Take the encoding of the whole model. It is the model's part, and must not become this layer's, too."""
+        """Use the encoding of the whole model. A tuple holds it, so that it does not become a submodule here, too."""
         self._shared = (position,)
 
     def forward(self, positions: Tensor, hidden_states: Tensor) -> Tensor:
@@ -119,9 +119,9 @@ class PosencAttention(nn.Module):
         return self._shared[0] if self._shared else self.position
 
     def _attention_of(self, kind: type[PositionEncoding], name: str) -> dict[str, Any]:
-        """What our backends are asked for; nothing where keys and values are attended to as vLLM does."""
+        """The keywords that ask for one of our backends; none if vLLM's own attention is enough."""
         ours: dict[str, Any] = {"encoding": name}
-        if current_platform.is_cuda_alike():  # where each layer may have a backend; on the CPU there is one
+        if current_platform.is_cuda_alike():  # there each layer may have its own backend; the CPU has one for all
             ours["attn_backend"] = AttentionBackendEnum.CUSTOM.get_class()
         match needed_by(kind):
             case "bias":

@@ -25,7 +25,7 @@ from posenc_runtime.vllm_adapter.models.weights import refuse_lora_and_quantised
 
 
 class BaichuanAlibiAttention(AlibiAttention):
-    """Made as ``LlamaDecoderLayer`` makes its attention; what it says besides is the same for every Baichuan."""
+    """Takes the arguments that ``LlamaDecoderLayer`` passes. The ignored ones are the same for every Baichuan."""
 
     def __init__(
         self, *, hidden_size: int, num_heads: int, cache_config: Any = None, prefix: str = "", **_: Any
@@ -34,7 +34,7 @@ class BaichuanAlibiAttention(AlibiAttention):
 
 
 class BaichuanDecoderLayer(LlamaDecoderLayer):
-    """Llama's block, its attention with ALiBi where the checkpoint has that."""
+    """Llama's block, with ALiBi attention if the checkpoint has ALiBi."""
 
     def __init__(self, vllm_config: VllmConfig, prefix: str = "", config: Any = None) -> None:
         alibi = vllm_config.model_config.hf_config.alibi
@@ -43,13 +43,13 @@ class BaichuanDecoderLayer(LlamaDecoderLayer):
 
 
 class BaichuanModel(LlamaModel):
-    """Llama's, with the checkpoints' ``W_pack`` loaded as the fused projection."""
+    """Llama's model, which loads the checkpoints' ``W_pack`` as the fused projection."""
 
     hf_to_vllm_mapper = LlamaModel.hf_to_vllm_mapper | WeightsMapper(orig_to_new_substr={".W_pack.": ".qkv_proj."})
 
 
 class BaichuanForCausalLM(LlamaForCausalLM):
-    """Baichuan with a head over the vocabulary, normalised as it is loaded where ``norm_head`` is true.
+    """Baichuan with a head over the vocabulary. If ``norm_head`` is true, the head is normalised when it is loaded.
 
     Raises:
         Unsupported: when the checkpoint is a variant that is not served, or LoRA or quantisation is asked for.
@@ -76,6 +76,6 @@ class BaichuanForCausalLM(LlamaForCausalLM):
 
 
 def normalised_head(weights: Iterable[tuple[str, Tensor]]) -> Iterable[tuple[str, Tensor]]:
-    """The same weights with every row of ``lm_head.weight``, ``[vocab_size, hidden_size]``, of length 1."""
+    """The same weights, but every row of ``lm_head.weight``, ``[vocab_size, hidden_size]``, is scaled to length 1."""
     for name, weight in weights:
         yield name, normalize(weight.float()).to(weight.dtype) if name == "lm_head.weight" else weight

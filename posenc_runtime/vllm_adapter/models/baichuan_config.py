@@ -8,22 +8,24 @@ from transformers import PreTrainedConfig
 
 from posenc_runtime.vllm_adapter.errors import Unsupported
 
-# The published code has a class for each size and no key that tells them apart; vLLM, while it had them, went by these.
+# The published code has one class for each size, and no key tells the sizes apart. When vLLM still had Baichuan, it
+# told them apart by these values.
 _ALIBI_BY_HIDDEN_SIZE = {4096: False, 5120: True}
 _NORM_HEAD_BY_VOCABULARY = {64000: False, 125696: True}
 
 
 class BaichuanConfig(PreTrainedConfig):
-    """Keys are those of the checkpoints' own ``configuration_baichuan.py``, and two that say what their code knows.
+    """The keys of the checkpoints' own ``configuration_baichuan.py``, and two more: ``alibi`` and ``norm_head``.
 
-    Registered with ``AutoConfig``, where transformers prefers it to remote code: the configuration in a checkpoint's
-    ``auto_map`` is never run, whether ``trust_remote_code`` is set or not. Its tokenizer is remote code of its own and
-    needs ``trust_remote_code``, or another one by ``engine.tokenizer``.
+    The class is registered with ``AutoConfig``, and transformers prefers a registered class to remote code. So the
+    configuration in a checkpoint's ``auto_map`` never runs, with or without ``trust_remote_code``. The checkpoint's
+    tokenizer is remote code, too: it needs ``trust_remote_code``, or another tokenizer in ``engine.tokenizer``.
 
     Attributes:
-        max_position_embeddings: the trained length; ``model_max_length``, where the 13B have it, is read as this.
-        alibi: ALiBi or rotary embeddings; by default the 13B's hidden size has ALiBi and the 7B's does not.
-        norm_head: whether rows of the output embedding are normalised (Baichuan 2); by default by the vocabulary.
+        max_position_embeddings: the trained length. The 13B call it ``model_max_length``, which is read as this.
+        alibi: ALiBi (True) or rotary embeddings (False). The default follows from the hidden size: ALiBi for the 13B.
+        norm_head: whether rows of the output embedding are normalised (Baichuan 2). The default follows from the size
+            of the vocabulary.
     """
 
     model_type = "baichuan"

@@ -24,7 +24,7 @@ class PosencDecoderLayer(LlamaDecoderLayer):
 
 
 class PosencModel(LlamaModel):
-    """Llama's, with the encoding that all layers share, if they do, at ``position``."""
+    """Llama's model. An encoding that all layers share is at ``position``."""
 
     def __init__(
         self, *, vllm_config: VllmConfig, prefix: str = "", layer_type: type[nn.Module] = PosencDecoderLayer
@@ -57,7 +57,7 @@ class PosencForCausalLM(LlamaForCausalLM):
     """The decoder with a head over the vocabulary, under any position encoding.
 
     Raises:
-        Unsupported: when requests may be longer than the encoding has positions for.
+        Unsupported: when ``max_model_len`` is longer than the encoding has positions for.
     """
 
     def __init__(

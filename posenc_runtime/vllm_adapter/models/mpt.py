@@ -1,13 +1,12 @@
 """MPT (MosaicML 2023) in vLLM, which no longer has it: llm-foundry's decoder with ALiBi.
 
 Written from llm-foundry (llmfoundry/models/mpt/modeling_mpt.py). transformers' ``MptForCausalLM`` computes the same for
-MPT-7B, but reads neither ``alibi_bias_max``, ``expansion_ratio``, ``logit_scale`` nor ``no_bias``; here they hold.
-Slopes for numbers of heads that are no power of two are ALiBi's, in the order of the paper's authors, which is
-llm-foundry's as well.
+MPT-7B, but ignores ``alibi_bias_max``, ``expansion_ratio``, ``logit_scale`` and ``no_bias``; this model reads them.
+If the number of heads is no power of two, the slopes have the order of ALiBi's authors, as in llm-foundry.
 
-Checkpoints are those of either: the weights' names are equal. The configuration is transformers' own, so
-``trust_remote_code`` must be left out. Tensor and pipeline parallelism work; LoRA and quantised weights do not, and are
-refused.
+Checkpoints of llm-foundry and of transformers both load, because their weights have the same names. The configuration
+is transformers' own, so ``trust_remote_code`` must be left out. Tensor and pipeline parallelism work. LoRA and
+quantised weights are refused.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class MptFeedForward(nn.Module):
 
 
 class MptBlock(nn.Module):
-    """Attention with ALiBi, then two linear layers, each behind a norm and added to what came in."""
+    """Attention with ALiBi, then two linear layers. Each follows a norm and adds its result to its input."""
 
     def __init__(self, config: Any, cache_config: Any, prefix: str) -> None:
         super().__init__()
@@ -80,13 +79,13 @@ class MptBlock(nn.Module):
 
 
 def _norm(config: Any) -> nn.LayerNorm:
-    # "Low precision" is the data type of the rest of the model, which is what weights are loaded in here.
+    # A "low precision" norm computes in the data type of the rest of the model, as this one does.
     return nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon, bias=not config.no_bias)
 
 
 @support_torch_compile(dynamic_arg_dims={"input_ids": 0, "positions": 0, "intermediate_tensors": 0, "inputs_embeds": 0})
 class MptModel(nn.Module):
-    """Embeddings to the last hidden states, or the pipeline stage of it that this rank has."""
+    """From token ids to the last hidden states, or the part of it that is this rank's pipeline stage."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
@@ -125,7 +124,7 @@ class MptModel(nn.Module):
 
 
 class MptForCausalLM(nn.Module, SupportsPP):
-    """MPT with a head over the vocabulary, tied to the embeddings where the configuration says so.
+    """MPT with a head over the vocabulary, which is tied to the embeddings if the configuration says so.
 
     Raises:
         Unsupported: when the checkpoint is a variant that is not served, or LoRA or quantisation is asked for.

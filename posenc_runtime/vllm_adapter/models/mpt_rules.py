@@ -1,4 +1,4 @@
-"""Which MPT checkpoints are served: what their configuration may say, read without loading a model."""
+"""Which MPT checkpoints are served: rules for their configuration, which is read without loading a model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 from posenc_runtime.vllm_adapter.errors import Unsupported
 
-# Of ``attn_config``; what only trains (attn_uses_sequence_id) or chooses a kernel (attn_impl) is not looked at.
+# Keys of ``attn_config``, with allowed values. Keys that only matter in training (attn_uses_sequence_id) or choose a
+# kernel (attn_impl) are not checked.
 _ATTENTION: dict[str, tuple[Collection[Any], str]] = {
     "attn_type": (("multihead_attention",), "Wqkv is read as queries, keys and values of one width"),
     "alibi": ((True,), "learned positions and rotary embeddings of MPT are not implemented"),
@@ -52,10 +53,10 @@ def refuse(config: Any) -> None:
 
 
 def logit_scale(config: Any) -> float:
-    """What logits are multiplied by.
+    """The factor of the logits.
 
     Raises:
-        Unsupported: when it is a word that llm-foundry does not know.
+        Unsupported: when ``logit_scale`` is a word that llm-foundry does not know.
     """
     scale = config.logit_scale
     if scale is None:

@@ -1,4 +1,4 @@
-"""What our models cannot do with weights, which they load as they were trained."""
+"""Refuses LoRA and quantised weights for our models, which load weights as they were trained."""
 
 from __future__ import annotations
 

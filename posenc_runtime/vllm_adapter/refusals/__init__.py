@@ -1,1 +1,1 @@
-"""What is not served, and why: ``engine.refuse_unsupported`` is asked at start-up, and asks the rest."""
+"""What is not served, and why. ``engine.refuse_unsupported`` runs at start-up and calls the other checks."""

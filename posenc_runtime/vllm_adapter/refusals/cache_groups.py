@@ -1,4 +1,4 @@
-"""Which ways of caching keys can be served."""
+"""Which kinds of KV caches can be served."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def refuse_cache_groups(deployment: Deployment, kv_cache_config: KVCacheConfig) 
     """Check how the layers' keys are cached.
 
     Raises:
-        Unsupported: when a layer caches something else than its keys, or keys are to be re-rotated, and some are given
-            back while their request goes on. Decision 20.
+        Unsupported: when a layer does not cache the keys of tokens, or when the deployment re-rotates keys and a layer
+            frees some of them while their request runs. Decision 20.
     """
     for group in kv_cache_config.kv_cache_groups:
         for layer, spec in layer_specs(group).items():

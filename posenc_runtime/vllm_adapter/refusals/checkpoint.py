@@ -1,4 +1,4 @@
-"""Which checkpoints can be scaled, and by which methods, by what their own configuration says."""
+"""Which checkpoints can be scaled, and by which methods, according to their own configuration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def refuse_method(rope_type: str, own: str) -> None:
         own: the checkpoint's own ``rope_type``.
 
     Raises:
-        Unsupported: naming both rope types.
+        Unsupported: when the method is made for another; the message names both rope types.
     """
     needed = method(rope_type).own_rope_type
     if own != needed:
@@ -30,7 +30,7 @@ def refuse_method(rope_type: str, own: str) -> None:
 def rotates(hf_text_config: Any) -> bool:
     """Whether a checkpoint's configuration says that its model has rotary embeddings.
 
-    Falcon's has ``rope_parameters`` beside ALiBi, too, which is then all that its layers have.
+    Falcon's configuration has ``rope_parameters`` even with ALiBi, but then its layers only use ALiBi.
     """
     return bool(getattr(hf_text_config, "rope_parameters", None)) and not has_alibi(hf_text_config)
 
@@ -39,7 +39,7 @@ def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
     """Check what a checkpoint's own configuration says.
 
     Raises:
-        Unsupported: naming the architecture or the rope type, and the reason.
+        Unsupported: when it cannot be scaled; the message names the architecture or the rope type, and the reason.
     """
     rope_parameters = getattr(hf_text_config, "rope_parameters", None) or {}
     if not rotates(hf_text_config):
@@ -60,7 +60,7 @@ def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
             "its frequencies are scaled already. If that was added to its config.json to serve longer requests, take "
             "it out, and let the section scaling say it"
         )
-    # Of the first vLLM asks whether it is there, whatever it says.
+    # vLLM only checks whether mrope_section is there, whatever its value is.
     for key, is_asked in (
         ("mrope_section", "mrope_section" in rope_parameters),
         ("use_fope", rope_parameters.get("use_fope")),

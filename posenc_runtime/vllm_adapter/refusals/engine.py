@@ -1,4 +1,4 @@
-"""What a deployment can be combined with: everything else is refused at start-up, by name and with the reason."""
+"""What a deployment can be combined with. Anything else is refused at start-up; the error names setting and reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def refuse_unsupported(vllm_config: VllmConfig) -> None:
     """Check an engine's whole configuration.
 
     Raises:
-        Unsupported: naming the setting or the architecture, and the reason.
+        Unsupported: when it cannot be served; the message names the setting or the architecture, and the reason.
     """
     deployment, model = deployment_of(vllm_config), vllm_config.model_config
     _refuse_settings(vllm_config, deployment)
@@ -81,12 +81,12 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
 
 
 def refuse_block_size(vllm_config: VllmConfig) -> None:
-    """Check the size of KV blocks on the CPU, which vLLM looks at when weights are loaded already.
+    """Check the size of KV blocks on the CPU before vLLM does, which is only after it has loaded the weights.
 
-    One that nobody gave is chosen by then, by what attends.
+    A size that the user does not set is not checked: vLLM chooses one that its attention backend supports.
 
     Raises:
-        Unsupported: naming the size, and what it must be a multiple of.
+        Unsupported: when the backend does not support the size; the message says what it must be a multiple of.
     """
     from vllm.platforms import current_platform
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend

@@ -1,4 +1,4 @@
-"""What stands in the way of requests, or of prefixes, that go from one scale to another."""
+"""Which settings and models do not allow requests or prefixes to go from one scale to another."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _TURNED_DTYPES = ("auto", "float16", "bfloat16")
 
 
 def refuse_moving_requests(vllm_config: VllmConfig, deployment: Deployment) -> None:
-    """Check what requests need that change their scale, where the deployment lets them.
+    """Check what is needed to change the scale of requests and prefixes, if the deployment allows that.
 
     Raises:
-        Unsupported: naming the setting, and what to set it to.
+        Unsupported: when something is missing; the message names the setting and what to set it to.
     """
     scheduler = vllm_config.scheduler_config
     needs = needs_ours(deployment, scheduler.policy)

@@ -1,1 +1,1 @@
-"""The rotary embeddings that take the place of vLLM's, and who registers them."""
+"""The rotary embeddings that replace vLLM's, and their registration."""

@@ -1,4 +1,4 @@
-"""What happens when a model of an engine with a deployment builds its rotary embedding: it is checked, and entered."""
+"""Checks a rotary embedding when the model of an engine with a deployment builds it, and tells the worker about it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def checked_deployment() -> Deployment | None:
-    """The deployment of the engine that is being built; None where it has none.
+    """The deployment of the engine that is being built; None if it has none.
 
     Raises:
-        Unsupported: when that engine's configuration cannot be combined with it.
+        Unsupported: when the engine's configuration cannot be combined with the deployment.
     """
     from vllm.config.vllm import get_current_vllm_config_or_none
 
@@ -36,14 +36,14 @@ def checked_deployment() -> Deployment | None:
 
 
 def enter(deployment: Deployment, module: Any, inv_freq: Tensor, *, is_neox_style: bool) -> Rotary:
-    """Check a rotary embedding that is being built, with the checkpoint's ``base``, and let the worker know of it.
+    """Check a rotary embedding that is being built with the checkpoint's ``base``, and tell the worker about it.
 
     Args:
-        inv_freq: rad / token, what vLLM turns pairs by at scale 1.
+        inv_freq: rad / token, vLLM's frequencies at scale 1.
 
     Raises:
-        ValueError: when the deployment's scale 1 turns pairs otherwise than the checkpoint, one of its scales turns
-            none, or another engine of this process serves with scales.
+        ValueError: when the deployment's scale 1 differs from the checkpoint's own rotation, a scale has a frequency
+            that is not finite or not above 0, or another engine of this process serves with scales.
     """
     from vllm.config.vllm import get_current_vllm_config_or_none
 
@@ -52,7 +52,8 @@ def enter(deployment: Deployment, module: Any, inv_freq: Tensor, *, is_neox_styl
     _refuse_beside_another(rotary.engine)
     if vllm_config is not None:
         _refuse_another_checkpoint(deployment, vllm_config)
-        # Compiled graphs are found again by a hash of this, and auto may have meant something else then.
+        # vLLM looks up compiled graphs by a hash of additional_config. The setting auto alone would not tell a graph
+        # with fused rotation from one without.
         vllm_config.additional_config["posenc_fused"] = rotary.is_fused
     deployment.check_rotations(rotary.own)
     _refuse_unlike(rotary, inv_freq)
@@ -90,10 +91,10 @@ def _refuse_another_checkpoint(deployment: Deployment, vllm_config: VllmConfig) 
 
 
 def _refuse_beside_another(engine: str) -> None:
-    """What a worker knows of its blocks, vLLM's operations find in the process: it can be that of one engine.
+    """Refuse a second engine with scales in this process, because ``STATE`` holds the blocks of one engine.
 
     Raises:
-        ValueError: when vLLM's connector is that of another engine, which was not shut down.
+        ValueError: when vLLM's connector belongs to another engine, which was not shut down.
     """
     from vllm.distributed.kv_transfer import has_kv_transfer_group
 
@@ -105,10 +106,13 @@ def _refuse_beside_another(engine: str) -> None:
 
 
 def _refuse_unlike(made: Rotary, inv_freq: Tensor) -> None:
-    """Parameters of a method may be given beside the checkpoint's, which says only here how it rotates.
+    """Refuse parameters of a method that contradict the checkpoint's own, which are only known here.
+
+    Args:
+        inv_freq: the checkpoint's own frequencies.
 
     Raises:
-        ValueError: when scale 1 is not the checkpoint's own rotation, whose frequencies are given.
+        ValueError: when the frequencies of scale 1 differ from the checkpoint's own.
     """
     # A model is built with its own device as the default one, and vLLM may make its frequencies on another.
     ours, own = made.deployment.frequencies(made.own, 0).inv_freq.cpu(), inv_freq.double().cpu()

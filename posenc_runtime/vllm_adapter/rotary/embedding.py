@@ -1,8 +1,8 @@
-"""vLLM's rotary embedding with a stacked table: the block that a token is written to chooses its rows. Decision 1.
+"""vLLM's rotary embedding with a stacked table: the scale of a token's block chooses the token's row. Decision 1.
 
-The class of vLLM is subclassed and swapped in by ``CustomOp.register_oot``. Only the row index differs from stock:
-the parent's own table serves scale 1 and the parent's own kernel rotates, so an unscaled request is bit-identical
-to stock vLLM. Where attention rotates, queries and keys pass as they are, and there is no table. Decision 2.
+A subclass replaces vLLM's class, by ``CustomOp.register_oot``. Only the row index differs from stock: the parent's own
+table serves scale 1 and the parent's own kernel rotates, so the output of an unscaled request is that of stock vLLM to
+the bit. Where attention rotates, the embedding returns queries and keys as they are, and has no table. Decision 2.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def scaling(rotary_class: Any) -> Any:
         inv_freq = rotary_class._compute_inv_freq(self, self.base)
         made = building.enter(deployment, self, inv_freq, is_neox_style=self.is_neox_style)
         self.posenc_fused = made.is_fused
-        if made.is_fused:  # no row, so that whoever reads the table anyway fails
+        if made.is_fused:  # a table without rows, so that code which reads it anyway fails
             return torch.empty(0, self.rotary_dim)
         make_room_for_rows(self)
         unscaled = _unscaled_table(self, rotary_class, deployment.scale_set.lengths[0])
@@ -68,7 +68,7 @@ def stacked_table(made: Rotary, unscaled: Tensor) -> Tensor:
 
 
 def by_scale(parent: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of vLLM that rotates, with each token's row in the stacked table; nothing where attention rotates."""
+    """A rotating method of vLLM, called with each token's row in the stacked table, or skipped if attention rotates."""
 
     def forward(
         self: Any, positions: Tensor, query: Tensor, key: Tensor | None = None, *others: Any, **named: Any

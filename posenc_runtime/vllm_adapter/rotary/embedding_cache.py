@@ -1,7 +1,7 @@
 """vLLM's cache of rotary embeddings, one for each engine.
 
-vLLM gives all models of a process that rotate alike the same embedding, and does not know of scales: an engine without
-any, after one with them in the same process, would be rotated by the table of the other.
+vLLM gives the same embedding to all models of a process with the same rotary parameters, and does not know of scales.
+An engine without scales would get the stacked table of an earlier engine with scales in the same process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from vllm.model_executor.layers import rotary_embedding
 
 
 class RopeCache(dict[Any, Any]):
-    """What ``get_rope`` looks into, and writes to, by the engine that is being built."""
+    """The dictionary that ``get_rope`` reads and writes, with the id of the engine that is being built in each key."""
 
     def __contains__(self, key: object) -> bool:
         return super().__contains__(_of_this_engine(key))
@@ -26,7 +26,7 @@ class RopeCache(dict[Any, Any]):
 
 
 def substitute() -> None:
-    """Let vLLM cache in this one."""
+    """Replace vLLM's cache by a ``RopeCache``."""
     rotary_embedding._ROPE_DICT = RopeCache()
 
 

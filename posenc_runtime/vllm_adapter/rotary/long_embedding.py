@@ -1,7 +1,7 @@
-"""vLLM's LongRoPE with a stacked table: short factors for scale 1, long ones for the scales above it.
+"""vLLM's LongRoPE with a stacked table: short factors for scale 1, long factors for the scales above it.
 
-vLLM takes the long factors for every request of a server that serves past the trained length. Its class is no custom
-operation, and so is replaced by name where models are given their rotary embedding. Decision 52.
+Stock vLLM uses the long factors for every request if the server serves past the trained length. vLLM's class is no
+custom op, so the name under which ``get_rope`` finds it is bound to ours. Decision 52.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from posenc_runtime.vllm_adapter.rotary.rows import make_room_for_rows
 
 
 class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
-    """The parent's own table serves scale 1 and the parent's own arithmetic rotates: only the row index differs."""
+    """Differs from its parent only in the row index: the parent's table serves scale 1, and the parent rotates."""
 
     long_short_cos_sin_cache: Tensor
     posenc_scaled = False
@@ -37,7 +37,7 @@ class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
         self.posenc_fused = made.is_fused
         self.use_long_rope = False  # the parent would add the trained length to every position
         dtype = self.long_short_cos_sin_cache.dtype
-        if made.is_fused:  # no row, so that whoever reads the table anyway fails
+        if made.is_fused:  # a table without rows, so that code which reads it anyway fails
             self.long_short_cos_sin_cache = torch.empty(0, self.rotary_dim, dtype=dtype)
             return
         make_room_for_rows(self)
@@ -52,5 +52,5 @@ class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
 
 
 def substitute() -> None:
-    """Let models be given this class where they ask vLLM for LongRoPE."""
+    """Make vLLM give this class to models that ask for LongRoPE."""
     rotary_embedding.Phi3LongRoPEScaledRotaryEmbedding = PosencLongRotaryEmbedding

@@ -1,4 +1,4 @@
-"""Which class stands in the place of each rotary class of vLLM: one that scales, or one that refuses to be built."""
+"""Replaces each rotary class of vLLM by one of ours, which scales or, with a deployment, refuses to be built."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SUPPORTED = ("RotaryEmbedding", "Llama3RotaryEmbedding")
 
 @functools.cache
 def register() -> None:
-    """Swap a class of ours in for every rotary class of vLLM."""
+    """Replace every rotary class of vLLM by one of ours."""
     from posenc_runtime.vllm_adapter.rotary import embedding_cache, long_embedding, rows
 
     rows.register()
@@ -31,7 +31,7 @@ def register() -> None:
 
 
 def substitute_of(rotary_class: Any) -> Any:
-    """The class of ours that models get in the place of one of vLLM's."""
+    """The class of ours that models get in place of a rotary class of vLLM."""
     return scaling(rotary_class) if rotary_class.__name__ in _SUPPORTED else _refusing(rotary_class)
 
 
@@ -48,7 +48,7 @@ def _refusing(rotary_class: Any) -> Any:
 
 
 def rotary_classes() -> Iterator[Any]:
-    """Every class that a model of vLLM can be given as its rotary embedding."""
+    """Every class of vLLM that may be the rotary embedding of a model."""
     from vllm.model_executor.layers import rotary_embedding
     from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
 

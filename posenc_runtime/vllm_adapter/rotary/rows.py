@@ -1,4 +1,4 @@
-"""The row of each token in the stacked table, by an operation that ``torch.compile`` does not look into. Decision 3."""
+"""The custom op that finds each token's row in the stacked table. ``torch.compile`` does not trace it. Decision 3."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from posenc_runtime.vllm_adapter.worker.worker_state import STATE
 
 
 def register() -> None:
-    """Make the operation known as ``torch.ops.vllm.posenc_rope_rows``."""
+    """Register the op as ``torch.ops.vllm.posenc_rope_rows``."""
     from vllm.utils.torch_utils import direct_register_custom_op
 
     direct_register_custom_op(
@@ -18,12 +18,12 @@ def register() -> None:
         op_func=_rope_rows,
         mutates_args=["rows"],
         fake_impl=_rope_rows_fake,
-        dispatch_key="CompositeExplicitAutograd",  # wherever the tensors are
+        dispatch_key="CompositeExplicitAutograd",  # for every device
     )
 
 
 def make_room_for_rows(module: torch.nn.Module) -> None:
-    """Give a rotary embedding a row for each token that a step may have. Captured CUDA graphs hold its address."""
+    """Give a rotary embedding a buffer with one row index for each token of a step. CUDA graphs hold its address."""
     from vllm.config.vllm import get_current_vllm_config
 
     room = get_current_vllm_config().scheduler_config.max_num_batched_tokens
@@ -31,13 +31,13 @@ def make_room_for_rows(module: torch.nn.Module) -> None:
 
 
 def _rope_rows(positions: Tensor, rows: Tensor) -> None:
-    """Opaque to torch.compile: finds the slot mapping of this forward, at run or at graph-capture time.
+    """Write each token's row index. The op finds the slot mapping of the forward pass when it runs or is captured.
 
-    All layers of a forward have the same positions and slots, and their rows are looked up once. A CUDA graph is
-    captured in a forward of its own, so the look-up is in it. Decision 3.
+    All layers of a forward pass have the same positions and slots, so their rows are looked up once. A captured CUDA
+    graph contains a look-up of its own. Decision 3.
 
     Args:
-        rows: int64 ``[at least num_tokens]``, written at the beginning.
+        rows: int64 ``[at least num_tokens]``; the first ``num_tokens`` are written.
     """
     from vllm.forward_context import get_forward_context, is_forward_context_available
 
@@ -58,14 +58,14 @@ def _rope_rows(positions: Tensor, rows: Tensor) -> None:
         )
     looked_up = positions.data_ptr(), positions.shape[0], _is_capturing(positions)
     known = context.additional_kwargs.setdefault("posenc_rows", {})
-    # The positions are kept beside what they led to, so that no other tensor can come to lie at their address.
+    # Keeping the positions keeps their memory, so that no other tensor can get the address that is compared.
     if known.get(rows.data_ptr(), (None,))[0] != looked_up:
         ops.rope_rows(positions, context.slot_mapping[layer], STATE.block_row_offset, STATE.block_size[layer], out)
         known[rows.data_ptr()] = looked_up, positions
 
 
 def _is_capturing(positions: Tensor) -> bool:
-    """What ran before a capture began is not in its graph."""
+    """Whether a CUDA graph is being captured. A look-up from before the capture would not be in the graph."""
     return positions.is_cuda and torch.cuda.is_current_stream_capturing()
 
 

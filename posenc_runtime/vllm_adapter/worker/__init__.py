@@ -1,1 +1,1 @@
-"""What happens in a worker before a forward: blocks get their scales, and cached keys are turned."""
+"""The worker's half: before each forward pass it turns cached keys and gives blocks their scales."""

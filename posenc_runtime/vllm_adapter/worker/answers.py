@@ -1,7 +1,7 @@
-"""Which workers answer a step: with our connector as without any, the one that has the tokens.
+"""Which workers send their output after a step: with our connector only the one that has the tokens, as without any.
 
-With any connector vLLM has all of its workers send their whole output, because a worker may have to say which transfers
-have ended. Ours transfer nothing, and all of them know the same. Decision 61.
+With a connector, vLLM makes every worker send its whole output, because each worker may have to report which transfers
+have ended. Our connector transfers nothing, so one worker is enough. Decision 61.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class OneAnswers(KVOutputAggregator):
-    """False to the executor, which asks whether there is anything to put together, and then hears of one worker.
+    """An aggregator that counts as false, so that the executor asks only one worker for its output.
 
-    An executor that does not ask gets what vLLM would have given it.
+    An executor that does not test the aggregator's truth aggregates as with vLLM's own.
     """
 
     def __bool__(self) -> bool:
@@ -27,9 +27,9 @@ class OneAnswers(KVOutputAggregator):
 
 
 def let_one_answer(connector_class: type[KVConnectorBase]) -> None:
-    """Have the executors of this process hear of one worker where the connector is of this class.
+    """Make the executors of this process ask only one worker if the engine's connector is of ``connector_class``.
 
-    One that is a part of another connector is not: the others may have to be heard.
+    A connector that wraps ours among others does not count: the others may need the output of every worker.
     """
     stock = KVOutputAggregator.from_connector.__func__
     if not hasattr(stock, "one_answers"):
@@ -39,7 +39,7 @@ def let_one_answer(connector_class: type[KVConnectorBase]) -> None:
 def one_of(
     stock: Callable[..., KVOutputAggregator], connector_class: type[KVConnectorBase]
 ) -> Callable[..., KVOutputAggregator]:
-    """``KVOutputAggregator.from_connector``, a class method, where a connector may be of this class."""
+    """A replacement for the class method ``KVOutputAggregator.from_connector``, with a case for ``connector_class``."""
 
     @functools.wraps(stock)
     def from_connector(

@@ -1,4 +1,4 @@
-"""How each layer's keys are cached, which vLLM says of groups of layers."""
+"""How each layer's keys are cached. vLLM itself describes groups of layers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def layer_specs(group: KVCacheGroupSpec) -> dict[str, KVCacheSpec]:
-    """By layer, how its keys are cached.
+    """The cache spec of each layer of a group, by the layer's name.
 
-    Layers whose pages differ in size, by their number of KV heads or their data type, share blocks where they keep the
-    same tokens; workers are then given a spec for each, the scheduler that of one. Layers that read another's cache are
-    left out of those. Decision 6.
+    Layers that keep the same tokens share blocks, even if their pages differ in size because of KV heads or data type.
+    Then vLLM gives workers a spec for each layer, and the scheduler the spec of one. These specs leave out layers that
+    read another layer's cache. Decision 6.
     """
     spec = group.kv_cache_spec
     if isinstance(spec, UniformTypeKVCacheSpecs):

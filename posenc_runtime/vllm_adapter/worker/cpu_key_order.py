@@ -1,22 +1,22 @@
-"""How vLLM's CPU backend packs the keys of a block, found by writing keys that say where they came from."""
+"""Finds how vLLM's CPU backend packs the keys of a block: it writes keys whose values are their own places."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-# Every whole number below it is exact in bfloat16, the narrowest type of a cache.
+# bfloat16, the narrowest type of a cache, holds every whole number below this one exactly.
 _DIGIT_BASE = 256
 
 
 def cpu_key_order(num_kv_heads: int, block_size: int, head_dim: int, dtype: torch.dtype, isa: str) -> Tensor:
-    """Where each element of a block's keys lies, for ``kernels.rerotation.KeyLayout``.
+    """Where each element of a block's keys lies, for ``kernels.rotary.rerotation.KeyLayout``.
 
-    The packing depends on the instruction set that vLLM chose and is not documented. So one block is written by vLLM
-    itself, once for each digit of the elements' numbers, and read as memory.
+    The packing depends on the instruction set that vLLM chose, and vLLM does not document it. So vLLM writes one block
+    whose elements are their own numbers, once for each digit of the numbers, and the block's memory shows the packing.
 
     Args:
-        dtype: of the cache; unquantised.
+        dtype: data type of the cache; unquantised.
         isa: what ``vllm.v1.attention.backends.cpu_attn._get_attn_isa`` gives for this cache.
 
     Returns:
@@ -46,7 +46,7 @@ def _written(keys: Tensor, isa: str) -> Tensor:
     from vllm import _custom_ops
 
     block_size, num_kv_heads, head_dim = keys.shape
-    # The second of two blocks, so that the distance from block to block is seen, too. Nothing may be left unwritten.
+    # The second of two blocks, which shows the distance between blocks, too. NaN stays in elements that vLLM skips.
     cache = torch.full((2, num_kv_heads, 2 * block_size, head_dim), torch.nan, dtype=keys.dtype)
     key_cache, value_cache = cache.chunk(2, dim=2)
     slots = torch.arange(block_size, 2 * block_size)

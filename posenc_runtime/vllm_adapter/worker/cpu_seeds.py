@@ -1,9 +1,9 @@
 """Requests with a seed, on vLLM's CPU runner, whose prompts take more than one step.
 
-In every step vLLM draws a token for every request, and throws it away where the rest of a prompt is still to come. It
-then sets the request's generator back by an offset, so that an answer does not depend on how many steps its prompt
-took. Generators on the CPU have no offset: asking for it raises, and the engine is gone
-(``GPUModelRunner._bookkeeping_sync``). Here what is thrown away is not drawn from the request's generator.
+In every step vLLM samples a token for every request, and discards the token if the prompt is not complete. It then sets
+the request's generator back by an offset, so that an answer does not depend on the number of steps of its prompt
+(``GPUModelRunner._bookkeeping_sync``). Generators on the CPU have no offset: asking for it raises, and the engine ends.
+Here a token that vLLM will discard is not sampled from the request's generator.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from posenc_runtime.vllm_adapter import compat
 
 
 def keep_seeds() -> None:
-    """Have the CPU runner of this process leave the generators of unfinished prompts alone. Decision 40.
+    """Make the CPU runner of this process leave the generators of incomplete prompts alone. Decision 40.
 
     Raises:
-        IncompatibleVllm: when the runner lacks what this touches.
+        IncompatibleVllm: when the runner lacks an attribute that this function uses.
     """
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
@@ -28,7 +28,7 @@ def keep_seeds() -> None:
 
 
 def sample_tokens(self: Any, grammar_output: Any) -> Any:
-    """The runner's, over generators of those whose prompts are at their end."""
+    """The runner's ``sample_tokens``, without the generators of requests whose prompts are not complete."""
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     generators = self.input_batch.generators  # by row; rows without one draw from the process's own

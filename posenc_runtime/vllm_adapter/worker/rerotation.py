@@ -1,4 +1,4 @@
-"""Re-rotation in a worker: a step's rotations carried out on the KV caches of its layers."""
+"""Re-rotation in a worker: carries out a step's rotations on the KV caches of the worker's layers."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class _Caches:
-    """Caches of one KV cache group in which keys lie alike.
+    """Caches of one KV cache group with the same key layout.
 
     Attributes:
-        group: its number.
-        split: how many blocks of these caches one of the scheduler's is: a kernel of vLLM's may take smaller ones.
+        group: number of the KV cache group.
+        split: how many blocks of these caches make one block of the scheduler: vLLM's kernels may use smaller blocks.
     """
 
     group: int
@@ -40,9 +40,9 @@ class _Caches:
 
 
 def of_like_changes(rotations: Iterable[Rotation]) -> list[Rotation]:
-    """A step's rotations, those from one scale to another as one, so that requests that cross together are one launch.
+    """Join the rotations of a step that have the same two scales, so that one launch does them all.
 
-    Moves of different requests touch different blocks, and a request has one rotation in a step: their order is free.
+    Their order is free, because a request has one rotation in a step and different requests move different blocks.
     """
     moves: dict[tuple[int, int], list[Moves]] = {}
     for rotation in rotations:
@@ -54,11 +54,10 @@ def of_like_changes(rotations: Iterable[Rotation]) -> list[Rotation]:
 
 
 class Rerotation:
-    """Knows the caches of every KV cache group, how their keys lie, and how to get from one scale to another.
+    """Holds the caches of every KV cache group, their key layouts, and the angles from each scale to each other.
 
     Raises:
-        ValueError: when the keys of a backend cannot be reached, are not stored as they must be, or layers rotate
-            differently.
+        ValueError: when a backend stores keys in an unknown or unsupported layout, or layers rotate differently.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class Rerotation:
         self._changes: dict[tuple[int, int], ScaleChange] = {}
 
     def warm_up(self) -> None:
-        """Turn vLLM's null block, which nobody reads, as any rotation would: no request waits for a compiler then."""
+        """Turn vLLM's null block, which nobody reads, between all scales: later no request waits for a compiler."""
         moves = Moves.of(
             BlockMove(group=number, source=0, target=0, first_position=0, num_tokens=1) for number in self.groups
         )
@@ -99,15 +98,15 @@ class Rerotation:
         return sorted({caches.group for caches in self._caches})
 
     def block_tokens(self, group: int) -> int:
-        """Tokens of a block of the scheduler's."""
+        """Tokens in one block of the scheduler."""
         return next(caches.layout.block_size * caches.split for caches in self._of(group))
 
     def block_bytes(self, group: int) -> int:
-        """Bytes of a block of the scheduler's in all layers of a group, keys and values."""
+        """Bytes of one block of the scheduler: keys and values of all layers of a group."""
         return sum(cache[0].nbytes * caches.split for caches in self._of(group) for cache in caches.kv_caches)
 
     def memory(self) -> Iterator[Tensor]:
-        """The memory of all caches, bytes, each part of it once."""
+        """The memory of all caches as bytes; memory that caches share is yielded once."""
         storages = {cache.untyped_storage().data_ptr(): cache for caches in self._caches for cache in caches.kv_caches}
         for cache in storages.values():
             yield torch.empty(0, dtype=torch.uint8, device=self.device).set_(cache.untyped_storage())
@@ -135,12 +134,12 @@ class Rerotation:
                 self._rotary.frequencies(to_index),
                 factor_on_keys=self._rotary.factor_on_keys,
             )
-            # Once, for a copy from pageable memory waits for all that the device has to do.
+            # Kept, because a copy from pageable memory waits for all work of the device.
             self._changes[key] = dataclasses.replace(change, phases=change.phases.to(self.device))
         return self._changes[key]
 
     def _by_layout(self, kv_caches: Mapping[str, Tensor], number: int, group: KVCacheGroupSpec) -> Iterator[_Caches]:
-        """A group's caches by how keys lie in them. Layers that share a cache are in there once: it is turned once."""
+        """The caches of a group by key layout. A cache that several layers share comes once, so it is turned once."""
         specs = layer_specs(group)
         distinct: dict[int, str] = {}
         for layer in group.layer_names:
@@ -180,7 +179,7 @@ class Rerotation:
 
 
 def _parts(moves: Moves, caches: _Caches) -> NDArray[np.int64]:
-    """Source, target and first position of every block of these caches that is to be moved, ``[3, num_blocks]``."""
+    """Source, target and first position of each block to move in these caches, ``[3, num_blocks]``."""
     is_ours = moves.group == caches.group
     part = np.arange(caches.split)
     sources, targets, first_positions = (

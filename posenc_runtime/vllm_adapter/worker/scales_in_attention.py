@@ -1,4 +1,4 @@
-"""Giving the layers of an engine what they rotate by, once its blocks are known."""
+"""Gives attention layers that rotate the scales of all blocks, once the number of blocks is known."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How fast a worker turns keys, and how fast it reads its weights: measured once, when its caches are there.
+"""Measures how fast a worker turns keys and reads its weights: once, when its caches are allocated.
 
-Both are the least of a few repetitions, because what else a machine does only adds to them.
+Both times are the shortest of a few repetitions, because other work of the machine can only make them longer.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ from posenc_runtime.kv.moves import BlockMove, Moves
 from posenc_runtime.vllm_adapter.worker.rerotation import Rerotation
 
 _REPETITIONS = 3
-# More than the caches of a processor hold, and so much that launches do not count.
+# More than a processor's caches hold, and enough that the time of a launch does not matter.
 _TURNED_BYTES = {"cuda": 4 * 2**30, "cpu": 32 * 2**20}
 _READ_BYTES = {"cuda": 2 * 2**30, "cpu": 128 * 2**20}
 
 
 def measure(rerotation: Rerotation, num_weight_bytes: int, num_blocks: int) -> Speed:
-    """Turn some blocks that nobody has filled, and read some memory.
+    """Turn some blocks before any request has filled them, and read some memory.
 
-    Such blocks hold zeros, and zeros that are turned are zeros. They are copied into other blocks, which takes longer
-    than to turn them in place. Groups of layers that have blocks of their own are turned one after another, and the
-    slowest counts.
+    These blocks hold zeros, and turned zeros are zeros. They are turned into other blocks, which takes longer than to
+    turn them in place. The KV cache groups are measured one after another, and the slowest counts.
 
     Args:
-        num_blocks: of each KV cache group, vLLM's null block among them.
+        num_blocks: blocks of each KV cache group, vLLM's null block among them.
     """
     return Speed(
         token_seconds=max(_token_seconds(rerotation, group, num_blocks) for group in rerotation.groups),
@@ -41,7 +40,7 @@ def measure(rerotation: Rerotation, num_weight_bytes: int, num_blocks: int) -> S
 
 
 def _token_seconds(rerotation: Rerotation, group: int, num_blocks: int) -> float:
-    """Of a part of a long crossing, with all that a worker has to do for it: to receive the moves, too."""
+    """Seconds to turn one token, in a part of a long crossing, with the time to receive the moves."""
     enough = -(-_TURNED_BYTES[rerotation.device.type] // rerotation.block_bytes(group))
     count = min(enough, (num_blocks - 1) // 2)
     block_tokens = rerotation.block_tokens(group)
@@ -57,10 +56,10 @@ def _token_seconds(rerotation: Rerotation, group: int, num_blocks: int) -> float
 
 
 def _byte_seconds(rerotation: Rerotation) -> float:
-    """To read a byte of memory, as fast as a device does: as whole numbers of 32 bits, of which it keeps the largest.
+    """Seconds to read one byte of memory at full speed: the device takes the maximum of 32-bit integers.
 
-    Weights may lie where a library has packed them, so other memory is read. A GPU has none to spare but its KV caches;
-    on the CPU those are memory only when somebody has written to them.
+    A library may have packed the weights elsewhere, so other memory is read. On a GPU that is the KV caches, because
+    no other memory is free. On the CPU it is a new tensor, because the pages of a cache exist only once written.
     """
     most, parts = _READ_BYTES[rerotation.device.type], list[torch.Tensor]()
     if rerotation.device.type == "cuda":
@@ -74,7 +73,7 @@ def _byte_seconds(rerotation: Rerotation) -> float:
 
 
 def _least_seconds(action: Callable[[], object], device: torch.device) -> float:
-    """Until the device has done it."""
+    """The shortest time from calling ``action`` until the device has finished it."""
     seconds = []
     for _ in range(_REPETITIONS):
         _wait_for(device)

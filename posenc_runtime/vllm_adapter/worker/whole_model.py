@@ -1,6 +1,6 @@
-"""The model that a rotary embedding becomes a part of, and how large it is.
+"""Finds the model that a rotary embedding is a part of, and the size of its weights.
 
-vLLM gives a connector its caches, and nothing of its model.
+vLLM gives a connector the KV caches, but not the model.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 
 class WholeModel:
-    """Follows a module into each that it is put into, until somebody asks.
+    """Follows a module through its parents, until ``found`` is called.
 
-    A module is put into another when that one is built, from the inside to the outside; so the last one is the model.
+    Modules are built from the inside to the outside: each is added to its parent when the parent is built. So the last
+    parent is the model.
     """
 
     def __init__(self, part: nn.Module) -> None:
@@ -22,7 +23,7 @@ class WholeModel:
         self._hook = register_module_module_registration_hook(self._put_into)
 
     def stop(self) -> None:
-        """Follow no more."""
+        """Stop following."""
         self._hook.remove()
 
     def found(self, layers: Iterable[object]) -> nn.Module:
@@ -32,7 +33,7 @@ class WholeModel:
             layers: attention layers of the model, which must be in it.
 
         Raises:
-            ValueError: when they are not.
+            ValueError: when a layer is not in the module.
         """
         self.stop()
         outside = {layer for layer in layers if isinstance(layer, nn.Module)} - set(self._found.modules())
@@ -49,7 +50,7 @@ class WholeModel:
 
 
 def num_weight_bytes(model: nn.Module) -> int:
-    """Memory of all weights that a step reads. Those that are shared count once; on another device, not at all."""
+    """Bytes of all weights that a step reads. Shared weights count once, and weights on another device do not count."""
     parameters = list(model.parameters())
     device = next(iter(parameters)).device
     storages = {
@@ -61,7 +62,7 @@ def num_weight_bytes(model: nn.Module) -> int:
 
 
 def _num_packed_bytes(module: nn.Module) -> int:
-    """On the CPU vLLM packs the weights of a linear layer for a library, and leaves an empty parameter."""
+    """Bytes of a linear layer's packed weights: on the CPU vLLM packs them for a library and empties the parameter."""
     weight, num_inputs = getattr(module, "weight", None), getattr(module, "input_size", None)
     if num_inputs is None or not isinstance(weight, nn.Parameter) or weight.numel():
         return 0

@@ -1,4 +1,4 @@
-"""The connector's half in a worker: before a forward, keys are re-rotated and every block gets its scale."""
+"""The worker's half of the connector: before a forward pass it re-rotates keys and writes the blocks' scales."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class WorkerHalf:
-    """Owns this worker's table of block scales."""
+    """Owns this worker's table of block scales, and carries out each step's plan."""
 
     def __init__(self, deployment: Deployment, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
         self._deployment = deployment
@@ -33,12 +33,12 @@ class WorkerHalf:
         self._kv_cache_config = kv_cache_config
         self._rerotation: Rerotation | None = None
         self._has_begun = False
-        self.speed: Speed | None = None  # once it is measured, where it has to be
+        self.speed: Speed | None = None  # None until measured, and where the deployment sets the budget
         self._apply_seconds: list[float] = []
         self._rerotate_seconds: list[float] = []
 
     def register_kv_caches(self, kv_caches: Mapping[str, Tensor]) -> None:
-        """Allocate the table of block scales, and what layers keep beside their caches, once the blocks are known.
+        """Allocate the table of block scales, and let layers allocate what they keep beside their caches.
 
         Raises:
             ValueError: when no rotary embedding was built for this engine, or layers rotate by different bases.
@@ -55,8 +55,8 @@ class WorkerHalf:
                 "is for layers that see a part of the request, whatever its length"
             )
         device = next(iter(kv_caches.values())).device
-        # Of each block, what its tokens are rotated by: the first row of its scale, or where attention rotates, the
-        # scale's number. A block that nothing was said of has scale 1, which is zero in both.
+        # One entry for each block: the first row of its scale, or, where attention rotates, the number of its scale.
+        # Both are 0 for scale 1, which every block carries until a plan gives it another.
         self._table = torch.zeros(self._kv_cache_config.num_blocks, dtype=torch.int64, device=device)
         STATE.block_size = {
             layer: group.kv_cache_spec.block_size
@@ -79,7 +79,7 @@ class WorkerHalf:
             self.speed = self._measure()
 
     def _measure(self) -> Speed:
-        """How fast this worker turns keys, and reads its weights.
+        """Measure how fast this worker turns keys and reads its weights.
 
         Raises:
             ValueError: when the model was not built with our rotary embedding in it.
@@ -95,7 +95,7 @@ class WorkerHalf:
         return measure(self._rerotation, num_weight_bytes(model), self._kv_cache_config.num_blocks)
 
     def apply(self, plan: StepPlan) -> None:
-        """Carry out a step's plan. Runs on the runner's current stream, so the forward sees it."""
+        """Carry out a step's plan, on the runner's current stream, so that the forward pass sees the result."""
         if not self._has_begun:
             self._has_begun = True
             RECORD.forget()
@@ -108,7 +108,7 @@ class WorkerHalf:
         if not plan.block_scales:
             return
         began = time.perf_counter()
-        # Whatever the number of scales, one copy to the device and one launch.
+        # One copy to the device and one launch, for any number of scales.
         pairs = [
             (block_id, self._entries[scale_index])
             for scale_index, block_ids in plan.block_scales.items()

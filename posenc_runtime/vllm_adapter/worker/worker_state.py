@@ -1,4 +1,4 @@
-"""What a worker process knows about its KV blocks; read by the rotary op, written by the connector's worker half."""
+"""What a worker process knows about its KV blocks. The worker's half writes it, and the rotary op reads it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Rotary:
     """A rotary embedding that was built for a deployment.
 
     Attributes:
-        head_dim: width of the heads that it is given.
-        own: the checkpoint's.
-        inv_freq: rad / token, ``[rotary_dim // 2]``, what vLLM's table turns pairs by at scale 1, computed in float32;
+        head_dim: width of the heads that the embedding rotates.
+        own: the checkpoint's rotary encoding.
+        inv_freq: rad / token, ``[rotary_dim // 2]``, the frequencies of vLLM's table at scale 1, computed in float32;
             None where attention rotates.
-        is_fused: whether attention rotates in its stead.
+        is_fused: whether attention rotates in place of the embedding.
         factor_on_keys: whether cached keys carry the attention factor of their scale.
         module: the rotary embedding itself.
-        engine: which of this process's engines it was built for.
+        engine: id of the engine of this process that the embedding was built for.
     """
 
     deployment: Deployment
@@ -39,14 +39,15 @@ class Rotary:
     engine: str = dataclasses.field(default="", compare=False)
 
     def as_built(self) -> Rotary:
-        """As its model left it: some change the style of the embedding that vLLM made for them."""
+        """The embedding after its model was built: some models change its ``is_neox_style``."""
         return dataclasses.replace(self, is_neox_style=getattr(self.module, "is_neox_style", self.is_neox_style))
 
     def frequencies(self, scale_index: int) -> Frequencies:
-        """What the keys of a scale are rotated with: float32 as the tables take them, held in float64. Decision 26.
+        """The frequencies of a scale's keys: rounded to float32 as in tables, held in float64. Decision 26.
 
-        A pair that a scale leaves alone turns as it does in vLLM's own table, whose frequencies are wrong by a unit in
-        their last place or two. Re-rotation would leave that part of the angle in every key, the more the farther.
+        A pair that the scale does not change gets the frequency of vLLM's own table, which is off by one or two units
+        in the last place. With the exact frequency, re-rotation would leave this error in every key, and the angle
+        would be off by more at larger positions.
         """
         found = self.deployment.frequencies(self.own, scale_index)
         inv_freq = found.inv_freq.float().double()
@@ -58,15 +59,15 @@ class Rotary:
 
 @dataclasses.dataclass
 class WorkerState:
-    """One per process, because vLLM's custom ops can reach nothing but process state and the forward context.
+    """The state of this process. vLLM's custom ops can reach only such state and the forward context.
 
     Attributes:
         block_row_offset: int64 ``[num_blocks]``, first table row of the scale that each physical block carries.
             Allocated once and written in place only: captured CUDA graphs hold its address. None where attention
             rotates, which has a table of its own (``RotaryScales.block_scale``).
-        block_size: attention layer to tokens per block of its KV cache group.
+        block_size: for each attention layer, tokens per block of its KV cache group.
         rotaries: the rotary embeddings of the engine that was built last.
-        model: what the first of them is built into, where somebody has to know.
+        model: finds the model of the first rotary embedding, if the deployment measures its budget.
     """
 
     block_row_offset: Tensor | None = None
@@ -75,7 +76,7 @@ class WorkerState:
     model: WholeModel | None = None
 
     def enter(self, rotary: Rotary) -> None:
-        """A rotary embedding was built; with the first one of another engine, all of the one before is gone."""
+        """Note a rotary embedding that was built. The first one of a new engine clears the state of the last engine."""
         if self.rotaries and self.rotaries[-1].engine != rotary.engine:
             self.block_row_offset, self.block_size, self.rotaries = None, {}, []
             self.forget_model()

@@ -12,8 +12,8 @@ from posenc_runtime.vllm_adapter.model_code.model_source import condition_of_rot
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-# Compute capabilities of NVIDIA GPUs where auto is on: where it was found to be at least as fast, end to end, by
-# `make bench-gpu ENGINE_ARGS="--only fused"`. Decision 44.
+# Compute capabilities of NVIDIA GPUs on which auto is on: those where `make bench-gpu ENGINE_ARGS="--only fused"` has
+# measured it to be at least as fast, end to end. Decision 44.
 MEASURED_FASTER: frozenset[tuple[int, int]] = frozenset()
 
 _BACKENDS = ("FLASH_ATTN", "TRITON_ATTN")
@@ -21,7 +21,7 @@ _CACHE_DTYPES = ("auto", "float16", "bfloat16", "fp8", "fp8_e4m3")
 
 
 def is_fused(vllm_config: VllmConfig | None) -> bool:
-    """Whether attention rotates.
+    """Whether attention rotates queries and keys in this engine.
 
     Raises:
         ValueError: when ``additional_config`` is refused.
@@ -35,7 +35,7 @@ def is_fused(vllm_config: VllmConfig | None) -> bool:
 
 
 def reason_against_rotating(vllm_config: VllmConfig) -> str | None:
-    """Why attention cannot rotate in this engine, to be read after "because"; None where it can."""
+    """Why attention cannot rotate in this engine, worded to follow "because"; None if it can."""
     deployment, choice = deployment_of(vllm_config), choice_of(vllm_config)
     if _capability() is None:
         return "the launch that rotates and caches is for NVIDIA GPUs, and this vLLM runs on another device"
@@ -61,7 +61,7 @@ def reason_against_rotating(vllm_config: VllmConfig) -> str | None:
 
 
 def _capability() -> tuple[int, int] | None:
-    """Compute capability of the GPU, None on another device."""
+    """Compute capability of the GPU; None on another device."""
     from vllm.platforms import current_platform
 
     capability = current_platform.get_device_capability() if current_platform.is_cuda() else None

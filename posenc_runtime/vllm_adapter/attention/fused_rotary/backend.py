@@ -1,4 +1,4 @@
-"""What makes a backend of vLLM rotate: its metadata says where tokens stand, its attention rotates and caches them."""
+"""Base classes that make a backend of vLLM rotate: metadata gets positions, attention rotates and writes the cache."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from posenc_runtime.vllm_adapter.errors import Unsupported
 
 
 class RotatingBackend:
-    """Before a backend of vLLM, to be registered in its place: under its name, and as it is where nothing is fused.
+    """First base of a class that is registered in place of a backend of vLLM, which is its second base.
+
+    The class has the stock backend's name, and behaves like it if attention does not rotate.
 
     Attributes:
-        rotating_impl: its implementation behind ``RotatesInAttention``.
-        rotating_builder: its metadata builder behind ``PositionsInMetadata``.
+        rotating_impl: the stock implementation, with ``RotatesInAttention`` as first base.
+        rotating_builder: the stock metadata builder, with ``PositionsInMetadata`` as first base.
     """
 
     rotating_impl: type[Any]
@@ -39,7 +41,7 @@ class RotatingBackend:
 
 
 class PositionsInMetadata:
-    """Before a metadata builder of vLLM."""
+    """First base of a metadata builder whose second base is vLLM's: it adds the tokens' positions to the metadata."""
 
     def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False, **others: Any) -> Any:
         stock: Any = super()
@@ -49,9 +51,10 @@ class PositionsInMetadata:
 
 
 class RotatesInAttention:
-    """Before an implementation of vLLM: queries and keys come as they were projected.
+    """First base of an implementation whose second base is vLLM's: it gets queries and keys that are not rotated yet.
 
-    vLLM writes the cache in a call of its own before attention. That call does nothing here: queries are needed, too.
+    vLLM writes the cache in a separate call before attention. That call does nothing here, because the launch that
+    writes the cache also rotates the queries, which the call does not get.
 
     Raises:
         Unsupported: when a layer reads the keys of another.
@@ -89,8 +92,8 @@ class RotatesInAttention:
         )
         self._is_float8 = kv_cache_dtype.startswith("fp8")
         if self._is_float8 and self.supports_quant_query_input:
-            # Queries are quantised as they are rotated. vLLM asks while it makes the layer whether it may do that
-            # before, and later by what its kernel has to divide.
+            # The launch that rotates queries also quantises them. While vLLM builds the layer, it reads this attribute
+            # to decide whether to quantise queries itself; later it reads it to choose its kernel's scale.
             self._quantises_query = True
             self.supports_quant_query_input = False
 
@@ -100,7 +103,7 @@ class RotatesInAttention:
         self.supports_quant_query_input |= self._quantises_query
 
     def rotate_by(self, scales: RotaryScales) -> None:
-        """Once the cache is there, before the first step."""
+        """Set the scales of all blocks. Called when the cache is allocated, before the first step."""
         self._scales = scales
 
     def do_kv_cache_update(self, *_: Any, **__: Any) -> None:
@@ -118,7 +121,7 @@ class RotatesInAttention:
         *others: Any,
         **named: Any,
     ) -> Tensor:
-        """As vLLM's; ``query`` and ``key`` are not rotated yet."""
+        """vLLM's ``forward``, but ``query`` and ``key`` are not rotated yet."""
         stock: Any = super()
         if attn_metadata is not None:  # None while vLLM measures memory
             query = self._rotated_and_cached(layer, query, key, value, kv_cache, attn_metadata)
@@ -132,7 +135,7 @@ class RotatesInAttention:
         dtype = torch.float8_e4m3fn if self._quantises_query else query.dtype
         rotated = torch.empty(num_tokens, *query.shape[1:], dtype=dtype, device=query.device)
         if self._scales is None:
-            # Measuring what its graphs take, vLLM runs a step over a small cache of which no connector hears.
+            # To measure the memory of its graphs, vLLM runs a step over a small cache that no connector is told about.
             return rotated.copy_(query[:num_tokens])
         step = RotaryStep(
             query[:num_tokens],

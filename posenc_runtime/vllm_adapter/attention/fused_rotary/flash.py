@@ -1,4 +1,4 @@
-"""vLLM's FlashAttention backend, and the same with rotation: the engine's configuration says which."""
+"""vLLM's FlashAttention backend, which rotates if the engine's configuration says so."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ class PosencFlashAttentionMetadataBuilder(PositionsInMetadata, FlashAttentionMet
 
     @classmethod
     def get_cudagraph_support(cls, vllm_config: VllmConfig, kv_cache_spec: KVCacheSpec) -> AttentionCGSupport:
-        """vLLM decides by the version that it finds as its module is imported: with us, before a version is asked for.
+        """Which steps CUDA graphs can capture, by the version of FlashAttention that the engine asks for.
 
-        Of those only 3 can capture steps of prompts and lone queries together.
+        vLLM decides by the version that is set when it imports the module. With Posenc, that is before the engine asks
+        for one. Only version 3 can capture steps with prompts and lone queries together.
         """
         if vllm_config.attention_config.flash_attn_version not in (None, 3):
             return AttentionCGSupport.UNIFORM_BATCH
@@ -44,7 +45,7 @@ class RotatingFlashAttentionImpl(RotatesInAttention, FlashAttentionImpl):
 
 
 class PosencFlashAttentionBackend(RotatingBackend, FlashAttentionBackend):
-    """vLLM's FlashAttention backend; where rotary embedding is fused, its attention rotates."""
+    """vLLM's FlashAttention backend; if ``fused_rotary`` is on, its attention rotates."""
 
     rotating_impl = RotatingFlashAttentionImpl
     rotating_builder = PosencFlashAttentionMetadataBuilder

@@ -1,4 +1,4 @@
-"""vLLM's Triton backend, and the same with rotation: the engine's configuration says which."""
+"""vLLM's Triton backend, which rotates if the engine's configuration says so."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RotatingTritonAttentionImpl(RotatesInAttention, TritonAttentionImpl):
 
 
 class PosencTritonAttentionBackend(RotatingBackend, TritonAttentionBackend):
-    """vLLM's Triton backend; where rotary embedding is fused, its attention rotates."""
+    """vLLM's Triton backend; if ``fused_rotary`` is on, its attention rotates."""
 
     rotating_impl = RotatingTritonAttentionImpl
     rotating_builder = PosencTritonAttentionMetadataBuilder
