@@ -25,8 +25,8 @@ from posenc_runtime.encodings.scaling import available, method
 from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings
 from server import shipped
 from server.cli import app
-from server.deployment import deployment_of
 from server.load import load
+from server.planning import planned
 from server.settings import HttpSettings, Settings
 from server.target import settings_of
 from tests.pages import (
@@ -205,7 +205,7 @@ def saved(block: Block, folder: pathlib.Path) -> pathlib.Path:
 def test_the_configuration_with_every_section_is_a_deployment(tmp_path: pathlib.Path) -> None:
     [shown, *_] = blocks("yaml", page=DOCS / "configuration.md")
     settings = load(saved(shown, tmp_path), environment={})
-    assert deployment_of(settings, None).scale_set.lengths == (32768, 65536, 131072)
+    assert planned(settings, None).deployment.scale_set.lengths == (32768, 65536, 131072)
     assert set(top_keys()) == settings.model_fields_set
 
 
@@ -214,7 +214,7 @@ def test_only_methods_that_read_their_parameters_from_a_checkpoint_need_one_to_b
 ) -> None:
     for rope_type in sorted({"yarn", "ntk", "dynamic", "linear", "default"}):
         [shown, *_] = blocks("yaml", page=DOCS / f"methods/{rope_type}.md")
-        assert deployment_of(load(saved(shown, tmp_path), environment={}), None).rope_type == rope_type
+        assert planned(load(saved(shown, tmp_path), environment={}), None).deployment.rope_type == rope_type
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=str)

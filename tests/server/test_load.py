@@ -9,8 +9,8 @@ import pytest
 
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from posenc_runtime.vllm_adapter.settings.setting_names import TOP_LEVEL, known_names
-from server.deployment import deployment_of
 from server.load import load
+from server.planning import planned
 from server.settings import Settings
 
 GOOD = """
@@ -72,13 +72,13 @@ def test_a_models_path_that_starts_with_a_dot_is_relative_to_the_file(file: path
 
 def test_the_served_length_defaults_to_what_the_largest_scale_reaches(file: pathlib.Path) -> None:
     file.write_text(GOOD.replace("max_model_len: 4096\n", ""))
-    assert deployment_of(load(file, environment={}), None).max_model_len == 4096
+    assert planned(load(file, environment={}), None).deployment.max_model_len == 4096
 
 
 def refusal(path: pathlib.Path, text: str, overrides: list[str] | None = None, **environment: str) -> str:
     path.write_text(textwrap.dedent(text))
     with pytest.raises(SettingRefused) as caught:
-        deployment_of(load(path, overrides, environment), None)
+        planned(load(path, overrides, environment), None)
     return str(caught.value)
 
 
