@@ -11,7 +11,6 @@ from posenc_runtime.vllm_adapter.arguments.engine_args import command_line, serv
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
 from posenc_runtime.vllm_adapter.settings.completion import completed
-from server import plugin
 from server.settings import Settings
 
 
@@ -41,6 +40,8 @@ class Plan:
         Raises:
             ArgumentRefused: when an argument is unknown, contradicts the deployment, or is refused by vLLM.
         """
+        from server import plugin  # imports vLLM
+
         http = self.settings.server.arguments
         if quiet:
             http = {"uvicorn_log_level": "warning"} | http
