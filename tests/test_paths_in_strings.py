@@ -43,10 +43,12 @@ def test_every_path_in_the_sources_names_something(path: str) -> None:
 
 
 def test_the_sources_have_the_paths_that_an_engines_configuration_carries() -> None:
-    from posenc_runtime.vllm_adapter import channel
+    from posenc_runtime.vllm_adapter import carried_names
 
-    assert {channel.SCHEDULER, channel.CONNECTOR_MODULE, channel.WORKER_EXTENSION} <= set(in_the_sources())
-    assert resolved(f"{channel.CONNECTOR_MODULE}:{channel.CONNECTOR}").__name__ == channel.CONNECTOR
+    assert {carried_names.SCHEDULER, carried_names.CONNECTOR_MODULE, carried_names.WORKER_EXTENSION} <= set(
+        in_the_sources()
+    )
+    assert resolved(f"{carried_names.CONNECTOR_MODULE}:{carried_names.CONNECTOR}").__name__ == carried_names.CONNECTOR
 
 
 @pytest.mark.parametrize("path", [path for group in GROUPS.values() for path in group.values()])

@@ -18,7 +18,7 @@ from posenc_runtime.vllm_adapter.active import KEY
 from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
 from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused
 from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
-from posenc_runtime.vllm_adapter.channel import CONNECTOR, CONNECTOR_MODULE, WORKER_EXTENSION
+from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODULE, WORKER_EXTENSION
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from posenc_runtime.vllm_adapter.http import endpoints
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_block_size, refuse_unsupported

@@ -16,7 +16,7 @@ from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused, flags_o
 from posenc_runtime.vllm_adapter.arguments.front_end_arguments import refuse_unusable
 from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
-from posenc_runtime.vllm_adapter.channel import CONNECTOR, CONNECTOR_MODULE, SCHEDULER, WORKER_EXTENSION
+from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODULE, SCHEDULER, WORKER_EXTENSION
 from posenc_runtime.vllm_adapter.scheduling.scheduler_choice import needs_ours
 from posenc_runtime.vllm_adapter.settings.setting_names import (
     DERIVED,
