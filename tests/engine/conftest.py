@@ -28,17 +28,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return save_tiny(tmp_path_factory.mktemp("tiny"))
 
 
-@pytest.fixture(scope="module", params=["posenc", "vllm"])
+@pytest.fixture(scope="module")
 def address(
-    request: pytest.FixtureRequest,
-    tiny: pathlib.Path,
-    served: dict[str, Any],
-    tmp_path_factory: pytest.TempPathFactory,
+    server: str, served: dict[str, Any], tiny: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """Where our server, and then plain vLLM with one flag, serves ``tiny`` by that name: a module says ``served``, the
-    other settings."""
+    """Where ``tiny`` is served by that name. A module says by which server, and with which other settings."""
     settings = {"model": str(tiny), "served_model_name": "tiny"} | served
-    with running_server(tmp_path_factory.mktemp("server"), settings, server=request.param) as address:
+    with running_server(tmp_path_factory.mktemp("server"), settings, server=server) as address:
         yield address
 
 

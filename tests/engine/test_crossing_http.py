@@ -16,6 +16,12 @@ from tests.engine.metrics import metrics, total
 HEADROOM = 8
 
 
+@pytest.fixture(scope="module", params=["posenc", "vllm"])
+def server(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
 @pytest.fixture(scope="module")
 def served() -> dict[str, Any]:
     return {

@@ -18,6 +18,12 @@ from tests.deploy.dashboard_queries import missing_from_exposition
 HEADROOM = 40
 
 
+@pytest.fixture(scope="module", params=["posenc", "vllm"])
+def server(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
 @pytest.fixture(scope="module")
 def served() -> dict[str, Any]:
     return {
