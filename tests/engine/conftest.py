@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from tests.checkpoints import save_tiny
-from tests.engine.running_server import running_server
+from tests.engine.running_server import Server, running_server
 
 # Every test of this folder starts an engine.
 pytestmark = pytest.mark.engine
@@ -30,7 +30,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def address(
-    server: str, served: dict[str, Any], tiny: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
+    server: Server, served: dict[str, Any], tiny: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
     """Where ``tiny`` is served by that name. A module says by which server, and with which other settings."""
     settings = {"model": str(tiny), "served_model_name": "tiny"} | served

@@ -12,13 +12,14 @@ import pytest
 
 from tests.deploy.dashboard_queries import missing_from_exposition
 from tests.engine.metrics import metrics, total
+from tests.engine.running_server import Server
 
 HEADROOM = 8
 
 
 @pytest.fixture(scope="module", params=["posenc", "vllm"])
-def server(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
+def server(request: pytest.FixtureRequest) -> Server:
+    name: Server = request.param
     return name
 
 

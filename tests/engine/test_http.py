@@ -14,13 +14,14 @@ import pytest
 
 from posenc_runtime.vllm_adapter import compat
 from tests.deploy.dashboard_queries import missing_from_exposition
+from tests.engine.running_server import Server
 
 HEADROOM = 40
 
 
 @pytest.fixture(scope="module", params=["posenc", "vllm"])
-def server(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
+def server(request: pytest.FixtureRequest) -> Server:
+    name: Server = request.param
     return name
 
 
@@ -43,7 +44,7 @@ def test_a_completion_says_the_scale_that_it_ran_at(client: openai.OpenAI) -> No
     assert answer.usage is not None and answer.usage.completion_tokens == 8
 
 
-@pytest.mark.parametrize("address", ["posenc"], indirect=True)
+@pytest.mark.parametrize("server", ["posenc"], indirect=True)
 def test_a_connection_outlives_the_5_seconds_that_clients_keep_an_idle_one(address: str) -> None:
     # Were the server to close it first, the close would meet the client's next request and reset it.
     url = httpx.URL(address)
