@@ -130,19 +130,20 @@ def check(
             from posenc_runtime.vllm_adapter import serving
             from server import planning, report
 
-            planned = planning.planned(settings, checkpoint)
+            plan = planning.planned(settings, checkpoint)
+            args = plan.arguments()
             if checkpoint is not None:
-                serving.engine_configuration(planned.args)
-        _console().print(report.headline(settings, planned.deployment))
-        if planned.reason:
-            _console().print(planned.reason)
-        _console().print(report.attention_line(planned.attention))
-        if planned.deployment.rotates:
-            _console().print(report.scales_table(planned.deployment, checkpoint))
+                serving.engine_configuration(args)
+        _console().print(report.headline(settings, plan.deployment))
+        if plan.reason:
+            _console().print(plan.reason)
+        _console().print(report.attention_line(plan.attention))
+        if plan.deployment.rotates:
+            _console().print(report.scales_table(plan.deployment, checkpoint))
             dtype = settings.engine.get("dtype", "auto")
-            _console().print(report.table_memory(planned.deployment, checkpoint, dtype, planned.attention))
-        lengths = tokens or report.telling_lengths(planned.deployment)
-        _console().print(report.requests_table(planned.deployment, lengths))
+            _console().print(report.table_memory(plan.deployment, checkpoint, dtype, plan.attention))
+        lengths = tokens or report.telling_lengths(plan.deployment)
+        _console().print(report.requests_table(plan.deployment, lengths))
 
 
 @app.command(short_help="Print the command with which plain vLLM runs a deployment.")
@@ -156,18 +157,10 @@ def flags(target: Target = None, config: Config = None, overrides: Overrides = N
         from server.checking import checking
 
         with checking():
-            from posenc_runtime.vllm_adapter.arguments.engine_args import command_line
-            from server.deployment import attention_of, deployment_of
+            from server import planning
 
-            words = command_line(
-                settings.model,
-                deployment_of(settings, checkpoint),
-                settings.engine,
-                attention_of(settings, checkpoint),
-                served_model_name=settings.served_model_name,
-                http=settings.server.arguments,
-            )
-        _console().print(shlex.join(words), markup=False, highlight=False)
+            command = planning.planned(settings, checkpoint).command()
+        _console().print(shlex.join(command), markup=False, highlight=False)
 
 
 @functools.cache
@@ -256,7 +249,7 @@ def _checkpoint(settings: Settings, place: str | None, *, is_needed: bool, verbo
         return None
     try:
         with checking(verbose=verbose):
-            from server.deployment import checkpoint_of
+            from server.checkpoint import checkpoint_of
 
             return checkpoint_of(settings, place)
     except UnreadableModel as error:

@@ -1,18 +1,16 @@
-"""From settings to all that vLLM's server is started with."""
+"""From settings and a checkpoint to the plan of a start: `posenc serve` runs it, `check` and `flags` print it."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+from typing import Any
 
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.arguments.engine_args import serve_arguments
+from posenc_runtime.vllm_adapter.arguments.engine_args import command_line, serve_arguments
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
-from posenc_runtime.vllm_adapter.settings.derivation import FIT_INTO_MEMORY, derived
-from posenc_runtime.vllm_adapter.settings.section import AUTO
-from server import plugin
-from server.deployment import attention_of, deployment_of
+from posenc_runtime.vllm_adapter.settings.completion import completed
 from server.settings import Settings
 
 
@@ -21,44 +19,82 @@ class Plan:
     """What is going to be served.
 
     Attributes:
-        args: vLLM's own, for its server.
+        checkpoint: None where it cannot be read.
         reason: a line that says what ``auto`` stands for and why; empty where the settings say it all.
+        max_model_len: vLLM's argument; -1 for the longest request that the cache has room for.
     """
 
+    settings: Settings
+    checkpoint: Checkpoint | None
     deployment: Deployment
     attention: AttentionChoice
-    args: argparse.Namespace
     reason: str
+    max_model_len: int
+
+    def arguments(self, *, quiet: bool = True) -> argparse.Namespace:
+        """The arguments of vLLM's server, checked by vLLM's own parser.
+
+        Args:
+            quiet: whether vLLM's access log is left out, unless the settings ask for it.
+
+        Raises:
+            ArgumentRefused: when an argument is unknown, contradicts the deployment, or is refused by vLLM.
+        """
+        from server import plugin  # imports vLLM
+
+        http = self.settings.server.arguments
+        if quiet:
+            http = {"uvicorn_log_level": "warning"} | http
+        args = serve_arguments(model=self.settings.model, deployment=self.deployment, **self._given(http))
+        setattr(args, plugin.REQUEST_LOG, self.settings.log_requests)
+        return args
+
+    def command(self) -> list[str]:
+        """The command with which plain vLLM serves the same, word by word.
+
+        Raises:
+            ArgumentRefused: when an argument is unknown, or contradicts the deployment.
+        """
+        return command_line(self.settings.model, self.deployment, **self._given(self.settings.server.arguments))
+
+    def _given(self, http: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "served_model_name": self.settings.served_model_name,
+            "engine": self.settings.engine,
+            "attention": self.attention,
+            "http": http,
+            "max_model_len": self.max_model_len,
+        }
 
 
-def planned(settings: Settings, checkpoint: Checkpoint | None, *, quiet: bool = True) -> Plan:
-    """Complete the settings, and have vLLM's own parser check its arguments.
+def planned(settings: Settings, checkpoint: Checkpoint | None) -> Plan:
+    """Complete the settings from the checkpoint.
 
     Args:
         checkpoint: None where it cannot be read.
-        quiet: whether vLLM's access log is left out, unless the settings ask for it.
 
     Raises:
-        SettingRefused: when two settings contradict each other.
-        ArgumentRefused: when an argument is unknown, contradicts the deployment, or is refused by vLLM.
+        SettingRefused: when two settings contradict each other, nobody knows the trained length, or the checkpoint's
+            layers cannot have the attention that is asked for.
     """
-    deployment, attention = deployment_of(settings, checkpoint), attention_of(settings, checkpoint)
-    http = settings.server.arguments
-    if quiet:
-        http = {"uvicorn_log_level": "warning"} | http
-    args = serve_arguments(
+    sections = completed(
+        settings.scaling,
+        settings.attention,
+        checkpoint,
         model=settings.model,
-        served_model_name=settings.served_model_name,
-        deployment=deployment,
-        attention=attention,
+        max_model_len=settings.max_model_len,
         engine=settings.engine,
-        http=http,
     )
     reason = ""
-    if settings.scaling.rope_type == AUTO and deployment.rotates:
-        reason = f"auto: {derived(settings.scaling, checkpoint, settings.model).reason}"
+    if sections.auto_reason is not None:
+        reason = f"auto: {sections.auto_reason}"
         if settings.max_model_len is None:
-            args.max_model_len = FIT_INTO_MEMORY
             reason += "; requests may be as long as the cache has room for"
-    setattr(args, plugin.REQUEST_LOG, settings.log_requests)
-    return Plan(deployment=deployment, attention=attention, args=args, reason=reason)
+    return Plan(
+        settings=settings,
+        checkpoint=checkpoint,
+        deployment=sections.deployment,
+        attention=sections.attention,
+        reason=reason,
+        max_model_len=sections.max_model_len,
+    )

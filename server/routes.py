@@ -12,13 +12,14 @@ from pydantic import BaseModel
 
 from posenc_runtime.kv.budget import Budget
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.metrics.names import Metric
 
 _LIVE = {
-    "requests": "posenc_requests_total",
-    "prompt_tokens": "posenc_prompt_tokens_total",
-    "generation_tokens": "posenc_generation_tokens_total",
-    "prefix_hit_tokens": "posenc_prefix_hit_tokens_total",
-    "kv_blocks": "posenc_kv_blocks",
+    "requests": Metric.REQUESTS,
+    "prompt_tokens": Metric.PROMPT_TOKENS,
+    "generation_tokens": Metric.GENERATION_TOKENS,
+    "prefix_hit_tokens": Metric.PREFIX_HIT_TOKENS,
+    "kv_blocks": Metric.KV_BLOCKS,
 }
 
 

@@ -3,6 +3,7 @@ the engine is, and where it is. Decision 58."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
 import logging
@@ -42,24 +43,25 @@ def serve(settings: Settings, checkpoint: Checkpoint | None, *, verbose: bool) -
         Failed: when the engine does not start, or ends by itself.
     """
     with checking(verbose=verbose):
-        plan = _checked(settings, checkpoint, verbose=verbose)
+        plan, args = _checked(settings, checkpoint, verbose=verbose)
     # A copy of where this process writes to, before that is held.
     with os.fdopen(os.dup(1), "w") as stdout:
         terminal = Console(file=stdout, soft_wrap=True)
         _say_what_is_served(settings, plan, terminal)
         if verbose:
-            _run(plan, terminal, functools.partial(_say, terminal))
-        _run_quietly(plan, terminal)
+            _run(args, terminal, functools.partial(_say, terminal))
+        _run_quietly(args, terminal)
 
 
-def _checked(settings: Settings, checkpoint: Checkpoint | None, *, verbose: bool) -> Plan:
-    """What is going to be served, after all that can be refused before an engine starts."""
+def _checked(settings: Settings, checkpoint: Checkpoint | None, *, verbose: bool) -> tuple[Plan, argparse.Namespace]:
+    """What is going to be served, and vLLM's arguments, after all that can be refused before an engine starts."""
     from posenc_runtime.vllm_adapter import serving
     from server.planning import planned
 
-    plan = planned(settings, checkpoint, quiet=not verbose)
-    serving.engine_configuration(plan.args)
-    return plan
+    plan = planned(settings, checkpoint)
+    args = plan.arguments(quiet=not verbose)
+    serving.engine_configuration(args)
+    return plan, args
 
 
 def _say_what_is_served(settings: Settings, plan: Plan, terminal: Console) -> None:
@@ -70,7 +72,7 @@ def _say_what_is_served(settings: Settings, plan: Plan, terminal: Console) -> No
         terminal.print(plan.reason)
 
 
-def _run_quietly(plan: Plan, terminal: Console) -> NoReturn:
+def _run_quietly(args: argparse.Namespace, terminal: Console) -> NoReturn:
     """Show how far the engine is, until it is ready, in place of what it writes."""
     progress = Progress(terminal)
 
@@ -81,10 +83,10 @@ def _run_quietly(plan: Plan, terminal: Console) -> NoReturn:
         _say(terminal, line)
 
     with HeldOutput(progress.heard) as held, _cause_of_failure(held), progress:
-        _run(plan, terminal, show)
+        _run(args, terminal, show)
 
 
-def _run(plan: Plan, terminal: Console, show: Callable[[str], None]) -> NoReturn:
+def _run(args: argparse.Namespace, terminal: Console, show: Callable[[str], None]) -> NoReturn:
     """Start the engine and serve.
 
     Args:
@@ -94,7 +96,7 @@ def _run(plan: Plan, terminal: Console, show: Callable[[str], None]) -> NoReturn
     from server import plugin
 
     show_ours(show)  # only now: vLLM, when it is imported, disables the loggers that it finds
-    serving.run(plan.args, plugin.ENDED, functools.partial(_stop_early, terminal))
+    serving.run(args, plugin.ENDED, functools.partial(_stop_early, terminal))
     _leave(terminal, "stopped", 0)
 
 

@@ -22,11 +22,12 @@ from typer.testing import CliRunner
 # The commands import vLLM as they need it; see there why it is imported before.
 import tests.vllm_adapter.conftest  # noqa: F401
 from posenc_runtime.encodings.scaling import available, method
+from posenc_runtime.vllm_adapter.metrics.names import Metric
 from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings
 from server import shipped
 from server.cli import app
-from server.deployment import deployment_of
 from server.load import load
+from server.planning import planned
 from server.settings import HttpSettings, Settings
 from server.target import settings_of
 from tests.pages import (
@@ -166,10 +167,8 @@ def configuration() -> str:
 
 
 def test_every_metric_has_its_row() -> None:
-    source = next((ROOT / "posenc_runtime/vllm_adapter").rglob("prometheus.py")).read_text(encoding="utf-8")
-    registered = set(re.findall(r'"(posenc_(?!\d)[a-z_]+)"', source)) - {"posenc_"}
     page = (DOCS / "metrics.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `(posenc_[a-z_]+)", page, re.MULTILINE)) == registered
+    assert set(re.findall(r"^\| `(posenc_[a-z_]+)", page, re.MULTILINE)) == set(Metric)
 
 
 def test_every_page_is_in_the_navigation() -> None:
@@ -205,7 +204,7 @@ def saved(block: Block, folder: pathlib.Path) -> pathlib.Path:
 def test_the_configuration_with_every_section_is_a_deployment(tmp_path: pathlib.Path) -> None:
     [shown, *_] = blocks("yaml", page=DOCS / "configuration.md")
     settings = load(saved(shown, tmp_path), environment={})
-    assert deployment_of(settings, None).scale_set.lengths == (32768, 65536, 131072)
+    assert planned(settings, None).deployment.scale_set.lengths == (32768, 65536, 131072)
     assert set(top_keys()) == settings.model_fields_set
 
 
@@ -214,7 +213,7 @@ def test_only_methods_with_parameters_from_a_checkpoint_need_one_for_a_deploymen
 ) -> None:
     for rope_type in sorted({"yarn", "ntk", "dynamic", "linear", "default"}):
         [shown, *_] = blocks("yaml", page=DOCS / f"methods/{rope_type}.md")
-        assert deployment_of(load(saved(shown, tmp_path), environment={}), None).rope_type == rope_type
+        assert planned(load(saved(shown, tmp_path), environment={}), None).deployment.rope_type == rope_type
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=str)

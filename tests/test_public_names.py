@@ -91,3 +91,5 @@ def test_engine_arguments_say_the_names_that_plain_vllm_takes() -> None:
     assert arguments["scheduler_cls"] == SCHEDULER
     assert arguments["kv_transfer_config"] == CONNECTOR
     assert arguments["additional_config"]["posenc"]["scales"] == [1, 2]
+    assert set(arguments["additional_config"]) == {"posenc", "posenc_attention"}
+    assert arguments["additional_config"]["posenc_attention"]["backend"] == "auto"

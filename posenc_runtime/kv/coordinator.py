@@ -1,4 +1,4 @@
-"""The scheduler's half: from requests and blocks to the plan of a step. Knows no engine."""
+"""The coordinator: from requests and blocks to the plan of a step. Knows no engine."""
 
 from __future__ import annotations
 

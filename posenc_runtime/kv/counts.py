@@ -10,7 +10,7 @@ _LEVELS = ("kv_blocks", "rerotate_budget_tokens")  # gauges: the latest value ho
 
 
 class Counts:
-    """Counters of the scheduler's half, keyed by the scale's label."""
+    """Counters of the coordinator, keyed by the scale's label."""
 
     def __init__(self) -> None:
         self.requests: Counter[str] = Counter()

@@ -1,9 +1,9 @@
-"""The deployment that an engine was started with, as every process of it sees it: ``additional_config["posenc"]``."""
+"""What an engine was started with, as every process of it sees it: our sections of ``additional_config``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.hook import DEPLOYMENT_SECTION
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 KEY = DEPLOYMENT_SECTION
+_Section = TypeVar("_Section")
 
 
 def deployment_of(vllm_config: VllmConfig | None) -> Deployment | None:
@@ -20,10 +21,21 @@ def deployment_of(vllm_config: VllmConfig | None) -> Deployment | None:
     Raises:
         ValueError: when ``additional_config["posenc"]`` is refused; the message names the rule and the value.
     """
+    return section_of(vllm_config, KEY, Deployment.from_mapping)
+
+
+def section_of(
+    vllm_config: VllmConfig | None, key: str, from_mapping: Callable[[Mapping[str, Any]], _Section]
+) -> _Section | None:
+    """A section of ours in ``additional_config``, None where it has none.
+
+    Raises:
+        ValueError: when the section is refused; the message names the key, the rule and the value.
+    """
     additional = getattr(vllm_config, "additional_config", None)
-    if not isinstance(additional, Mapping) or KEY not in additional:
+    if not isinstance(additional, Mapping) or key not in additional:
         return None
     try:
-        return Deployment.from_mapping(additional[KEY])
+        return from_mapping(additional[key])
     except (ValueError, TypeError) as error:
-        raise ValueError(f"additional_config.{KEY}: {error}") from error
+        raise ValueError(f"additional_config.{key}: {error}") from error

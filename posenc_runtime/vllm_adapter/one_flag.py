@@ -12,21 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from posenc_runtime.kv.deployment import UNROTATED, Deployment
+from posenc_runtime.kv.deployment import UNROTATED
 from posenc_runtime.vllm_adapter.activation import activate
 from posenc_runtime.vllm_adapter.active import KEY
 from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
 from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused
 from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
-from posenc_runtime.vllm_adapter.channel import CONNECTOR, CONNECTOR_MODULE, WORKER_EXTENSION
+from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODULE, WORKER_EXTENSION
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from posenc_runtime.vllm_adapter.http import endpoints
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_block_size, refuse_unsupported
-from posenc_runtime.vllm_adapter.settings.completion import attention_from, deployment_from
-from posenc_runtime.vllm_adapter.settings.derivation import FIT_INTO_MEMORY, derived
+from posenc_runtime.vllm_adapter.settings.completion import Completed, completed
+from posenc_runtime.vllm_adapter.settings.derivation import FIT_INTO_MEMORY
 from posenc_runtime.vllm_adapter.settings.explanations import explained
-from posenc_runtime.vllm_adapter.settings.section import AUTO, AttentionSettings, ScalingSettings, SettingRefused
+from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings, SettingRefused
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -66,11 +65,11 @@ def configured(engine_args: Any, make: Callable[[Any], VllmConfig]) -> VllmConfi
     activate()
     endpoints.offer()
     try:
-        completed = _completed(engine_args)
+        arguments = _with_all_they_need(engine_args)
     except (SettingRefused, ArgumentRefused) as error:
         raise SettingRefused(in_vllms_words(str(error))) from None
     with _our_environment(engine_args):
-        vllm_config = make(completed)
+        vllm_config = make(arguments)
     refuse_unsupported(vllm_config)
     refuse_block_size(vllm_config)
     return vllm_config
@@ -83,7 +82,7 @@ def in_vllms_words(refusal: str) -> str:
     return re.sub(r"\bengine(\.(?=[a-z_])|: )", "", sections)
 
 
-def _completed(engine_args: Any) -> Any:
+def _with_all_they_need(engine_args: Any) -> Any:
     """A copy with everything that our sections ask for; what is given otherwise stays."""
     additional = dict(engine_args.additional_config)
     if KEY not in additional:
@@ -96,17 +95,13 @@ def _completed(engine_args: Any) -> Any:
     checkpoint = _checkpoint(engine_args)
     if longest is None and engine_args.max_model_len not in (None, FIT_INTO_MEMORY):
         longest = engine_args.max_model_len
-    deployment = deployment_from(scaling, checkpoint, model=engine_args.model, max_model_len=longest, engine=given)
-    choice = attention_from(attention, checkpoint)
-    ours = _arguments(engine_args, deployment, choice, given, additional)
-    if scaling.rope_type == AUTO and deployment.rotates:
-        _say_what_auto_is(scaling, checkpoint, deployment, engine_args.model)
-        if longest is None:
-            ours["max_model_len"] = FIT_INTO_MEMORY
-    completed = copy.copy(engine_args)
-    for name, value in ours.items():
-        setattr(completed, name, value)
-    return completed
+    sections = completed(scaling, attention, checkpoint, model=engine_args.model, max_model_len=longest, engine=given)
+    arguments = copy.copy(engine_args)
+    for name, value in _arguments(engine_args, sections, given, additional).items():
+        setattr(arguments, name, value)
+    if sections.auto_reason is not None:
+        _say_what_auto_is(sections)
+    return arguments
 
 
 def _sections(scaling: Any, attention: Any) -> tuple[ScalingSettings, AttentionSettings, int | None]:
@@ -149,8 +144,7 @@ def _checkpoint(engine_args: Any) -> Checkpoint | None:
 
 def _arguments(
     engine_args: Any,
-    deployment: Deployment,
-    choice: AttentionChoice,
+    sections: Completed,
     given: dict[str, Any],
     additional: dict[str, Any],
 ) -> dict[str, Any]:
@@ -158,13 +152,14 @@ def _arguments(
     whole configuration at hand."""
     from vllm.config import KVTransferConfig
 
-    hf_overrides = engine_args.hf_overrides
+    deployment, hf_overrides = sections.deployment, engine_args.hf_overrides
     if isinstance(hf_overrides, Mapping) and hf_overrides.get("max_position_embeddings") == deployment.max_model_len:
         hf_overrides = {key: value for key, value in hf_overrides.items() if key != "max_position_embeddings"}
     backend = engine_args.attention_backend
     if backend is not None and getattr(backend, "name", backend) != "CUSTOM":
         given["attention_backend"] = backend
-    ours = engine_arguments(deployment, given | {"hf_overrides": hf_overrides, "additional_config": additional}, choice)
+    given |= {"hf_overrides": hf_overrides, "additional_config": additional}
+    ours = engine_arguments(deployment, given, sections.attention) | {"max_model_len": sections.max_model_len}
     if engine_args.worker_extension_cls not in ("", WORKER_EXTENSION):
         raise SettingRefused(
             f"worker_extension_cls must be left out where additional_config.{KEY} is given, got "
@@ -185,16 +180,15 @@ def _arguments(
     return ours
 
 
-def _say_what_auto_is(
-    scaling: ScalingSettings, checkpoint: Checkpoint | None, deployment: Deployment, model: str
-) -> None:
+def _say_what_auto_is(sections: Completed) -> None:
+    deployment = sections.deployment
     scales = ", ".join(deployment.scale_set.label(index) for index in range(len(deployment.scales)))
     logger.info(
         "rope_type auto is %s at scales %s of the trained %d tokens, because %s",
         deployment.rope_type,
         scales,
         deployment.original_max_position_embeddings,
-        derived(scaling, checkpoint, model).reason,
+        sections.auto_reason,
     )
 
 

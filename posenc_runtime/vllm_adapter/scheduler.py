@@ -373,9 +373,12 @@ class PosencScheduler(AsyncScheduler):
         requests = [self.requests[request_id] for request_id in reblocked]
         get_block_ids = self.kv_cache_manager.get_block_ids
         if self.use_v2_model_runner:
+            # The plan is made first: a request that is called preempted would go back to its first scale in it.
             metadata = super()._build_kv_connector_meta(connector, scheduler_output)
             replace_as_new(scheduler_output, requests, get_block_ids)
             return metadata
+        # The plan is made last: of a request that is called resumed it sees the whole table, and checks that every
+        # block carries the request's scale.
         replace_as_resumed(scheduler_output, requests, get_block_ids)
         return super()._build_kv_connector_meta(connector, scheduler_output)
 

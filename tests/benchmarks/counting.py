@@ -10,7 +10,7 @@ import pathlib
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
@@ -20,10 +20,14 @@ from posenc_runtime.zoo.counting.evaluate import NUM_VARIABLES, programs
 from posenc_runtime.zoo.counting.recipe import WEIGHTS, Recipe
 from posenc_runtime.zoo.counting.task import LONGEST, Program, is_correct
 from tests.benchmarks import record
+from tests.benchmarks.client import ask_cell_by_cell
 from tests.benchmarks.intervals import wilson
 from tests.benchmarks.progress import progress_bar
 from tests.benchmarks.servers import Command, ServerFailed, running
 from tests.benchmarks.tables import Table
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
 
 # Far from the seeds with which the decoders were trained and watched.
 SEED = 7_000_000
@@ -151,27 +155,15 @@ async def ask(address: str, samples: Samples, concurrency: int, advance: Callabl
         concurrency: requests at once.
         advance: called after every response.
     """
-    from openai import AsyncOpenAI
 
-    cells = []
-    slots = asyncio.Semaphore(concurrency)
-    async with AsyncOpenAI(base_url=f"{address}/v1", api_key="none", timeout=600, max_retries=0) as client:
-        for num_variables, made in samples.items():
-            cell = Cell(num_variables)
+    async def one(client: AsyncOpenAI, cell: Cell, program: Program) -> None:
+        # One token: an answer is one, and no model may go on until it has said the right number.
+        response = await client.completions.create(model=NAME, prompt=program.text, temperature=0, max_tokens=1)
+        prompt_tokens = None if response.usage is None else response.usage.prompt_tokens
+        cell.count(program, response.choices[0].text, prompt_tokens)
 
-            async def one(program: Program, cell: Cell = cell) -> None:
-                async with slots:
-                    # One token: an answer is one, and no model may go on until it has said the right number.
-                    response = await client.completions.create(
-                        model=NAME, prompt=program.text, temperature=0, max_tokens=1
-                    )
-                usage = response.usage
-                cell.count(program, response.choices[0].text, usage and usage.prompt_tokens)
-                advance()
-
-            await asyncio.gather(*map(one, made))
-            cells.append(cell)
-    return cells
+    cells = [(Cell(num_variables), made) for num_variables, made in samples.items()]
+    return await ask_cell_by_cell(address, cells, one, concurrency=concurrency, advance=advance)
 
 
 def results_table(results: Results) -> Table:

@@ -17,8 +17,9 @@ from transformers import AutoTokenizer
 
 from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
 from posenc_runtime.zoo.passkey import PasskeySample, is_correct, make_sample
-from server.deployment import checkpoint_of, deployment_of
+from server.checkpoint import checkpoint_of
 from server.load import load
+from server.planning import planned
 from server.settings import Settings
 from tests.benchmarks import record
 from tests.benchmarks.accuracy import CONFIG, SEED
@@ -167,7 +168,7 @@ def _engine(
     own = {"logits_processors": ["tests.benchmarks.growth_worker:Forcing"], "async_scheduling": False}
     if deployed.rope_parameters is None:
         chosen = load(config, (*deployed.sets, f"max_model_len={served_length(settings, checkpoint)}"))
-        arguments = engine_arguments(deployment_of(chosen, checkpoint_of(chosen)), chosen.engine | own)
+        arguments = engine_arguments(planned(chosen, checkpoint_of(chosen)).deployment, chosen.engine | own)
         plugins = "posenc"
     else:
         length = served_length(settings, checkpoint)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from posenc_runtime.zoo.passkey import PasskeySample, is_correct
+from tests.benchmarks.client import ask_cell_by_cell
 from tests.benchmarks.variants import Variant
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,30 +69,20 @@ async def ask(
         concurrency: requests at once.
         advance: called after every response.
     """
-    from openai import AsyncOpenAI
 
-    cells = []
-    slots = asyncio.Semaphore(concurrency)
-    async with AsyncOpenAI(base_url=f"{address}/v1", api_key="none", timeout=600, max_retries=0) as client:
-        for haystack, made in samples.items():
-            cell = Cell(haystack)
-            expected = variant.expected_scale(haystack.length, trained)
+    async def one(client: AsyncOpenAI, cell: Cell, sample: PasskeySample) -> None:
+        response = await client.completions.create(
+            model=model,
+            prompt=sample.prompt,
+            temperature=0,
+            max_tokens=sample.total_tokens - sample.prompt_tokens,
+        )
+        expected = variant.expected_scale(cell.haystack.length, trained)
+        cell.count(sample, response.choices[0].text, scale_of(response.model_extra), expected)
+        cell.wrong_lengths += response.usage is None or response.usage.prompt_tokens != sample.prompt_tokens
 
-            async def one(sample: PasskeySample, cell: Cell = cell, expected: float | None = expected) -> None:
-                async with slots:
-                    response = await client.completions.create(
-                        model=model,
-                        prompt=sample.prompt,
-                        temperature=0,
-                        max_tokens=sample.total_tokens - sample.prompt_tokens,
-                    )
-                cell.count(sample, response.choices[0].text, scale_of(response.model_extra), expected)
-                cell.wrong_lengths += response.usage is None or response.usage.prompt_tokens != sample.prompt_tokens
-                advance()
-
-            await asyncio.gather(*map(one, made))
-            cells.append(cell)
-    return cells
+    cells = [(Cell(haystack), made) for haystack, made in samples.items()]
+    return await ask_cell_by_cell(address, cells, one, concurrency=concurrency, advance=advance)
 
 
 def scale_of(extra: dict[str, Any] | None) -> float | None:

@@ -8,8 +8,8 @@ import pytest
 
 from posenc_runtime.kv.admission import admit
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
-from server.deployment import deployment_of
 from server.load import load
+from server.planning import planned
 
 FOLDER = pathlib.Path(__file__).parents[2] / "configs"
 FILES = sorted(FOLDER.glob("*.yaml"))
@@ -32,7 +32,7 @@ def test_every_file_is_promised_and_every_promise_has_a_file() -> None:
 
 @pytest.mark.parametrize("path", [FOLDER / name for name in PROMISED], ids=lambda path: path.stem)
 def test_a_file_gives_the_deployment_that_it_promises(path: pathlib.Path) -> None:
-    deployment = deployment_of(load(path, environment={}), None)
+    deployment = planned(load(path, environment={}), None).deployment
     trained, served, rope_type = PROMISED[path.name]
     assert (deployment.original_max_position_embeddings, deployment.max_model_len) == (trained, served)
     assert deployment.rope_type == rope_type
@@ -43,7 +43,7 @@ def test_a_file_gives_the_deployment_that_it_promises(path: pathlib.Path) -> Non
 @pytest.mark.parametrize("path", [FOLDER / name for name in UNROTATED], ids=lambda path: path.stem)
 def test_a_file_without_scaling_gives_its_length_to_every_request(path: pathlib.Path) -> None:
     checkpoint = Checkpoint(max_position_embeddings=2048, spec=None, architecture="Theirs", attention="bias")
-    deployment = deployment_of(load(path, environment={}), checkpoint)
+    deployment = planned(load(path, environment={}), checkpoint).deployment
     assert not deployment.rotates and deployment.max_model_len == UNROTATED[path.name]
 
 

@@ -2,10 +2,15 @@ from __future__ import annotations
 
 import pathlib
 import random
+from collections.abc import Iterator
+from typing import Any
 
+import httpx
+import openai
 import pytest
 
 from tests.checkpoints import save_tiny
+from tests.engine.running_server import Server, running_server
 
 # Every test of this folder starts an engine.
 pytestmark = pytest.mark.engine
@@ -21,6 +26,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A Llama of two layers with random weights, trained (it says) on 256 tokens."""
     return save_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def address(
+    server: Server, served: dict[str, Any], tiny: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Where ``tiny`` is served by that name. A module says by which server, and with which other settings."""
+    settings = {"model": str(tiny), "served_model_name": "tiny"} | served
+    with running_server(tmp_path_factory.mktemp("server"), settings, server=server) as address:
+        yield address
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=120) as client:
+        yield client
+
+
+@pytest.fixture
+def http(address: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=address, timeout=120) as http:
+        yield http
 
 
 @pytest.fixture

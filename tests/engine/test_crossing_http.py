@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import pathlib
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -14,18 +12,20 @@ import pytest
 
 from tests.deploy.dashboard_queries import missing_from_exposition
 from tests.engine.metrics import metrics, total
-from tests.engine.running_server import running_server
+from tests.engine.running_server import Server
 
 HEADROOM = 8
 
 
 @pytest.fixture(scope="module", params=["posenc", "vllm"])
-def address(
-    request: pytest.FixtureRequest, tiny: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    settings = {
-        "model": str(tiny),
-        "served_model_name": "tiny",
+def server(request: pytest.FixtureRequest) -> Server:
+    name: Server = request.param
+    return name
+
+
+@pytest.fixture(scope="module")
+def served() -> dict[str, Any]:
+    return {
         "scaling": {
             "rope_type": "yarn",
             "scales": [1, 2, 4],
@@ -34,14 +34,6 @@ def address(
         },
         "engine": {"dtype": "float32", "enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": 2**26},
     }
-    with running_server(tmp_path_factory.mktemp("server"), settings, server=request.param) as address:
-        yield address
-
-
-@pytest.fixture
-def client(address: str) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=120) as client:
-        yield client
 
 
 def test_a_response_lists_its_crossings_and_so_do_the_metrics(client: openai.OpenAI, address: str) -> None:

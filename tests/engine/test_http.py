@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import pathlib
 import time
-from collections.abc import Iterator
 from http.client import HTTPConnection
 from typing import Any
 
@@ -16,35 +14,23 @@ import pytest
 
 from posenc_runtime.vllm_adapter import compat
 from tests.deploy.dashboard_queries import missing_from_exposition
-from tests.engine.running_server import running_server
+from tests.engine.running_server import Server
 
 HEADROOM = 40
 
 
 @pytest.fixture(scope="module", params=["posenc", "vllm"])
-def address(
-    request: pytest.FixtureRequest, tiny: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    settings = {
-        "model": str(tiny),
-        "served_model_name": "tiny",
+def server(request: pytest.FixtureRequest) -> Server:
+    name: Server = request.param
+    return name
+
+
+@pytest.fixture(scope="module")
+def served() -> dict[str, Any]:
+    return {
         "scaling": {"rope_type": "yarn", "scales": [1, 2, 4, 8], "headroom_tokens": HEADROOM, "on_crossing": "pin"},
         "engine": {"dtype": "float32", "enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": 2**28},
     }
-    with running_server(tmp_path_factory.mktemp("server"), settings, server=request.param) as address:
-        yield address
-
-
-@pytest.fixture
-def client(address: str) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=120) as client:
-        yield client
-
-
-@pytest.fixture
-def http(address: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=address, timeout=120) as http:
-        yield http
 
 
 def posenc_of(answer: Any) -> dict[str, Any]:
@@ -58,7 +44,7 @@ def test_a_completion_says_the_scale_that_it_ran_at(client: openai.OpenAI) -> No
     assert answer.usage is not None and answer.usage.completion_tokens == 8
 
 
-@pytest.mark.parametrize("address", ["posenc"], indirect=True)
+@pytest.mark.parametrize("server", ["posenc"], indirect=True)
 def test_a_connection_outlives_the_5_seconds_that_clients_keep_an_idle_one(address: str) -> None:
     # Were the server to close it first, the close would meet the client's next request and reset it.
     url = httpx.URL(address)

@@ -7,10 +7,9 @@ import pathlib
 import pytest
 
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
-from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
 from tests.checkpoints import TRAINED
+from tests.engine.beside_stock import answers_of_both, assert_same_to_the_bit
 from tests.engine.conftest import PromptMaker
-from tests.engine.run_engine import run_engine
 
 FACTOR = 4
 
@@ -27,14 +26,6 @@ def test_scaled_requests_equal_those_of_a_static_deployment_to_the_bit(
     prompts: PromptMaker,
     tmp_path: pathlib.Path,
 ) -> None:
-    engine = {
-        "dtype": dtype,
-        "enforce_eager": True,
-        "block_size": 32,
-        "max_num_batched_tokens": 128,
-        "max_num_seqs": 8,
-        "kv_cache_memory_bytes": 2**28,
-    }
     deployment = Deployment(
         rope_type=rope_type,
         scales=(1, 2, FACTOR),
@@ -43,33 +34,24 @@ def test_scaled_requests_equal_those_of_a_static_deployment_to_the_bit(
         headroom_tokens=24,
         on_crossing=on_crossing,
     )
-    ours = engine_arguments(deployment, engine)
     rope_parameters = {
         "rope_type": rope_type,
         "rope_theta": 10000.0,
         "factor": float(FACTOR),
         "original_max_position_embeddings": TRAINED,
     }
-    # The same limits and the same scheduler: batches are cut alike, and kernels choose alike how they take sums.
-    stock = engine | {
-        "max_model_len": deployment.max_model_len,
-        "hf_overrides": {"rope_parameters": rope_parameters},
-        "async_scheduling": ours.get("async_scheduling"),
-    }
     batch = [(prompts(length), 24) for length in (489, 513, 600, 767, 1000)]  # all over twice the trained length
-    (theirs,) = run_engine(
+    answers, theirs = answers_of_both(
         tiny,
-        stock,
-        [batch],
-        plugins="",
+        deployment,
+        batch,
+        dtype=dtype,
+        hf_overrides={"rope_parameters": rope_parameters},
+        folder=tmp_path,
         environment={"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"},
         module="tests.engine.static_in_float64",
-        folder=tmp_path,
     )
-    (answers,) = run_engine(tiny, ours, [batch], folder=tmp_path)
     assert [answer.posenc and (answer.posenc["scale"], answer.posenc["crossings"]) for answer in answers] == [
         (FACTOR, [])
     ] * len(batch)
-    assert [answer.posenc for answer in theirs] == [None] * len(batch)
-    assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in theirs]
-    assert [answer.logprobs for answer in answers] == [answer.logprobs for answer in theirs]
+    assert_same_to_the_bit(answers, theirs)

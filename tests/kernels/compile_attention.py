@@ -14,6 +14,7 @@ from posenc_runtime.kernels.attention import (
     chunks,
     cope_decode,
     cope_prefill,
+    cope_scores,
     key_norms,
     window_plan,
 )
@@ -31,7 +32,7 @@ KERNELS = {
     "decode": (bias_decode, "_decode_kernel"),
     "merge": (chunks, "_merge_kernel"),
     "cope-prefill": (cope_prefill, "_prefill_kernel"),
-    "cope-scores": (cope_decode, "_score_kernel"),
+    "cope-scores": (cope_scores, "_score_kernel"),
     "cope-values": (cope_decode, "_value_kernel"),
     "norms": (key_norms, "_store_norms_kernel"),
     "maxima": (key_norms, "_running_maximum_kernel"),

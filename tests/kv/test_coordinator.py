@@ -1,4 +1,4 @@
-"""The scheduler's half, driven as a scheduler would."""
+"""The coordinator, driven as a scheduler would."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ import pytest
 
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from posenc_runtime.vllm_adapter.settings.setting_names import TOP_LEVEL, known_names
-from server.deployment import deployment_of
 from server.load import load
+from server.planning import planned
 from server.settings import Settings
 
 GOOD = """
@@ -72,37 +72,109 @@ def test_a_models_path_that_starts_with_a_dot_is_relative_to_the_file(file: path
 
 def test_the_served_length_defaults_to_what_the_largest_scale_reaches(file: pathlib.Path) -> None:
     file.write_text(GOOD.replace("max_model_len: 4096\n", ""))
-    assert deployment_of(load(file, environment={}), None).max_model_len == 4096
+    assert planned(load(file, environment={}), None).deployment.max_model_len == 4096
 
 
 def refusal(path: pathlib.Path, text: str, overrides: list[str] | None = None, **environment: str) -> str:
     path.write_text(textwrap.dedent(text))
     with pytest.raises(SettingRefused) as caught:
-        deployment_of(load(path, overrides, environment), None)
+        planned(load(path, overrides, environment), None)
     return str(caught.value)
 
 
-BAD = {
-    "unknown-key": (GOOD + "modell: x", "modell: is not a known setting, got 'x'; did you mean model?"),
+# What is replaced in the good file, by what, and what is said then.
+CHANGED = {
     "unknown-scaling-key": (
-        GOOD.replace("beta_fast", "beta_fats"),
+        "beta_fast",
+        "beta_fats",
         "scaling.beta_fats: is not a known setting, got 16; did you mean beta_fast?",
     ),
+    "key-of-another-section": (
+        "beta_fast: 16",
+        "max_model_len: 16",
+        "scaling.max_model_len: is not a known setting, got 16; did you mean max_model_len at the top level?",
+    ),
+    "misspelt-scaling-key": (
+        "  beta_fast: 16",
+        "  headroom: 64",
+        "scaling.headroom: is not a known setting, got 64; did you mean headroom_tokens?",
+    ),
+    "factor-instead-of-scales": (
+        "  beta_fast: 16",
+        "  factor: 4.0",
+        "scaling.factor: is not a known setting, got 4.0; scaling.scales says it for yarn, as in [1, 4]",
+    ),
+    "parameter-of-another-method": ("yarn", "linear", "scaling.beta_fast: is not a known setting, got 16"),
+    "unknown-method": ("yarn", "yarm", "scaling.rope_type must be one of auto, default, "),
+    "wrong-type": ("max_model_len: 4096", "max_model_len: many", "max_model_len: must be a valid integer, got 'many'"),
+    "number-as-text": (
+        "max_model_len: 4096",
+        "max_model_len: '4096'",
+        "max_model_len: must be a valid integer, got '4096'",
+    ),
+    "parameter-of-wrong-type": (
+        "beta_fast: 16",
+        "beta_fast: fast",
+        "scaling.beta_fast: must be a valid number, got 'fast'",
+    ),
+    "parameter-out-of-range": (
+        "beta_fast: 16",
+        "beta_fast: 0.5",
+        "scaling.beta_fast must exceed beta_slow 1.0, got 0.5",
+    ),
+    "scales-not-ascending": ("[1, 2, 4, 8]", "[1, 4, 2, 8]", "scaling.scales must ascend, got [1.0, 4.0, 2.0, 8.0]"),
+    "scales-not-from-1": ("[1, 2, 4, 8]", "[2, 8]", "scaling.scales must start at 1, got [2.0, 8.0]"),
+    "no-scales": ("[1, 2, 4, 8]", "[]", "scaling.scales must start at 1, got []"),
+    "scales-too-small": (
+        "[1, 2, 4, 8]",
+        "[1, 2]",
+        "scaling.scales must cover max_model_len 4096, but the largest, 2, reaches only 1024 tokens",
+    ),
+    "scales-not-numbers": ("[1, 2, 4, 8]", "[1, two]", "scaling.scales.1: must be a valid number, got 'two'"),
+    "scale-not-finite": ("[1, 2, 4, 8]", "[1, .inf]", "scaling.scales.1: must be a finite number, got inf"),
+    "parameter-not-finite": (
+        "beta_fast: 16",
+        "attention_factor: .nan",
+        "scaling.attention_factor: must be a finite number, got nan",
+    ),
+    "negative-length": (
+        "max_model_len: 4096",
+        "max_model_len: -1",
+        "max_model_len: must be greater than or equal to 1, got -1",
+    ),
+    "no-headroom": (
+        "  beta_fast: 16",
+        "  headroom_tokens: 0",
+        "scaling.headroom_tokens: must be greater than or equal to 1, got 0",
+    ),
+    "unknown-crossing": (
+        "  beta_fast: 16",
+        "  on_crossing: hope",
+        "scaling.on_crossing: must be 'rerotate', 'recompute' or 'pin', got 'hope'",
+    ),
+    "beyond-trained-with-scaling": (
+        "  beta_fast: 16",
+        "  allow_beyond_trained: true",
+        "scaling.allow_beyond_trained is only for rope_type default, got rope_type yarn",
+    ),
+    "no-model": ("model: some/model\n", "", "model: must be given"),
+    "port-out-of-range": ("8001", "80010", "server.port: must be less than or equal to 65535, got 80010"),
+    "section-is-a-value": ("engine: {dtype: float32}", "engine: 5", "engine: must be a mapping of settings, got 5"),
+    "trained-length-unknown": (
+        "  original_max_position_embeddings: 512\n",
+        "",
+        "scaling.original_max_position_embeddings: must be given",
+    ),
+}
+BAD = {
+    "unknown-key": (GOOD + "modell: x", "modell: is not a known setting, got 'x'; did you mean model?"),
     "key-of-a-section-outside-of-it": (
         GOOD + "tensor_parallel_size: 2",
         "tensor_parallel_size: is not a known setting, got 2; did you mean engine.tensor_parallel_size?",
     ),
-    "key-of-another-section": (
-        GOOD.replace("beta_fast: 16", "max_model_len: 16"),
-        "scaling.max_model_len: is not a known setting, got 16; did you mean max_model_len at the top level?",
-    ),
     "method-and-key-unknown": (
         GOOD.replace("yarn", "yarm") + "scales: [1, 2]",
         "scales: is not a known setting, got [1, 2]; did you mean scaling.scales?",
-    ),
-    "misspelt-scaling-key": (
-        GOOD.replace("  beta_fast: 16", "  headroom: 64"),
-        "scaling.headroom: is not a known setting, got 64; did you mean headroom_tokens?",
     ),
     "misspelt-attention-key": (
         GOOD + "attention: {window_tolerence: 0.1}",
@@ -113,90 +185,18 @@ BAD = {
         "attention.window_tolerance: must be less than 1, got 1.0",
     ),
     "key-like-no-other": (GOOD + "zzz: 1", "zzz: is not a known setting, got 1"),
-    "factor-instead-of-scales": (
-        GOOD.replace("  beta_fast: 16", "  factor: 4.0"),
-        "scaling.factor: is not a known setting, got 4.0; scaling.scales says it for yarn, as in [1, 4]",
-    ),
     "factor-without-a-method": (
         "model: a/b\nscaling: {factor: 2}",
         "got 2; rope_type default does not scale, choose another",
-    ),
-    "parameter-of-another-method": (
-        GOOD.replace("yarn", "linear"),
-        "scaling.beta_fast: is not a known setting, got 16",
-    ),
-    "unknown-method": (GOOD.replace("yarn", "yarm"), "scaling.rope_type must be one of auto, default, "),
-    "wrong-type": (
-        GOOD.replace("max_model_len: 4096", "max_model_len: many"),
-        "max_model_len: must be a valid integer, got 'many'",
-    ),
-    "number-as-text": (
-        GOOD.replace("max_model_len: 4096", "max_model_len: '4096'"),
-        "max_model_len: must be a valid integer, got '4096'",
-    ),
-    "parameter-of-wrong-type": (
-        GOOD.replace("beta_fast: 16", "beta_fast: fast"),
-        "scaling.beta_fast: must be a valid number, got 'fast'",
-    ),
-    "parameter-out-of-range": (
-        GOOD.replace("beta_fast: 16", "beta_fast: 0.5"),
-        "scaling.beta_fast must exceed beta_slow 1.0, got 0.5",
-    ),
-    "scales-not-ascending": (
-        GOOD.replace("[1, 2, 4, 8]", "[1, 4, 2, 8]"),
-        "scaling.scales must ascend, got [1.0, 4.0, 2.0, 8.0]",
-    ),
-    "scales-not-from-1": (GOOD.replace("[1, 2, 4, 8]", "[2, 8]"), "scaling.scales must start at 1, got [2.0, 8.0]"),
-    "no-scales": (GOOD.replace("[1, 2, 4, 8]", "[]"), "scaling.scales must start at 1, got []"),
-    "scales-too-small": (
-        GOOD.replace("[1, 2, 4, 8]", "[1, 2]"),
-        "scaling.scales must cover max_model_len 4096, but the largest, 2, reaches only 1024 tokens",
-    ),
-    "scales-not-numbers": (
-        GOOD.replace("[1, 2, 4, 8]", "[1, two]"),
-        "scaling.scales.1: must be a valid number, got 'two'",
-    ),
-    "scale-not-finite": (
-        GOOD.replace("[1, 2, 4, 8]", "[1, .inf]"),
-        "scaling.scales.1: must be a finite number, got inf",
-    ),
-    "parameter-not-finite": (
-        GOOD.replace("beta_fast: 16", "attention_factor: .nan"),
-        "scaling.attention_factor: must be a finite number, got nan",
     ),
     "scale-beyond-all-tokens": (
         GOOD.replace("[1, 2, 4, 8]", "[1, 1e300]").replace("max_model_len: 4096", ""),
         "scaling.scales must reach at most 2147483647 tokens",
     ),
     "no-name": (GOOD + "served_model_name: ''\n", "served_model_name: String should have at least 1 character, got ''"),
-    "negative-length": (
-        GOOD.replace("max_model_len: 4096", "max_model_len: -1"),
-        "max_model_len: must be greater than or equal to 1, got -1",
-    ),
-    "no-headroom": (
-        GOOD.replace("  beta_fast: 16", "  headroom_tokens: 0"),
-        "scaling.headroom_tokens: must be greater than or equal to 1, got 0",
-    ),
-    "unknown-crossing": (
-        GOOD.replace("  beta_fast: 16", "  on_crossing: hope"),
-        "scaling.on_crossing: must be 'rerotate', 'recompute' or 'pin', got 'hope'",
-    ),
     "default-with-scales": (
         GOOD.replace("yarn", "default").replace("  beta_fast: 16", ""),
         "scaling.scales must be [1] when rope_type is default",
-    ),
-    "beyond-trained-with-scaling": (
-        GOOD.replace("  beta_fast: 16", "  allow_beyond_trained: true"),
-        "scaling.allow_beyond_trained is only for rope_type default, got rope_type yarn",
-    ),
-    "no-model": (GOOD.replace("model: some/model\n", ""), "model: must be given"),
-    "port-out-of-range": (
-        GOOD.replace("8001", "80010"),
-        "server.port: must be less than or equal to 65535, got 80010",
-    ),
-    "section-is-a-value": (
-        GOOD.replace("engine: {dtype: float32}", "engine: 5"),
-        "engine: must be a mapping of settings, got 5",
     ),
     "section-is-empty": (
         "model: some/model\nscaling:\n",
@@ -208,11 +208,14 @@ BAD = {
     "not-yaml": ("model: [", "is not YAML"),
     "not-a-mapping": ("- model", "must be a mapping of settings, got list"),
     "empty": ("", "must be a mapping of settings, got NoneType"),
-    "trained-length-unknown": (
-        GOOD.replace("  original_max_position_embeddings: 512\n", ""),
-        "scaling.original_max_position_embeddings: must be given",
-    ),
 }
+
+
+@pytest.mark.parametrize(("old", "new", "rule"), CHANGED.values(), ids=CHANGED.keys())
+def test_a_setting_that_is_changed_for_the_worse_is_refused_by_its_path(
+    old: str, new: str, rule: str, tmp_path: pathlib.Path
+) -> None:
+    assert old in GOOD and rule in refusal(tmp_path / "bad.yaml", GOOD.replace(old, new))
 
 
 @pytest.mark.parametrize(("text", "rule"), BAD.values(), ids=BAD.keys())

@@ -129,7 +129,9 @@ with HeldOutput():  # importing vLLM is loud
 progress._LINE_SECONDS = 0.2
 settings = Settings(model="tiny")
 deployment = Deployment(rope_type="default", original_max_position_embeddings=256, max_model_len=256)
-plan = Plan(deployment=deployment, attention=None, args=None, reason="")
+plan = Plan(
+    settings=settings, checkpoint=None, deployment=deployment, attention=None, reason="", max_model_len=256
+)
 
 def checked(*given, **named):
     os.write(2, b"their words\\n")
@@ -159,7 +161,7 @@ def test_what_is_refused_is_refused_before_anything_is_said_to_start() -> None:
 
 def test_a_start_shows_what_is_served_then_its_progress_then_what_is_written_after_it_is_ready() -> None:
     out, err = started(
-        "return plan",
+        "return plan, None",
         """
         time.sleep(0.5)
         logging.getLogger("vllm.posenc").info("ready: here")
@@ -186,7 +188,7 @@ NO_ROOM = r"ValueError: No available memory for the cache blocks. Try\n"
 )
 def test_a_start_that_fails_says_why_or_shows_all_that_was_written(said: str, told: str, shown: bool) -> None:
     out, err = started(
-        "return plan",
+        "return plan, None",
         f"""
         os.write(2, b"{said}")
         raise serving.EngineDidNotStart("the engine did not start")

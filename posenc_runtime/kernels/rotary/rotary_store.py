@@ -6,7 +6,13 @@ import triton
 import triton.language as tl
 
 from posenc_runtime.kernels.rotary.rotary_step import RotaryStep
-from posenc_runtime.kernels.rotary.rotary_tile import copy_rows, load_pairs, load_rows, store_rows, store_turned
+from posenc_runtime.kernels.rotary.rotary_tile import (
+    copy_elements,
+    load_elements,
+    load_pairs,
+    store_elements,
+    store_turned,
+)
 from posenc_runtime.kernels.rotary.turns import cos_sin
 
 _PAIRS = 8  # pairs of a thread: 16 bytes of bfloat16, the widest access
@@ -70,7 +76,7 @@ def _rotary_store_kernel(  # type: ignore[no-untyped-def]
     i_kv_part = num_parts - 1 - i_part
     o_head = i_kv_part * BH + tl.arange(0, BH)
     b_key_x, b_key_y = load_pairs(p_key + o_head * stride_key_head, o_head < NUM_KV_HEADS, HALF, IS_NEOX, BH, BP)
-    b_value = load_rows(p_value + o_head * stride_value_head, o_head < NUM_KV_HEADS, 0, HEAD_DIM, BD)
+    b_value = load_elements(p_value + o_head * stride_value_head, o_head < NUM_KV_HEADS, 0, HEAD_DIM, BD)
     o_head = i_part * BH + tl.arange(0, BH)
     b_x, b_y = load_pairs(p_query + o_head * stride_query_head, o_head < NUM_HEADS, HALF, IS_NEOX, BH, BP)
     tl.debug_barrier()  # keeps the compiler from waiting for the slot before these loads
@@ -93,13 +99,13 @@ def _rotary_store_kernel(  # type: ignore[no-untyped-def]
             p_row = p_slot + o_head.to(tl.int64) * stride_cache_head
             store_turned(b_key_x, b_key_y, p_row, m_head, b_key_cos, b_key_sin, per_k_scale, HALF, IS_NEOX, BH, BP)
             if 2 * HALF < HEAD_DIM:
-                copy_rows(p_key + o_head * stride_key_head, p_row, m_head, per_k_scale, 2 * HALF, HEAD_DIM, BR)
-            store_rows(b_value, p_row + HEAD_DIM, m_head, per_v_scale, 0, HEAD_DIM, BD)
+                copy_elements(p_key + o_head * stride_key_head, p_row, m_head, per_k_scale, 2 * HALF, HEAD_DIM, BR)
+            store_elements(b_value, p_row + HEAD_DIM, m_head, per_v_scale, 0, HEAD_DIM, BD)
             if NUM_KV_HEADS > BH:  # without a next tile its loads would still take registers
                 o_head += num_parts * BH
                 m_head = o_head < NUM_KV_HEADS
                 b_key_x, b_key_y = load_pairs(p_key + o_head * stride_key_head, m_head, HALF, IS_NEOX, BH, BP)
-                b_value = load_rows(p_value + o_head * stride_value_head, m_head, 0, HEAD_DIM, BD)
+                b_value = load_elements(p_value + o_head * stride_value_head, m_head, 0, HEAD_DIM, BD)
 
     on_query = factor if FACTOR_ON_KEYS else factor * factor
     b_cos *= on_query
@@ -114,7 +120,7 @@ def _rotary_store_kernel(  # type: ignore[no-untyped-def]
         p_row = p_out + o_head * stride_out_head
         store_turned(b_x, b_y, p_row, m_head, b_cos, b_sin, per_q_scale, HALF, IS_NEOX, BH, BP)
         if 2 * HALF < HEAD_DIM and not IN_PLACE:
-            copy_rows(p_query + o_head * stride_query_head, p_row, m_head, per_q_scale, 2 * HALF, HEAD_DIM, BR)
+            copy_elements(p_query + o_head * stride_query_head, p_row, m_head, per_q_scale, 2 * HALF, HEAD_DIM, BR)
         b_x, b_y = b_next_x, b_next_y
 
 

@@ -21,7 +21,7 @@ def load_pairs(p_row, m_row, HALF: tl.constexpr, IS_NEOX: tl.constexpr, BH: tl.c
         b_y = tl.load(p_row[:, None] + (o_pair + HALF)[None, :], mask=m_pair)
     else:
         # Neighbours are loaded and stored together, because to access every second element makes accesses narrow.
-        b_x, b_y = tl.split(tl.reshape(load_rows(p_row, m_row, 0, 2 * HALF, 2 * BP), (BH, BP, 2)))
+        b_x, b_y = tl.split(tl.reshape(load_elements(p_row, m_row, 0, 2 * HALF, 2 * BP), (BH, BP, 2)))
     return b_x, b_y
 
 
@@ -55,25 +55,25 @@ def store_turned(  # type: ignore[no-untyped-def]
         store(p_row[:, None] + (o_pair + HALF)[None, :], b_turned_y, m_pair, per_scale)
     else:
         b_turned = tl.reshape(tl.join(b_turned_x, b_turned_y), (BH, 2 * BP))
-        store_rows(b_turned, p_row, m_row, per_scale, 0, 2 * HALF, 2 * BP)
+        store_elements(b_turned, p_row, m_row, per_scale, 0, 2 * HALF, 2 * BP)
 
 
 @triton.jit
-def load_rows(p_row, m_row, BEGIN: tl.constexpr, END: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]
+def load_elements(p_row, m_row, BEGIN: tl.constexpr, END: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]
     """Load elements ``BEGIN`` to ``END - 1`` of each row, at most ``BD`` of them; ``p_row`` has the rows' addresses."""
     o_dim = BEGIN + tl.arange(0, BD)
     return tl.load(p_row[:, None] + o_dim[None, :], mask=m_row[:, None] & (o_dim < END)[None, :])
 
 
 @triton.jit
-def store_rows(b_rows, p_row, m_row, per_scale, BEGIN: tl.constexpr, END: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]
+def store_elements(b_rows, p_row, m_row, per_scale, BEGIN: tl.constexpr, END: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]
     o_dim = BEGIN + tl.arange(0, BD)
     store(p_row[:, None] + o_dim[None, :], b_rows, m_row[:, None] & (o_dim < END)[None, :], per_scale)
 
 
 @triton.jit
-def copy_rows(p_source, p_target, m_row, per_scale, BEGIN: tl.constexpr, END: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]
-    store_rows(load_rows(p_source, m_row, BEGIN, END, BD), p_target, m_row, per_scale, BEGIN, END, BD)
+def copy_elements(p_source, p_target, m_row, per_scale, BEGIN: tl.constexpr, END: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]
+    store_elements(load_elements(p_source, m_row, BEGIN, END, BD), p_target, m_row, per_scale, BEGIN, END, BD)
 
 
 @triton.jit

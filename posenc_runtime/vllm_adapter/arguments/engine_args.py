@@ -16,7 +16,7 @@ from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused, flags_o
 from posenc_runtime.vllm_adapter.arguments.front_end_arguments import refuse_unusable
 from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
-from posenc_runtime.vllm_adapter.channel import CONNECTOR, CONNECTOR_MODULE, SCHEDULER, WORKER_EXTENSION
+from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODULE, SCHEDULER, WORKER_EXTENSION
 from posenc_runtime.vllm_adapter.scheduling.scheduler_choice import needs_ours
 from posenc_runtime.vllm_adapter.settings.setting_names import (
     DERIVED,
@@ -121,6 +121,7 @@ def serve_arguments(
     engine: Mapping[str, Any],
     http: Mapping[str, Any],
     attention: AttentionChoice | None = None,
+    max_model_len: int | None = None,
 ) -> argparse.Namespace:
     """Everything that vLLM's server takes, parsed and checked by vLLM's own parser.
 
@@ -128,6 +129,7 @@ def serve_arguments(
         engine: engine arguments by name.
         http: front-end arguments by name, host and port among them.
         attention: which attention layers get; the defaults when left out.
+        max_model_len: vLLM's argument; the deployment's when left out.
 
     Raises:
         ArgumentRefused: when an argument is unknown, contradicts the deployment, or is refused by vLLM.
@@ -141,9 +143,8 @@ def serve_arguments(
                 "of a request, and nobody would say at which scale"
             )
     parser, known = _parser()
-    flags = _serve_flags(
-        known, served_model_name, engine_arguments(deployment, engine, attention), http, deployment.rope_type
-    )
+    complete = _complete(deployment, engine, attention, max_model_len)
+    flags = _serve_flags(known, served_model_name, complete, http, deployment.rope_type)
     args: argparse.Namespace = parser.parse_args(["--model", model, *flags])
     refuse_unusable(args)
     try:
@@ -162,6 +163,7 @@ def command_line(
     *,
     served_model_name: str | None = None,
     http: Mapping[str, Any] | None = None,
+    max_model_len: int | None = None,
 ) -> list[str]:
     """The command with which plain vLLM runs this deployment: its own, or where its package for CPUs is, which has
     none that starts, the module behind it.
@@ -170,18 +172,25 @@ def command_line(
         engine: engine arguments by name.
         attention: which attention layers get; the defaults when left out.
         http: front-end arguments by name; vLLM's own defaults when left out.
+        max_model_len: vLLM's argument; the deployment's when left out.
 
     Raises:
         ArgumentRefused: as ``engine_arguments``, and when an argument is unknown.
     """
     _, known = _parser()
-    flags = _serve_flags(
-        known, served_model_name, engine_arguments(deployment, engine, attention), http or {}, deployment.rope_type
-    )
+    complete = _complete(deployment, engine, attention, max_model_len)
+    flags = _serve_flags(known, served_model_name, complete, http or {}, deployment.rope_type)
     command = ["vllm", "serve", model]
     if not compat.has_command():
         command = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", model]
     return [*command, *flags]
+
+
+def _complete(
+    deployment: Deployment, engine: Mapping[str, Any], attention: AttentionChoice | None, max_model_len: int | None
+) -> dict[str, Any]:
+    arguments = engine_arguments(deployment, engine, attention)
+    return arguments if max_model_len is None else arguments | {"max_model_len": max_model_len}
 
 
 def _serve_flags(

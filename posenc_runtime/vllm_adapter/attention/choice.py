@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from posenc_runtime.encodings.fields import check_fields
+from posenc_runtime.vllm_adapter.active import section_of
 from posenc_runtime.vllm_adapter.hook import ATTENTION_SECTION
 
 if TYPE_CHECKING:
@@ -78,13 +79,7 @@ def choice_of(vllm_config: VllmConfig | None) -> AttentionChoice | None:
     Raises:
         ValueError: when ``additional_config["posenc_attention"]`` is refused; the message names the rule and the value.
     """
-    additional = getattr(vllm_config, "additional_config", None)
-    if not isinstance(additional, Mapping) or KEY not in additional:
-        return None
-    try:
-        return AttentionChoice.from_mapping(additional[KEY])
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"additional_config.{KEY}: {error}") from error
+    return section_of(vllm_config, KEY, AttentionChoice.from_mapping)
 
 
 def can_attend(backend: Backend, needs: Kind, *, stock_can: bool) -> bool:

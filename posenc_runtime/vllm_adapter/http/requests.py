@@ -10,7 +10,7 @@ from typing import Any
 
 from posenc_runtime.kv.admission import choose_on_crossing
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.channel import ON_CROSSING
+from posenc_runtime.vllm_adapter.carried_names import ON_CROSSING
 
 # Keys that are meant for us, however the rest of them is spelled; vLLM passes on or ignores what it does not know.
 _OURS = "posenc"

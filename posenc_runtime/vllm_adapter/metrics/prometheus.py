@@ -13,79 +13,80 @@ from posenc_runtime.kv.counts import TOTAL
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.active import deployment_of
 from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup
+from posenc_runtime.vllm_adapter.metrics.names import PREFIX, Metric
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 # Name in the report: metric, labels, help. A report's keys are the values of the labels, separated by spaces.
-_COUNTERS: dict[str, tuple[str, tuple[str, ...], str]] = {
+_COUNTERS: dict[str, tuple[Metric, tuple[str, ...], str]] = {
     "requests": (
-        "posenc_requests_total",
+        Metric.REQUESTS,
         ("rope_type", "scale"),
         "Requests admitted, by the rotary method and the scale that they were admitted at.",
     ),
     "prompt_tokens": (
-        "posenc_prompt_tokens_total",
+        Metric.PROMPT_TOKENS,
         ("scale",),
         "Prompt tokens of requests whose prefill began, by scale.",
     ),
     "generation_tokens": (
-        "posenc_generation_tokens_total",
+        Metric.GENERATION_TOKENS,
         ("scale",),
         "Tokens generated, by the scale that each was computed at; counted once a KV block, and at a request's end.",
     ),
     "prefix_hit_tokens": (
-        "posenc_prefix_hit_tokens_total",
+        Metric.PREFIX_HIT_TOKENS,
         ("scale",),
         "Prompt tokens served from the prefix cache, by scale. Keys of another scale are never served.",
     ),
     "crossings": (
-        "posenc_crossings_total",
+        Metric.CROSSINGS,
         ("from", "to", "how"),
         "Requests that outgrew their scale and went on at another, each crossing once however often it is replayed.",
     ),
     "rerotated_tokens": (
-        "posenc_rerotated_tokens_total",
+        Metric.REROTATED_TOKENS,
         (),
         "Cached tokens whose keys were re-rotated, replays after a preemption among them.",
     ),
     "copied_blocks": (
-        "posenc_copied_blocks_total",
+        Metric.COPIED_BLOCKS,
         (),
         "KV-cache blocks copied because somebody else reads them or may want them at the scale that they carry.",
     ),
     "window_kv_blocks_read": (
-        "posenc_window_kv_blocks_read_total",
+        Metric.WINDOW_KV_BLOCKS_READ,
         (),
         "KV-cache blocks that attention with a distance bias read, one for each layer, KV head and tile of queries; "
         "with several workers, those of the one that has the tokens.",
     ),
     "window_kv_blocks_skipped": (
-        "posenc_window_kv_blocks_skipped_total",
+        Metric.WINDOW_KV_BLOCKS_SKIPPED,
         (),
         "KV-cache blocks that a distance bias made too small to matter, and that were not read; counted likewise.",
     ),
     "prefix_reused_tokens": (
-        "posenc_prefix_reused_tokens_total",
+        Metric.PREFIX_REUSED_TOKENS,
         ("from", "to"),
         "Prompt tokens taken from the prefix cache at another scale and re-rotated instead of computed.",
     ),
 }
-_HISTOGRAMS: dict[str, tuple[str, tuple[float, ...], str]] = {
+_HISTOGRAMS: dict[str, tuple[Metric, tuple[float, ...], str]] = {
     "apply_seconds": (
-        "posenc_apply_seconds",
+        Metric.APPLY_SECONDS,
         (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0),
         "Seconds a worker spends before a forward on giving blocks their scale; on CUDA the time to launch it. With "
         "several workers, of the one that has the tokens.",
     ),
     "rerotate_seconds": (
-        "posenc_rerotate_seconds",
+        Metric.REROTATE_SECONDS,
         (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0),
         "Seconds a worker spends before a forward on re-rotating cached keys; on CUDA the time to launch it. With "
         "several workers, of the one that has the tokens.",
     ),
     "crossing_wait_seconds": (
-        "posenc_crossing_wait_seconds",
+        Metric.CROSSING_WAIT_SECONDS,
         (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0),
         "Seconds from the moment that a request has to cross until it runs again.",
     ),
@@ -120,26 +121,26 @@ class PosencPromMetrics(KVConnectorPromMetrics):
             for name, (metric, buckets, documentation) in _HISTOGRAMS.items()
         }
         self._kv_blocks = self._gauge_cls(
-            name="posenc_kv_blocks",
+            name=Metric.KV_BLOCKS,
             documentation="KV-cache blocks that running requests hold, by the scale that their keys are rotated at.",
             labelnames=[*labelnames, "scale"],
             multiprocess_mode=_ACROSS_SERVERS,
         )
         self._budget = self._gauge_cls(
-            name="posenc_rerotate_budget_tokens",
+            name=Metric.REROTATE_BUDGET_TOKENS,
             documentation="Cached tokens whose keys are re-rotated before one step, at most; 0 until there was one.",
             labelnames=labelnames,
             multiprocess_mode=_ACROSS_SERVERS,
         )
         self._saturation = self._gauge_cls(
-            name="posenc_cope_saturation_ratio",
+            name=Metric.COPE_SATURATION_RATIO,
             documentation="The part of the keys walked since the last report that stood past the last contextual "
             "position, where attention is plain; with several workers, by the heads of the one that has the tokens.",
             labelnames=labelnames,
             multiprocess_mode=_ACROSS_SERVERS,
         )
         info = self._gauge_cls(
-            name="posenc_strategy_info",
+            name=Metric.STRATEGY_INFO,
             documentation="The scaling strategy of this deployment; the value is always 1.",
             labelnames=[
                 *labelnames,
@@ -199,7 +200,7 @@ def show_attention(groups: list[LayerGroup], model_name: str, engines: Iterable[
     """
     labels = ("model_name", "engine", "layer_group", "backend", "encoding")
     gauge = Gauge(
-        "posenc_attention_backend_info",
+        Metric.ATTENTION_BACKEND_INFO,
         "Which backend attends in which layers, and their position encoding; the value is always 1.",
         labels,
         multiprocess_mode=_ACROSS_SERVERS,
@@ -227,5 +228,5 @@ def _expected(name: str, deployment: Deployment, scales: list[str]) -> list[str]
 def _unregister_ours() -> None:
     """A second engine of a process registers the same names; vLLM does the same for its own."""
     for collector in list(REGISTRY._collector_to_names):
-        if isinstance(collector, Counter | Gauge | Histogram) and collector._name.startswith("posenc_"):
+        if isinstance(collector, Counter | Gauge | Histogram) and collector._name.startswith(PREFIX):
             REGISTRY.unregister(collector)

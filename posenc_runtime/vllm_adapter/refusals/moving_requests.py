@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from posenc_runtime.vllm_adapter.attention.choice import choice_of
-from posenc_runtime.vllm_adapter.channel import SCHEDULER
+from posenc_runtime.vllm_adapter.carried_names import SCHEDULER
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.model_code.model_rules import reason_against_turning
 from posenc_runtime.vllm_adapter.model_code.model_source import reads_prompts_both_ways

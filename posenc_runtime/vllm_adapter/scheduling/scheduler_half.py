@@ -19,7 +19,7 @@ from posenc_runtime.kv.deployment import Deployment, OnCrossing
 from posenc_runtime.kv.moves import Moves
 from posenc_runtime.kv.regime import regime, salted
 from posenc_runtime.kv.step_plan import Progress, StepPlan
-from posenc_runtime.vllm_adapter.channel import ON_CROSSING
+from posenc_runtime.vllm_adapter.carried_names import ON_CROSSING
 from posenc_runtime.vllm_adapter.scheduling.block_hashes import PrivateHashes, SaltedHashes
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""From settings to a deployment: the checkpoint fills in what they leave out."""
+"""From the sections to a deployment and the attention of its layers: the checkpoint fills in what they leave out."""
 
 from __future__ import annotations
 
@@ -12,19 +12,37 @@ from posenc_runtime.kv.scales import reach
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, reason_against_backend
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint, refuse_another
 from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_method
-from posenc_runtime.vllm_adapter.settings.derivation import derived
+from posenc_runtime.vllm_adapter.settings.derivation import FIT_INTO_MEMORY, derived
 from posenc_runtime.vllm_adapter.settings.section import AUTO, AttentionSettings, ScalingSettings, SettingRefused
 
 
-def deployment_from(
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Completed:
+    """The sections, completed from the checkpoint.
+
+    Attributes:
+        auto_reason: why ``rope_type: auto`` stands for this method and these scales; None where the settings name a
+            method, or the model rotates nothing.
+        max_model_len: vLLM's argument: the longest request, tokens; ``FIT_INTO_MEMORY`` where ``auto`` chose the
+            scales and nobody says a length.
+    """
+
+    deployment: Deployment
+    attention: AttentionChoice
+    auto_reason: str | None
+    max_model_len: int
+
+
+def completed(
     scaling: ScalingSettings,
+    attention: AttentionSettings,
     checkpoint: Checkpoint | None,
     *,
     model: str,
     max_model_len: int | None = None,
     engine: Mapping[str, Any] | None = None,
-) -> Deployment:
-    """Complete the settings, and check them against each other.
+) -> Completed:
+    """Complete the sections, and check them against each other and the checkpoint.
 
     Args:
         checkpoint: None where it cannot be read; the settings then have to say the trained length.
@@ -33,12 +51,41 @@ def deployment_from(
         engine: vLLM's engine arguments by name.
 
     Raises:
-        SettingRefused: when two contradict each other, or the trained length is known to nobody.
+        SettingRefused: when two settings contradict each other, nobody knows the trained length, or the checkpoint's
+            layers cannot have the attention that is asked for.
     """
+    auto_reason = None
     if checkpoint is not None and checkpoint.spec is None:
-        return _unrotated(scaling, checkpoint, model, max_model_len)
-    if scaling.rope_type == AUTO:
-        scaling = derived(scaling, checkpoint, model).scaling
+        deployment = _unrotated(scaling, checkpoint, model, max_model_len)
+    else:
+        if scaling.rope_type == AUTO:
+            auto = derived(scaling, checkpoint, model)
+            scaling, auto_reason = auto.scaling, auto.reason
+        deployment = _rotated(scaling, checkpoint, model, max_model_len, engine or {})
+    fits_into_memory = auto_reason is not None and max_model_len is None
+    return Completed(
+        deployment=deployment,
+        attention=_attention(attention, checkpoint),
+        auto_reason=auto_reason,
+        max_model_len=FIT_INTO_MEMORY if fits_into_memory else deployment.max_model_len,
+    )
+
+
+def _rotated(
+    scaling: ScalingSettings,
+    checkpoint: Checkpoint | None,
+    model: str,
+    max_model_len: int | None,
+    engine: Mapping[str, Any],
+) -> Deployment:
+    """The deployment of a model with rotary embeddings.
+
+    Args:
+        scaling: with the name of a method.
+
+    Raises:
+        SettingRefused: when two settings contradict each other, or nobody knows the trained length.
+    """
     trained = scaling.original_max_position_embeddings
     if trained is None:
         if checkpoint is None or checkpoint.max_position_embeddings is None:
@@ -77,11 +124,11 @@ def deployment_from(
     except ValueError as error:
         raise SettingRefused(f"scaling.{error}") from None
     if checkpoint is not None:
-        refuse_disabled_window(engine or {}, checkpoint, deployment.max_model_len)
+        _refuse_disabled_window(engine, checkpoint, deployment.max_model_len)
     return deployment
 
 
-def refuse_disabled_window(engine: Mapping[str, Any], checkpoint: Checkpoint, max_model_len: int) -> None:
+def _refuse_disabled_window(engine: Mapping[str, Any], checkpoint: Checkpoint, max_model_len: int) -> None:
     """Without its window a layer attends as it was trained as long as requests fit into it.
 
     vLLM checks that, but not where it is told to take lengths past the trained one, as it is here.
@@ -98,7 +145,7 @@ def refuse_disabled_window(engine: Mapping[str, Any], checkpoint: Checkpoint, ma
         )
 
 
-def attention_from(attention: AttentionSettings, checkpoint: Checkpoint | None) -> AttentionChoice:
+def _attention(attention: AttentionSettings, checkpoint: Checkpoint | None) -> AttentionChoice:
     """Which attention layers get.
 
     Raises:

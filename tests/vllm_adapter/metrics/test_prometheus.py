@@ -12,7 +12,9 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from posenc_runtime.kv.counts import merged
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.metrics.prometheus import PosencPromMetrics
+from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup
+from posenc_runtime.vllm_adapter.metrics.names import Metric
+from posenc_runtime.vllm_adapter.metrics.prometheus import PosencPromMetrics, show_attention
 from posenc_runtime.vllm_adapter.metrics.stats import PosencStats
 
 YARN = Deployment(rope_type="yarn", scales=(1.0, 4.0), original_max_position_embeddings=256, max_model_len=1024)
@@ -47,6 +49,15 @@ def test_every_scale_is_there_at_zero_before_the_first_request() -> None:
     assert value("posenc_crossings_total", **crossing) == 0
     assert value("posenc_rerotated_tokens_total") == 0
     assert value("posenc_rerotate_seconds_count") == 0
+
+
+def test_the_table_of_names_holds_the_metrics_that_are_registered() -> None:
+    """And each is registered once, under the whole name that the table has."""
+    registered()
+    show_attention([LayerGroup(layers="0-3", backend="CPU_ATTN", encoding="rope")], "tiny", [0])
+    families = [family for family in REGISTRY.collect() if family.name.startswith("posenc_")]
+    shown = [f"{family.name}_total" if family.type == "counter" else family.name for family in families]
+    assert sorted(shown) == sorted(Metric)
 
 
 def test_crossings_are_counted_by_where_from_where_to_and_how() -> None:

@@ -12,7 +12,7 @@ from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.attention.fused_rotary import asked as fused_rotary
-from posenc_runtime.vllm_adapter.channel import CONNECTOR, SCHEDULER
+from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, SCHEDULER
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint, refuse_method
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_unsupported

@@ -22,7 +22,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.active import KEY
-from posenc_runtime.vllm_adapter.channel import ON_CROSSING
+from posenc_runtime.vllm_adapter.carried_names import ON_CROSSING
 from posenc_runtime.vllm_adapter.scheduler import PosencScheduler
 from tests.kv import model_request
 from tests.kv.model_blocks import contents

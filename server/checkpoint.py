@@ -1,12 +1,9 @@
-"""From a deployment's settings to what its engine gets."""
+"""The configuration of the checkpoint that settings name."""
 
 from __future__ import annotations
 
-from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from posenc_runtime.vllm_adapter.errors import Unsupported
-from posenc_runtime.vllm_adapter.settings.completion import attention_from, deployment_from
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from server.first_look import look, refused_if_unreadable
 from server.settings import Settings
@@ -28,27 +25,3 @@ def checkpoint_of(settings: Settings, place: str | None = None) -> Checkpoint:
             return read_checkpoint(settings.model, settings.engine, place)
     except Unsupported as error:
         raise SettingRefused(f"model: {error}") from None
-
-
-def deployment_of(settings: Settings, checkpoint: Checkpoint | None) -> Deployment:
-    """What the settings and the checkpoint decide together.
-
-    Raises:
-        SettingRefused: when two contradict each other, or the trained length is known to nobody.
-    """
-    return deployment_from(
-        settings.scaling,
-        checkpoint,
-        model=settings.model,
-        max_model_len=settings.max_model_len,
-        engine=settings.engine,
-    )
-
-
-def attention_of(settings: Settings, checkpoint: Checkpoint | None) -> AttentionChoice:
-    """Which attention layers get.
-
-    Raises:
-        SettingRefused: when the checkpoint's layers cannot have what is asked for.
-    """
-    return attention_from(settings.attention, checkpoint)
