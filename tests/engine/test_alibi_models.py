@@ -62,6 +62,7 @@ def arguments(backend: Backend, window_tolerance: float) -> dict[str, Any]:
     )
 
 
+@pytest.mark.promise("distance bias")
 def test_alibi_through_our_backend_answers_as_transformers_and_as_stock_vllm(
     model: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:

@@ -19,7 +19,9 @@ from tests.engine.running_server import running_server
 HEADROOM = 8
 
 
-@pytest.fixture(scope="module", params=["posenc", "vllm"])
+@pytest.fixture(
+    scope="module", params=[pytest.param("posenc", marks=pytest.mark.promise("crossings over HTTP")), "vllm"]
+)
 def address(
     request: pytest.FixtureRequest, tiny: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:

@@ -21,7 +21,7 @@ from tests.engine.running_server import running_server
 HEADROOM = 40
 
 
-@pytest.fixture(scope="module", params=["posenc", "vllm"])
+@pytest.fixture(scope="module", params=[pytest.param("posenc", marks=pytest.mark.promise("answers over HTTP")), "vllm"])
 def address(
     request: pytest.FixtureRequest, tiny: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:

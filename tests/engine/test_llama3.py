@@ -41,6 +41,7 @@ def llama3(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return save_tiny(tmp_path_factory.mktemp("llama3"), rope_parameters=OWN)
 
 
+@pytest.mark.promise("llama3")
 def test_short_requests_are_those_of_stock_vllm_and_longer_ones_those_of_an_unrotated_cache(
     llama3: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:

@@ -60,7 +60,8 @@ def assert_answers_as_transformers(
 
 @pytest.mark.parametrize(
     ("rope_type", "mode"),
-    [(rope_type, "eager") for rope_type in ("yarn", "dynamic", "linear", "ntk")]
+    [pytest.param("yarn", "eager", marks=pytest.mark.promise("mixed batch", "pin"))]
+    + [(rope_type, "eager") for rope_type in ("dynamic", "linear", "ntk")]
     # Compiled, methods differ in what their tables hold, and in nothing that is compiled.
     + [("yarn", "compiled")],
 )

@@ -13,6 +13,7 @@ import yaml
 from tests.checkpoints import save_tiny
 
 
+@pytest.mark.promise("refusals")
 @pytest.mark.parametrize(
     ("checkpoint", "settings", "rule"),
     [
