@@ -125,14 +125,11 @@ def test_a_crossing_spread_over_steps_gives_the_same_answers(
 @pytest.mark.parametrize(
     "parallel",
     [
-        pytest.param(
-            {"tensor_parallel_size": 2, "enforce_eager": True},
-            id="tensor",
-            marks=pytest.mark.promise("tensor parallelism"),
-        ),
+        {"tensor_parallel_size": 2, "enforce_eager": True},
         # In eager mode stock vLLM's CPU runner fails with two stages: it skips the warm-up that they need.
-        pytest.param({"pipeline_parallel_size": 2, "enforce_eager": False}, id="pipeline"),
+        {"pipeline_parallel_size": 2, "enforce_eager": False},
     ],
+    ids=["tensor", "pipeline"],
 )
 def test_two_workers_answer_as_an_unrotated_cache_would(
     parallel: dict[str, Any], tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
