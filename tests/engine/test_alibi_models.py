@@ -44,7 +44,7 @@ CHECKPOINTS = {
 }
 
 
-@pytest.fixture(params=CHECKPOINTS)
+@pytest.fixture(params=[pytest.param("bloom", marks=pytest.mark.promise("distance bias")), "falcon"])
 def model(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> pathlib.Path:
     return save(tmp_path / request.param, CHECKPOINTS[request.param]())
 
@@ -62,7 +62,6 @@ def arguments(backend: Backend, window_tolerance: float) -> dict[str, Any]:
     )
 
 
-@pytest.mark.promise("distance bias")
 def test_alibi_through_our_backend_answers_as_transformers_and_as_stock_vllm(
     model: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:

@@ -13,7 +13,6 @@ import yaml
 from tests.checkpoints import save_tiny
 
 
-@pytest.mark.promise("refusals")
 @pytest.mark.parametrize(
     ("checkpoint", "settings", "rule"),
     [
@@ -34,6 +33,7 @@ from tests.checkpoints import save_tiny
             {"engine": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}},
             "posenc does not serve speculative_config",
             id="speculative-decoding",
+            marks=pytest.mark.promise("refusals"),
         ),
         pytest.param(
             {},
