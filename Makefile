@@ -6,9 +6,9 @@ BIN := $(VENV)/bin
 CONFIG ?= configs/demo.yaml
 ARGS ?=
 
-# timed NAME, COMMAND: runs the command, says how long it took, and keeps its exit status.
+# timed NAME, COMMAND: says what runs, runs it, says how long it took, and keeps its exit status.
 define timed
-@start=$$(date +%s); $(2); status=$$?; \
+@echo '$(1): ...'; start=$$(date +%s); $(2); status=$$?; \
 took=$$(( $$(date +%s) - start )); \
 printf '%s: %s, %dm%02ds\n' "$(1)" "$$([ $$status -eq 0 ] && echo passed || echo "FAILED ($$status)")" \
 	$$(( took / 60 )) $$(( took % 60 )); \
@@ -31,11 +31,14 @@ CPU_TORCH := --extra-index-url https://download.pytorch.org/whl/cpu --index-stra
 # Material for MkDocs tells its readers of its successor otherwise, at every build.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+# -v names each test as it begins: most take seconds, some a minute.
+ENGINE_TESTS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -rs -n auto --dist loadfile --no-loadscope-reorder --timeout 900
+
 .DEFAULT_GOAL := help
 # Test runs follow each other even under -j: engines and the fast tests together would starve each other. Tests run in
 # the order of their files: by size, the default, the longest would come last.
 .NOTPARALLEL:
-.PHONY: help setup environment constraints serve test test-fast test-compiled test-engine test-gpu check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture train-demo train-counting clean clean-env
+.PHONY: help setup environment constraints serve test test-all test-fast test-promises test-compiled test-engine test-engine-rest test-gpu check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture train-demo train-counting clean clean-env
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,16 +60,25 @@ constraints: ## choose the newest releases that go together, for `make setup`: C
 serve: environment ## serve a model: CONFIG=configs/demo.yaml
 	@$(BIN)/posenc serve --config $(CONFIG)
 
-test: test-fast test-compiled test-engine ## all tests, the fast ones first
+# What `make test` runs comes first here, too, and no test runs twice.
+test: test-fast test-promises ## the fast tests, then an engine test for each promise of the docs
+
+test-all: test test-compiled test-engine-rest ## every test, those of `make test` first
 
 test-fast: environment ## tests that start no engine: ARGS=...
 	$(call timed,fast tests,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not engine and not compiled" -rs -n 2 --dist loadfile --no-loadscope-reorder $(ARGS))
 
+test-promises: environment ## an engine test for each promise of the docs: ARGS=...
+	$(call timed,promises,$(ENGINE_TESTS) -m "engine and promise" $(ARGS))
+
 test-compiled: environment ## kernels as compiled for an H100, looked at and carried out on the CPU: ARGS=...
 	$(call timed,compiled kernels,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m compiled -rs -n 2 --dist loadfile $(ARGS))
 
-test-engine: environment ## tests that start a vLLM engine: ARGS=...
-	$(call timed,engine tests,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m engine -rs -n auto --dist loadfile --no-loadscope-reorder --timeout 900 $(ARGS))
+test-engine: environment ## all tests that start a vLLM engine: ARGS=...
+	$(call timed,engine tests,$(ENGINE_TESTS) -m engine $(ARGS))
+
+test-engine-rest: environment
+	$(call timed,other engine tests,$(ENGINE_TESTS) -m "engine and not promise" $(ARGS))
 
 test-gpu: environment ## kernels on an NVIDIA GPU, then the engine tests there: ARGS=...
 	$(call timed,kernels on the GPU,$(BIN)/python -m pytest -m "gpu and not engine" -rs $(ARGS))

@@ -44,7 +44,7 @@ CHECKPOINTS = {
 }
 
 
-@pytest.fixture(params=CHECKPOINTS)
+@pytest.fixture(params=[pytest.param("bloom", marks=pytest.mark.promise("distance bias")), "falcon"])
 def model(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> pathlib.Path:
     return save(tmp_path / request.param, CHECKPOINTS[request.param]())
 

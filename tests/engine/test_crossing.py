@@ -96,7 +96,8 @@ def assert_all_answer_as_unrotated(
 
 @pytest.mark.parametrize(
     ("rope_type", "mode"),
-    [(rope_type, "eager") for rope_type in ("yarn", "dynamic", "linear", "ntk")]
+    [pytest.param("yarn", "eager", marks=pytest.mark.promise("rerotate"))]
+    + [(rope_type, "eager") for rope_type in ("dynamic", "linear", "ntk")]
     # Compiled, methods differ in what their tables hold, and in nothing that is compiled.
     + [("yarn", "compiled")],
 )
@@ -149,7 +150,13 @@ def crowd(seed: int) -> list[Request]:
     ]
 
 
-@pytest.mark.parametrize(("budget", "seeds"), [(8192, (0, 1, 2)), (32, (3, 4))], ids=["at-once", "block-by-block"])
+@pytest.mark.parametrize(
+    ("budget", "seeds"),
+    [
+        pytest.param(8192, (0, 1, 2), id="at-once"),
+        pytest.param(32, (3, 4), id="block-by-block", marks=pytest.mark.promise("preemption")),
+    ],
+)
 def test_preempted_requests_replay_their_crossings(
     budget: int, seeds: tuple[int, ...], tiny: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -165,6 +172,7 @@ def test_preempted_requests_replay_their_crossings(
     assert blocks_in_use(tmp_path) == 0
 
 
+@pytest.mark.promise("recompute")
 def test_recomputed_requests_answer_as_transformers_run_freshly_at_each_scale(
     tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:

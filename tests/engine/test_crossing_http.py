@@ -17,7 +17,9 @@ from tests.engine.running_server import Server
 HEADROOM = 8
 
 
-@pytest.fixture(scope="module", params=["posenc", "vllm"])
+@pytest.fixture(
+    scope="module", params=[pytest.param("posenc", marks=pytest.mark.promise("crossings over HTTP")), "vllm"]
+)
 def server(request: pytest.FixtureRequest) -> Server:
     name: Server = request.param
     return name

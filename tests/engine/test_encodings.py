@@ -133,7 +133,13 @@ def test_an_encoding_answers_in_bfloat16_nearly_as_it_was_trained(kind: str, tmp
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", OVER_HTTP)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.promise("contextual positions") if kind == "cope" else ())
+        for kind in OVER_HTTP
+    ],
+)
 async def test_an_encoding_answers_as_it_was_trained(kind: str, tmp_path: pathlib.Path) -> None:
     model = checkpoint(tmp_path, kind)
     engine = ENGINE | {"enforce_eager": kind not in COMPILED}

@@ -19,7 +19,7 @@ from tests.engine.running_server import Server
 HEADROOM = 40
 
 
-@pytest.fixture(scope="module", params=["posenc", "vllm"])
+@pytest.fixture(scope="module", params=[pytest.param("posenc", marks=pytest.mark.promise("answers over HTTP")), "vllm"])
 def server(request: pytest.FixtureRequest) -> Server:
     name: Server = request.param
     return name

@@ -41,6 +41,7 @@ def llama3(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return save_tiny(tmp_path_factory.mktemp("llama3"), rope_parameters=OWN)
 
 
+@pytest.mark.promise("llama3")
 def test_short_requests_equal_stock_vllms_and_longer_ones_an_unrotated_caches(
     llama3: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:

@@ -101,6 +101,7 @@ class LongRopeOracle(UnrotatedOracle):
         super().__init__(model, "longrope", (1, LONGEST))
 
 
+@pytest.mark.promise("longrope")
 def test_a_request_past_the_trained_length_goes_on_as_an_unrotated_cache_would(
     prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import pytest
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
@@ -25,6 +26,7 @@ ASKED: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.promise("one flag")
 def test_both_servers_answer_to_the_bit_alike(tiny: pathlib.Path, tmp_path: pathlib.Path) -> None:
     ours, plain = (answers(server, tiny, tmp_path) for server in ("posenc", "vllm"))
     assert ours == plain
@@ -47,6 +49,7 @@ def answers(server: Server, model: pathlib.Path, folder: pathlib.Path) -> list[d
     return told
 
 
+@pytest.mark.promise("Python")
 def test_llm_with_a_section_alone_answers_as_with_all_that_follows_from_it(
     tiny: pathlib.Path, tmp_path: pathlib.Path, prompts: Callable[[int], list[int]]
 ) -> None:

@@ -11,6 +11,7 @@ from tests.engine.run_engine import EngineFailed, run_engine
 from tests.engine.test_scales_in_one_batch import arguments, assert_answers_as_transformers
 
 
+@pytest.mark.promise("prefix cache")
 def test_a_cached_prompt_is_found_again_at_its_scale_and_computed_anew_at_another(
     tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:

@@ -16,7 +16,11 @@ FACTOR = 4
 
 @pytest.mark.parametrize(
     ("rope_type", "on_crossing", "dtype"),
-    [("yarn", "pin", "float32"), ("yarn", "rerotate", "bfloat16"), ("linear", "rerotate", "float32")],
+    [
+        ("yarn", "pin", "float32"),
+        pytest.param("yarn", "rerotate", "bfloat16", marks=pytest.mark.promise("scaled")),
+        ("linear", "rerotate", "float32"),
+    ],
 )
 def test_scaled_requests_equal_those_of_a_static_deployment_to_the_bit(
     rope_type: str,

@@ -60,7 +60,8 @@ def assert_answers_as_transformers(
 
 @pytest.mark.parametrize(
     ("rope_type", "mode"),
-    [(rope_type, "eager") for rope_type in ("yarn", "dynamic", "linear", "ntk")]
+    [pytest.param("yarn", "eager", marks=pytest.mark.promise("mixed batch", "pin"))]
+    + [(rope_type, "eager") for rope_type in ("dynamic", "linear", "ntk")]
     # Compiled, methods differ in what their tables hold, and in nothing that is compiled.
     + [("yarn", "compiled")],
 )
@@ -83,6 +84,7 @@ def test_each_request_of_a_mixed_batch_answers_as_transformers_at_its_own_scale(
         assert repeated.num_cached_tokens == (length - 1) // 32 * 32
 
 
+@pytest.mark.promise("tensor parallelism")
 @needs_workers(2)
 def test_two_tensor_parallel_workers_answer_as_transformers(
     tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path

@@ -16,6 +16,8 @@ from tests.pages import DOCS, README, blocks, console_commands, name
 
 START = DOCS / "index.md"
 
+pytestmark = pytest.mark.promise("start page")
+
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
@@ -47,6 +49,7 @@ def test_the_first_request_is_answered_as_shown(page: pathlib.Path, address: str
     assert is_within(json.loads(blocks("json", page=page)[0].text), answer), answer
 
 
+@pytest.mark.promise("metrics")
 def test_the_request_that_crosses_is_answered_and_counted_as_shown(address: str) -> None:
     answer = json.loads(asked(START, address, "/v1/completions"))
     assert is_within(json.loads(blocks("json", page=START)[1].text), answer), answer

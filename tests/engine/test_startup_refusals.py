@@ -33,6 +33,7 @@ from tests.checkpoints import save_tiny
             {"engine": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}},
             "posenc does not serve speculative_config",
             id="speculative-decoding",
+            marks=pytest.mark.promise("refusals"),
         ),
         pytest.param(
             {},

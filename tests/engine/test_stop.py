@@ -20,6 +20,7 @@ from tests.engine.running_server import running_server
 ASKED: dict[str, Any] = {"model": "tiny", "prompt": "a" * 200, "max_tokens": 1500, "ignore_eos": True}
 
 
+@pytest.mark.promise("stop")
 def test_a_server_that_is_told_to_stop_ends_its_requests_with_their_tokens_so_far(
     tiny: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

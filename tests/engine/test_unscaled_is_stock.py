@@ -14,7 +14,11 @@ from tests.engine.conftest import PromptMaker
 
 @pytest.mark.parametrize(
     ("rope_type", "on_crossing", "dtype"),
-    [("yarn", "rerotate", "float32"), ("yarn", "pin", "bfloat16"), ("default", "rerotate", "float32")],
+    [
+        pytest.param("yarn", "rerotate", "float32", marks=pytest.mark.promise("unscaled")),
+        ("yarn", "pin", "bfloat16"),
+        ("default", "rerotate", "float32"),
+    ],
 )
 def test_tokens_and_logprobs_of_unscaled_requests_are_those_of_stock_vllm_to_the_bit(
     rope_type: str,
