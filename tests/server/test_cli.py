@@ -50,7 +50,7 @@ def test_check_prints_scales_memory_and_what_requests_would_get(model: pathlib.P
     assert "scale 2" in out and "refused: longer than max_model_len 1024" in out
 
 
-def test_check_prints_what_the_engine_will_rotate_by_where_the_base_is_the_deployments(
+def test_check_prints_the_engines_frequencies_where_the_base_is_the_deployments(
     model: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     scaling = {"rope_type": "linear", "scales": [1, 2], "rope_theta": 1e6}
@@ -86,7 +86,7 @@ UNREAD = (
 
 
 @pytest.mark.usefixtures("unreachable")
-def test_check_does_without_the_checkpoint_when_the_trained_length_is_given_and_says_so(tmp_path: pathlib.Path) -> None:
+def test_check_says_that_it_needs_no_checkpoint_when_the_trained_length_is_given(tmp_path: pathlib.Path) -> None:
     settings = {"model": "some/model", "scaling": SCALING | {"original_max_position_embeddings": 256}}
     status, out, err = run(tmp_path, settings, "check")
     assert status == 0
@@ -94,7 +94,7 @@ def test_check_does_without_the_checkpoint_when_the_trained_length_is_given_and_
     assert err == f"not read {UNREAD}; this is from the settings alone\n"
 
 
-def test_a_model_that_is_cached_does_without_a_hub_that_is_out_of_reach_and_no_hub_is_asked_again(
+def test_a_cached_model_needs_no_reachable_hub_and_no_hub_is_asked_again(
     model: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = tmp_path / "models--some--model" / "snapshots" / COMMIT
@@ -128,7 +128,7 @@ def test_a_number_of_workers_that_is_none_is_refused_before_anything_is_started(
 @pytest.mark.usefixtures("unreachable")
 @pytest.mark.parametrize("settings", [{"scaling": SCALING}, {"max_model_len": 8192}], ids=["scaled", "no-scaling"])
 @pytest.mark.parametrize("command", ["check", "flags"])
-def test_a_model_that_a_hub_does_not_give_is_the_cause_where_nobody_says_the_trained_length(
+def test_without_a_trained_length_the_error_names_the_model_that_no_hub_gives(
     command: str, settings: dict[str, object], tmp_path: pathlib.Path
 ) -> None:
     assert run(tmp_path, {"model": "some/model"} | settings, command) == (2, "", f"refused {UNREAD}\n")

@@ -20,7 +20,7 @@ def ran(script: str, status: int = 0) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def test_what_is_written_while_output_is_held_is_kept_and_what_children_write_later_is_shown() -> None:
+def test_output_is_kept_while_held_and_what_children_write_later_is_shown() -> None:
     out, err = ran("""
         import os, subprocess, sys, time
         from server.held_output import HeldOutput
@@ -43,7 +43,7 @@ def test_what_is_written_while_output_is_held_is_kept_and_what_children_write_la
     assert err == "late\n"
 
 
-def test_what_was_written_before_and_after_goes_where_it_was_written_to_and_nothing_between_gets_out() -> None:
+def test_output_before_and_after_goes_where_it_was_written_and_none_between_gets_out() -> None:
     """Nor does what Python, or the pipe, still has when output is released."""
     out, err = ran("""
         import os, sys

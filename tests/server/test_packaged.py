@@ -21,7 +21,7 @@ def package(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.
     return tmp_path / "site" / "models_of_mine"
 
 
-def test_a_folder_of_a_package_is_found_wherever_the_package_is_and_without_importing_it(package: pathlib.Path) -> None:
+def test_a_packages_folder_is_found_anywhere_without_importing_the_package(package: pathlib.Path) -> None:
     assert located("package:models_of_mine/small") == str(package / "small")
     assert "models_of_mine" not in sys.modules
 

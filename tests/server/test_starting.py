@@ -159,7 +159,7 @@ def test_what_is_refused_is_refused_before_anything_is_said_to_start() -> None:
     assert started('raise SettingRefused("this: is refused")', "") == ("this: is refused\n", "")
 
 
-def test_a_start_shows_what_is_served_then_its_progress_then_what_is_written_after_it_is_ready() -> None:
+def test_a_start_shows_what_is_served_then_progress_then_output_after_it_is_ready() -> None:
     out, err = started(
         "return plan, None",
         """
