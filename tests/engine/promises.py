@@ -25,7 +25,7 @@ PROMISES = {
     ),
     "mixed batch": Promise("docs/index.md", "requests of different scales share one batch"),
     "rerotate": Promise(
-        "docs/scales.md", "those of an engine that caches un-rotated keys and rotates them in every step"
+        "docs/scales.md", "an engine that caches keys without rotation, and rotates all of them anew in every step"
     ),
     "recompute": Promise("docs/scales.md", "those of a request that ran at that scale from the start"),
     "pin": Promise(
