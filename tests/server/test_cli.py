@@ -322,7 +322,7 @@ def test_a_wrong_trained_length_is_the_cause_where_it_makes_the_scales_too_small
 ) -> None:
     scaling = {"rope_type": "llama3", "scales": [1, 2], "original_max_position_embeddings": 64}
     status, _, err = run(tmp_path, {"model": str(llama3), "max_model_len": 256, "scaling": scaling}, "check")
-    assert status == 2 and "got 64: leave it out, the checkpoint says it" in err and "larger scale" not in err
+    assert status == 2 and "got 64: leave it out, and the checkpoint's own is used" in err and "larger scale" not in err
 
 
 def test_check_refuses_a_checkpoint_that_cannot_be_scaled(tmp_path: pathlib.Path) -> None:
