@@ -116,7 +116,7 @@ class PrefixReuse:
         ]
 
     def give_up(self, request: Request) -> None:
-        """Let a request that has not run yet begin without its copied prefix; the caller releases what it was to copy."""
+        """Let a request that has not run yet begin without a copied prefix; the caller releases what it was to copy."""
         self._manager.free(request)
         request.num_computed_tokens = 0
         request.status = RequestStatus.WAITING  # workers do not know the request yet
