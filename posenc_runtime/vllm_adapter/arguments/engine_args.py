@@ -167,8 +167,8 @@ def command_line(
 ) -> list[str]:
     """The command with which plain vLLM runs this deployment.
 
-    It is ``vllm serve``. With vLLM's package for CPUs, whose command does not start, it is ``python -m`` with the module
-    of vLLM's API server.
+    It is ``vllm serve``. With vLLM's package for CPUs, whose command does not start, it is ``python -m`` with the
+    module of vLLM's API server.
 
     Args:
         engine: engine arguments by name.
