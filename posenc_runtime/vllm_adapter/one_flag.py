@@ -198,9 +198,9 @@ def _say_what_auto_is(sections: Completed) -> None:
 def _our_environment(engine_args: Any) -> Iterator[None]:
     """Set what vLLM's configuration and workers read from the environment. What the user set stays.
 
-    vLLM accepts lengths past a tokenizer's ``model_max_length``: the largest scale covers them, or we refuse them. And
-    on CPUs, where an engine has a connector, vLLM would reserve a second core for each worker, for network transfers.
-    Ours makes none, so one core is reserved. Decision 39.
+    vLLM is told to accept lengths past a tokenizer's ``model_max_length``: the largest scale covers them, or we refuse
+    them. On CPUs, vLLM reserves a second core for each worker where there is a connector, for network transfers. Our
+    connector makes none, so one core for each worker is reserved. Decision 39.
     """
     from vllm.platforms import current_platform
 

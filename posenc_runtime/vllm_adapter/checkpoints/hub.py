@@ -97,7 +97,7 @@ def reason_of(error: Exception) -> str:
 
 
 def _left_to_vllm(source: str, revision: str | None, token: str | bool | None) -> Found:
-    """The name itself, which vLLM will ask the hub for in its own way; first, check that the hub can be reached."""
+    """The name itself, for vLLM to ask for in its own way, if the hub can be reached or the cache has the model."""
     from huggingface_hub import constants
 
     failure = None if constants.HF_HUB_OFFLINE else _failure(source, revision, token)

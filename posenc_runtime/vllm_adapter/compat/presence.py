@@ -39,6 +39,6 @@ def missing(names: Names, attributes: Names) -> Iterator[str]:
 
 
 def _reason(error: Exception) -> str:
-    """Names the package whose absence keeps a module of vLLM from being imported; empty where vLLM itself does."""
+    """Names the package without which a module of vLLM cannot be imported; empty where the reason is vLLM itself."""
     lacking = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
     return f", which needs {lacking}" if lacking and lacking.partition(".")[0] != "vllm" else ""

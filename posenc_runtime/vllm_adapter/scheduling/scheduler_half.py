@@ -55,8 +55,9 @@ class SchedulerHalf:
         self._block_sizes = block_sizes
         self._arrived: dict[str, str | None] = {}  # clients' salts, of requests that the scheduler does not know yet
         self._client_salts: dict[str, str | None] = {}
-        self._shared_hashes: dict[str, tuple[str | None, Any]] = {}  # by request: before it got private ones
-        self._waiting_since: dict[str, float] = {}  # by request, from its crossing's due time until it runs
+        # Salt and hashes that a request had before it got private hashes.
+        self._shared_hashes: dict[str, tuple[str | None, Any]] = {}
+        self._waiting_since: dict[str, float] = {}  # since when requests wait for their crossing
         self._wait_seconds: list[float] = []
         self._budget_report: dict[str, Any] = {}
         if deployment.rerotates and deployment.rerotate_budget_tokens is not None:
