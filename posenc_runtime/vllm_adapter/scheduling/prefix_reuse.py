@@ -58,8 +58,8 @@ class PrefixReuse:
             num_local_tokens: tokens of the prefix that are cached at the request's own scale.
             max_tokens: longest prefix that the request may find.
         """
-        # A preempted or recomputed request replays its own crossings, without a prefix of another scale. A streaming-input
-        # session has no final response that could say what it reused.
+        # A preempted or recomputed request replays its own crossings, without a prefix of another scale. A session of
+        # streaming input has no final response that could say what it reused.
         if request.num_preemptions or request.resumable or request.request_id in self._refused:
             return
         if not self._manager.prefix_cache_lookup_enabled(request):
