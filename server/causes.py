@@ -1,4 +1,4 @@
-"""Why an engine did not start, found in what its processes wrote, where something can be done about it."""
+"""Finds in the output of an engine's processes why the engine did not start, where the user can do something."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOO_LONG = (
     r"memory \(([\d.]+) GiB\)"
 )
 
-# vLLM's words, and ours; {1} is what the first group found.
+# A pattern in the output, and what we say; {1} is the text of the pattern's first group.
 _CAUSES = (
     (
         _TOO_LONG + r"\. Based on the available memory, the estimated maximum model length is (\d+)",
@@ -53,7 +53,7 @@ _CAUSES = (
 
 
 def cause(said: str) -> str | None:
-    """One paragraph with the rule, the values and what to do; None where the cause is nothing that we know.
+    """One paragraph with the rule, the values and what to do; None where the cause is unknown.
 
     Args:
         said: what the engine's processes wrote.

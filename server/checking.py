@@ -1,4 +1,4 @@
-"""While settings are checked, what vLLM and other libraries write is held back, and a terminal shows what we do."""
+"""Holds back the output of vLLM and other libraries while settings are checked; a terminal shows the progress."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from server.held_output import HeldOutput
 
 @contextlib.contextmanager
 def checking(*, verbose: bool = False) -> Iterator[None]:
-    """Where vLLM is imported and asked.
+    """A context for code that imports vLLM to check settings: output is held back.
 
     Args:
         verbose: hold nothing back.
@@ -24,6 +24,6 @@ def checking(*, verbose: bool = False) -> Iterator[None]:
     if verbose:
         yield
         return
-    # A copy of where this process writes to, before that is held.
+    # A copy of stderr, made before HeldOutput replaces it.
     with os.fdopen(os.dup(2), "w") as stderr, HeldOutput(), Console(file=stderr).status("checking the settings"):
         yield

@@ -13,11 +13,12 @@ def checkpoint_of(settings: Settings, place: str | None = None) -> Checkpoint:
     """The checkpoint's own configuration.
 
     Args:
-        place: from the first look at it; looked for when left out.
+        place: where the configuration is, from ``first_look.look``; looked for when left out.
 
     Raises:
         UnreadableModel: when a hub does not give it.
-        SettingRefused: when there is no such folder, or none that holds it, or it was read and cannot be scaled.
+        SettingRefused: when there is no such folder, when the folder has no configuration, or when the checkpoint
+            cannot be scaled.
     """
     place = look(settings).place if place is None else place
     try:

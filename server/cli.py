@@ -14,7 +14,7 @@ import typer
 
 from server import shell_completion
 
-# What takes long to import is imported by the commands that need it, rich too: help and refusals are there at once.
+# The commands themselves import what takes long to import, rich too, so that help and errors appear at once.
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -207,11 +207,12 @@ def configs(
 
 
 def _first_look(settings: Settings, *, is_needed: bool) -> str | None:
-    """Where the checkpoint's configuration is read; None, said on stderr, where no hub gives it and the settings say
-    enough.
+    """Where to read the checkpoint's configuration.
+
+    None where no hub gives it and the settings are enough without it; stderr then says so.
 
     Raises:
-        SettingRefused: when it cannot be had and is needed.
+        SettingRefused: when the configuration is needed and not to be had.
     """
     from server.first_look import UnreadableModel, look
     from server.held_output import HeldOutput
@@ -231,12 +232,12 @@ def _first_look(settings: Settings, *, is_needed: bool) -> str | None:
 
 
 def _checkpoint(settings: Settings, place: str | None, *, is_needed: bool, verbose: bool = False) -> Checkpoint | None:
-    """The checkpoint's configuration; None where it cannot be read and the settings say enough.
+    """The checkpoint's configuration; None where it cannot be read and the settings are enough without it.
 
-    An object store's is read by vLLM itself, with the weights.
+    vLLM itself reads a configuration in an object store, with the weights.
 
     Args:
-        place: from the first look.
+        place: where the configuration is, from ``_first_look``.
         verbose: show what vLLM writes meanwhile.
 
     Raises:
@@ -272,9 +273,9 @@ def _warn(what: str, why: str) -> None:
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """Turn refusals into one line each on stderr, and exit status 2; what fails later has status 1.
+    """Print each refusal as one line on stderr and exit with status 2; a failure after the checks has status 1.
 
-    An interrupt from the keyboard has a shell's status for it, and says nothing.
+    An interrupt from the keyboard prints nothing and has the status that shells give it.
 
     Raises:
         typer.Exit: with that status.

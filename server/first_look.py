@@ -1,4 +1,4 @@
-"""What is refused of a model before vLLM is imported: no folder, no configuration in it, or no hub that gives it."""
+"""Refuses a model before vLLM is imported: no such folder, no configuration in it, or no hub that gives one."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def look(settings: Settings) -> Found:
     """Where vLLM is to read the checkpoint's configuration.
 
     Raises:
-        UnreadableModel: when a hub does not give it, or cannot be reached.
-        SettingRefused: when there is no such folder, or none that holds it.
+        UnreadableModel: when the hub does not give it, or cannot be reached.
+        SettingRefused: when there is no such folder, or the folder has no configuration.
     """
     is_path = settings.model.startswith((".", "/", "~"))
     if is_path and not pathlib.Path(settings.model).is_dir():
@@ -33,11 +33,11 @@ def look(settings: Settings) -> Found:
 
 @contextlib.contextmanager
 def refused_if_unreadable(settings: Settings) -> Iterator[None]:
-    """Turn a checkpoint's configuration that cannot be read into a refusal of the model.
+    """Refuse the model where the checkpoint's configuration cannot be read.
 
     Raises:
-        UnreadableModel: of a name on a hub.
-        SettingRefused: of a folder.
+        UnreadableModel: when the model is a name on a hub.
+        SettingRefused: when the model is a folder.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a server says when it takes requests: where, what to paste, and where to look."""
+"""What a server prints when it takes requests: its address, a request to paste, and where to read more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from server.routes import Served
 
 READY = "ready"  # what the first line begins with
-_ANYWHERE = ("", "0.0.0.0", "::")  # an address to listen at, and none to ask
+_ANYWHERE = ("", "0.0.0.0", "::")  # addresses to listen at, but not to send requests to
 
 
 def greeting(args: argparse.Namespace, model: str, served: Served) -> Iterator[str]:
@@ -18,7 +18,7 @@ def greeting(args: argparse.Namespace, model: str, served: Served) -> Iterator[s
 
     Args:
         args: vLLM's own.
-        model: the name that requests have for it.
+        model: the model's name in requests.
     """
     scale_set = served.deployment.scale_set
     address = _address(args)
@@ -37,7 +37,7 @@ def greeting(args: argparse.Namespace, model: str, served: Served) -> Iterator[s
 
 
 def _address(args: argparse.Namespace) -> str | None:
-    """Where clients of this machine find it; None where it listens at a socket's file."""
+    """The server's address for clients on this machine; None where it listens at a Unix socket."""
     if args.uds is not None:
         return None
     host = "localhost" if args.host is None or args.host in _ANYWHERE else args.host

@@ -1,4 +1,4 @@
-"""What vLLM and other libraries write while we check or start something is held back, and shown where that fails."""
+"""Holds back what vLLM and other libraries write while we check or start something; shows it where that fails."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import Self
 from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
 from posenc_runtime.vllm_adapter.errors import Refused
 
-_MOST_CHARACTERS = 200_000  # of what is held; a start that writes more has said its cause in its last part
-_EXPLAINED = (Refused, IncompatibleVllm)  # by a line of ours, which says all that is to be said
+_MOST_CHARACTERS = 200_000  # the last ones are held; the cause of a failure stands at the end
+_EXPLAINED = (Refused, IncompatibleVllm)  # errors whose own message says everything
 
 
 class HeldOutput:
-    """Stands in for stdout and stderr of this process, and so of all that it starts, until it is released or left.
+    """Replaces stdout and stderr of this process and of processes that it starts, until release or the context's end.
 
-    What was held is shown on stderr where it is left by an exception that no line of ours explains. What was started
-    meanwhile goes on writing to the same pipe afterwards: from then on it is passed on to stderr.
+    The held output is shown on stderr where the context ends with an exception whose message does not say everything.
+    Processes that were started meanwhile go on writing to the same pipe: from then on, their output goes to stderr.
 
     Args:
         heard: called with each line, or state of a progress bar, while output is held.
@@ -53,7 +53,7 @@ class HeldOutput:
             sys.stderr.write(held)
 
     def release(self) -> str:
-        """What was held so far, which is not shown by itself; what follows is."""
+        """Stop holding. Returns what was held so far, which is not shown; later output is shown."""
         _flush()
         with self._lock:
             if self._is_holding:
@@ -87,7 +87,7 @@ class HeldOutput:
                 os.close(unused)
 
     def _read(self) -> bytes | None:
-        """What is in the pipe: nothing at its end, None where there may be more later."""
+        """What is in the pipe: empty at its end; None where it is empty now, and more may come."""
         with contextlib.suppress(BlockingIOError):
             return os.read(self._reading, 1 << 16)
         return None
@@ -97,7 +97,7 @@ class HeldOutput:
 
 
 def _flush() -> None:
-    """What Python still has of this process's output belongs to where it was written to."""
+    """Write what Python has buffered before the streams are replaced: it belongs to the present ones."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
 

@@ -1,4 +1,4 @@
-"""The layers of a deployment's settings: its file, environment variables and ``--set``, all with values in YAML."""
+"""The layers of a deployment's settings: file, environment variables and ``--set``, all with values in YAML."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class UniqueKeysLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-# YAML 1.1, which PyYAML reads, wants a point before an exponent; 1.2 does not, and nobody expects a text.
+# PyYAML reads YAML 1.1, in which a number with an exponent needs a point; without it, 1e-3 would be a text.
 UniqueKeysLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"),
@@ -78,7 +78,7 @@ def set_layer(override: str) -> dict[str, Any]:
 
 
 def merged(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """All layers in one, the later ones over the earlier: a section key by key, any other value as a whole."""
+    """All layers in one. A later layer replaces values of an earlier one: in a section, key by key."""
     result: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():

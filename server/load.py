@@ -1,4 +1,4 @@
-"""From a deployment's file to its settings: over the file the environment, over that ``--set``."""
+"""Reads a deployment's settings: from its file, then from the environment, then from ``--set``; the last one wins."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _file_layer(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _rope_type(layers: list[dict[str, Any]]) -> str:
-    """The method that is asked for, in settings that may be wrong."""
+    """The method that the settings ask for; the settings are not checked yet."""
     sections = [layer.get("scaling") for layer in reversed(layers)]
     asked = [section["rope_type"] for section in sections if isinstance(section, dict) and "rope_type" in section]
     return str(asked[0]) if asked else "default"

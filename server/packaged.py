@@ -1,4 +1,4 @@
-"""A model that comes in a Python package: ``package:posenc_runtime/zoo/demo``, wherever the package is installed."""
+"""Finds a model in an installed Python package, by a name such as ``package:posenc_runtime/zoo/demo``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From settings and a checkpoint to the plan of a start: `posenc serve` runs it, `check` and `flags` print it."""
+"""Makes the plan of a start from settings and a checkpoint: `posenc serve` runs it, `check` and `flags` print it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Plan:
 
     Attributes:
         checkpoint: None where it cannot be read.
-        reason: a line that says what ``auto`` stands for and why; empty where the settings say it all.
+        reason: a line that says what ``auto`` stands for and why; empty where the settings do not use ``auto``.
         max_model_len: vLLM's argument; -1 for the longest request that the cache has room for.
     """
 
@@ -50,7 +50,7 @@ class Plan:
         return args
 
     def command(self) -> list[str]:
-        """The command with which plain vLLM serves the same, word by word.
+        """The command with which plain vLLM serves the same deployment, as a list of words.
 
         Raises:
             ArgumentRefused: when an argument is unknown, or contradicts the deployment.

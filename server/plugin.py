@@ -1,4 +1,4 @@
-"""What an API server of vLLM gets from us: a route, reports in answers, refusals of requests, and a greeting."""
+"""What we add to an API server of vLLM: a route, reports in answers, checks of requests, and a greeting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from server.routes import Served, scales_router
 
 logger = logging.getLogger("vllm.posenc")
 
-# Attributes that posenc serve gives vLLM's arguments.
+# Attributes that posenc serve sets on the namespace of vLLM's arguments.
 REQUEST_LOG = "posenc_request_log"
 ENDED = "posenc_ended"
 
@@ -33,11 +33,11 @@ class EndpointPlugin:
         self._announcing: asyncio.Task[None] | None = None
 
     def attach_router(self, app: FastAPI) -> None:
-        """Our route; it answers 404 where an engine has no deployment."""
+        """Add our route; it answers 404 where an engine has no deployment."""
         app.include_router(scales_router())
 
     async def init_state(self, engine_client: Any, state: Any, args: argparse.Namespace) -> None:
-        """Complete a server whose engine runs: what requests may ask, what answers say, and what our route shows."""
+        """Once the engine runs, add the checks of requests, the reports in answers, and what our route shows."""
         deployment = deployment_of(engine_client.vllm_config)
         if deployment is None:
             return
@@ -59,7 +59,7 @@ class EndpointPlugin:
 
 
 async def _announced(state: Any, args: argparse.Namespace) -> None:
-    """Say that requests are taken, once they are: vLLM makes its server after it has initialised its plugins."""
+    """Print the greeting once requests are taken: vLLM makes its server only after it has initialised its plugins."""
     while not getattr(getattr(state, "server", None), "started", False):
         await asyncio.sleep(0.02)
     names = args.served_model_name or [args.model]

@@ -1,4 +1,4 @@
-"""What a start shows while it goes on: for how long, and at what."""
+"""Shows the progress of a start: for how long it has run, and what it is doing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Self
 from rich.console import Console
 from rich.markup import escape
 
-_LINE_SECONDS = 15.0  # between two lines where nothing can be drawn over
+_LINE_SECONDS = 15.0  # between two lines, where the output is no terminal
 _BAR = re.compile(r"(?:^|\s)([A-Z][\w .,-]+?)(?: \([^)]*\))*:\s+(\d+)%")
 
 
 class Progress:
-    """Shown until it is left: on a terminal as one line that moves, elsewhere as a line now and then."""
+    """Shows progress until the context ends: on a terminal in one changing line, elsewhere in a line now and then."""
 
     def __init__(self, out: Console) -> None:
         self._out, self._began = out, 0.0

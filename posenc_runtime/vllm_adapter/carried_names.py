@@ -1,4 +1,4 @@
-"""Names of ours that vLLM's configuration and requests carry; vLLM imports what they name where it is needed."""
+"""Our names in vLLM's configuration and in requests. vLLM imports the classes by these names where it needs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""PosencConnector: the channel from scheduler to workers and to the metrics. Every method delegates to a half.
+"""PosencConnector: the channel from the scheduler to the workers and to the metrics.
+
+Every method delegates to the half of its process: ``SchedulerHalf`` or ``WorkerHalf``.
 
 The table of block scales is written in ``bind_connector_metadata`` and not in ``start_load_kv``, which vLLM runs
 after the forward unless a request loads keys. Decision 5.
@@ -50,7 +52,7 @@ class PosencHandshake(KVConnectorHandshakeMetadata):
 
 
 class PosencConnector(KVConnectorBase_V1, SupportsHMA):
-    """Tells the workers which scale each block carries and which to move, and the outside what happened."""
+    """Tells the workers each block's scale and which blocks to move; tells metrics and answers what happened."""
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -120,17 +122,17 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker.register_kv_caches(kv_caches)
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
-        """What a worker tells the scheduler before the first step; asked for when its caches are registered."""
+        """What a worker tells the scheduler before the first step; vLLM asks when the KV caches are registered."""
         assert self._worker is not None
         return PosencHandshake(self._worker.speed) if self._worker.speed else None
 
     def set_xfer_handshake_metadata_pp_aware(
         self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]
     ) -> None:
-        """What the workers told, by pipeline and tensor rank.
+        """Take in what the workers measured, by pipeline and tensor rank.
 
         Raises:
-            RuntimeError: when one that had to measure something did not tell.
+            RuntimeError: when a worker that had to measure its speed did not tell it.
         """
         assert self._scheduler is not None
         if not self._scheduler.deployment.measures_budget:

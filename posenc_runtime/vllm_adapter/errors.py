@@ -1,4 +1,4 @@
-"""What every refusal and every failure that is told in a line has in common."""
+"""The base classes of the errors that users see as lines of text, without a traceback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Refused(ValueError):
 
 
 class Failed(RuntimeError):
-    """What was accepted has failed: the message says what, and where more is said."""
+    """Something that was accepted has failed: the message says what, and where to read more."""
 
 
 class Unsupported(Refused):

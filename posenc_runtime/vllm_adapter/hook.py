@@ -1,6 +1,6 @@
-"""Where vLLM meets us: an engine whose ``additional_config`` has a section of ours is configured by us as well.
+"""The hook into vLLM: we help to configure each engine whose ``additional_config`` has a section of ours.
 
-Every other engine, on any version of vLLM, is left as it is. Decision 57.
+We leave every other engine, on any version of vLLM, as it is. Decision 57.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# Keys of additional_config, here because the modules that know what is in them take long to import.
+# Keys of additional_config. They are here because the modules that read these sections take long to import.
 DEPLOYMENT_SECTION, ATTENTION_SECTION = "posenc", "posenc_attention"
 
 
 def install() -> None:
-    """Look at the arguments of every engine that this process configures."""
+    """Wrap ``EngineArgs.create_engine_config``, to look for our sections in the arguments of every engine."""
     try:
         from vllm.engine.arg_utils import EngineArgs
 
         stock = EngineArgs.create_engine_config
     except (ImportError, AttributeError):
-        return  # a vLLM that is configured in another way: there is no section to be seen
+        return  # this vLLM configures engines in another way: there are no sections to look for
     if not hasattr(stock, "posenc"):
         EngineArgs.create_engine_config = _looking_for_sections(stock)
 

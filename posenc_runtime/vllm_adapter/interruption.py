@@ -1,4 +1,4 @@
-"""What a signal does while an engine starts, which vLLM heeds only once it serves."""
+"""Ends the process at a signal while an engine starts; vLLM itself heeds signals only once it serves."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import NoReturn
 
 
 def end_at_signals(leave: Callable[[int], NoReturn]) -> None:
-    """Have SIGINT and SIGTERM end this process at once, and its engine's with it, until vLLM takes the signals over.
+    """Have SIGINT and SIGTERM end this process and its engine's processes at once, until vLLM handles the signals.
 
-    vLLM's own handlers raise, and put SIGINT off until it returns to the event loop. While it waits for its engine it
-    does not return there, and what a handler raises is lost in the call of ZeroMQ that waits (pyzmq 27).
+    vLLM's own handlers raise an exception, and SIGINT's handler waits until vLLM is back in the event loop. While vLLM
+    waits for its engine, it is not in the event loop, and the exception is lost in the call of ZeroMQ that waits
+    (pyzmq 27).
 
     Args:
-        leave: ends this process, because of the signal of this number.
+        leave: called with the signal's number; ends this process.
     """
     from vllm.utils.system_utils import kill_process_tree
 

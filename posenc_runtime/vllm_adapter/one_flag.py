@@ -1,4 +1,4 @@
-"""From our sections of ``additional_config`` to everything else that an engine needs for them."""
+"""Turns our sections of ``additional_config`` into all other arguments that an engine needs for them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("vllm.posenc")
 
-# Engine arguments that a deployment's own depend on.
+# Engine arguments that those of a deployment depend on.
 _LOOKED_AT = (
     *("scheduling_policy", "tensor_parallel_size", "pipeline_parallel_size", "async_scheduling"),
     "disable_sliding_window",
@@ -54,12 +54,12 @@ def configured(engine_args: Any, make: Callable[[Any], VllmConfig]) -> VllmConfi
     """The configuration of an engine whose ``additional_config`` has a section of ours.
 
     Args:
-        engine_args: vLLM's; left as they are.
+        engine_args: vLLM's ``EngineArgs``; not changed.
         make: vLLM's own ``create_engine_config``.
 
     Raises:
         IncompatibleVllm: when this vLLM is not one that we were written for.
-        SettingRefused: when a section is refused, or contradicts another argument; in the names of vLLM's arguments.
+        SettingRefused: when a section is refused, or contradicts another argument; it names vLLM's arguments.
         Unsupported: when the engine cannot be combined with scaling.
     """
     activate()
@@ -76,14 +76,14 @@ def configured(engine_args: Any, make: Callable[[Any], VllmConfig]) -> VllmConfi
 
 
 def in_vllms_words(refusal: str) -> str:
-    """A refusal that names settings as a deployment's file does, as whoever gave vLLM's arguments knows them."""
+    """Reword a refusal: replace the names of settings in a deployment's file by the names of vLLM's arguments."""
     names = {"scaling": f"additional_config.{KEY}", "attention": f"additional_config.{ATTENTION}"}
     sections = re.sub(r"\b(scaling|attention)(?=\.[a-z_]|:)", lambda found: names[found[1]], refusal)
     return re.sub(r"\bengine(\.(?=[a-z_])|: )", "", sections)
 
 
 def _with_all_they_need(engine_args: Any) -> Any:
-    """A copy with everything that our sections ask for; what is given otherwise stays."""
+    """A copy of the engine's arguments with everything that our sections ask for; what else the user set stays."""
     additional = dict(engine_args.additional_config)
     if KEY not in additional:
         raise SettingRefused(
@@ -105,7 +105,7 @@ def _with_all_they_need(engine_args: Any) -> Any:
 
 
 def _sections(scaling: Any, attention: Any) -> tuple[ScalingSettings, AttentionSettings, int | None]:
-    """What the sections say, as settings; and the longest request, which a complete deployment names as well.
+    """The sections as settings, and ``max_model_len``, tokens, which the section of a complete deployment also has.
 
     Raises:
         SettingRefused: naming the setting, the rule and the value.
@@ -120,9 +120,9 @@ def _sections(scaling: Any, attention: Any) -> tuple[ScalingSettings, AttentionS
         if not isinstance(parameters, Mapping):
             raise SettingRefused(f"scaling.parameters: must be a mapping, got {parameters!r}")
         scaling |= parameters
-        if scaling.get("rope_type") == UNROTATED:  # a model without rotary embeddings says itself what it has
+        if scaling.get("rope_type") == UNROTATED:  # the checkpoint says the rest of a model without rotary embeddings
             scaling = {key: value for key, value in scaling.items() if key == "headroom_tokens"}
-    if isinstance(attention, Mapping):  # what layers need is asked of the checkpoint
+    if isinstance(attention, Mapping):  # the checkpoint says what its layers need
         attention = {key: value for key, value in attention.items() if key != "needs"}
     try:
         sections = Sections.model_validate({"scaling": scaling, "attention": attention})
@@ -148,8 +148,10 @@ def _arguments(
     given: dict[str, Any],
     additional: dict[str, Any],
 ) -> dict[str, Any]:
-    """What a deployment needs, but for what is given already. A value that cannot be right is refused later, with the
-    whole configuration at hand."""
+    """The arguments that a deployment needs and that the user has not given.
+
+    Given values that cannot be right are refused later, when vLLM's whole configuration is there.
+    """
     from vllm.config import KVTransferConfig
 
     deployment, hf_overrides = sections.deployment, engine_args.hf_overrides
@@ -194,10 +196,11 @@ def _say_what_auto_is(sections: Completed) -> None:
 
 @contextlib.contextmanager
 def _our_environment(engine_args: Any) -> Iterator[None]:
-    """What vLLM reads from the environment while it makes the configuration, and in workers. What the user set stays.
+    """Set what vLLM's configuration and workers read from the environment. What the user set stays.
 
-    Lengths past a tokenizer's ``model_max_length`` are taken: the largest scale covers them, or we refuse. And with any
-    connector vLLM reserves a second core a worker for network transfers on CPUs, of which ours makes none. Decision 39.
+    vLLM is told to accept lengths past a tokenizer's ``model_max_length``: the largest scale covers them, or we refuse
+    them. On CPUs, vLLM reserves a second core for each worker where there is a connector, for network transfers. Our
+    connector makes none, so one core for each worker is reserved. Decision 39.
     """
     from vllm.platforms import current_platform
 

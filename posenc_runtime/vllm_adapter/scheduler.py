@@ -1,7 +1,7 @@
-"""vLLM's scheduler, in which a request that has outgrown its scale crosses to the next one before it goes on.
+"""vLLM's scheduler, in which a request that has outgrown its scale crosses to the next scale before it goes on.
 
-Everything that touches blocks, queues and hashes of vLLM for a crossing is here, and for the reuse of prefixes in
-``prefix_reuse``; what is decided is decided by ``kv.coordinator``. Given to vLLM as ``scheduler_cls``.
+``kv.coordinator`` decides. For a crossing, this file changes vLLM's blocks, queues and hashes; for the reuse of
+prefixes, ``prefix_reuse`` does. vLLM gets this class as ``scheduler_cls``.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 
 class PosencScheduler(AsyncScheduler):
-    """Crossings are decided before a step is scheduled, because scheduling may hand a block to somebody else.
+    """Decides crossings before it schedules a step, because scheduling may give a block to another request.
 
-    Scheduled ahead, a request that has reached the length of its scale sits out until its last token is known, for its
-    block table can only be exchanged with all of its tokens there. Nobody else waits. Decision 9.
+    With asynchronous scheduling, a request that has reached the length of its scale sits out until its last token is
+    known: its block table can only be exchanged when all of its tokens are there. No other request waits. Decision 9.
     """
 
     def __new__(cls, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> Self:
-        """Of vLLM's two schedulers, ours is the one that it would take itself."""
+        """Extend the scheduler that vLLM would take itself: ``AsyncScheduler`` or ``Scheduler``."""
         is_ahead = vllm_config.scheduler_config.async_scheduling
         scheduler: Self = super().__new__(cls if is_ahead else _InStep)
         return scheduler
@@ -56,21 +56,21 @@ class PosencScheduler(AsyncScheduler):
         self._half: SchedulerHalf = self.connector.scheduler_half
         self._reblocked: set[str] = set()  # requests whose block table the workers must replace, not append to
         self._read_by_now: list[int] = []  # sources of copies that the step being planned makes
-        self._held_back: set[str] = set()  # requests whose blocks are wanted, and come free when they are in no step
+        self._held_back: set[str] = set()  # requests to preempt when no step under way has them
         self._reuse = PrefixReuse(self.kv_cache_manager, self._half) if self._half.deployment.reuses_prefixes else None
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         self._cross()
         pause_state = self.pause_state
         if self._held_back and pause_state == PauseState.UNPAUSED:
-            # What room there is, a request waits for that is to cross: whoever came in would have to go again.
+            # A request that is to cross waits for the free blocks: a newly admitted one would be preempted again.
             self._pause_state = PauseState.PAUSED_NEW
         try:
             output: SchedulerOutput = super().schedule(throttle_prefills)
         finally:
             self._pause_state = pause_state
         if not compat.PAUSES_ADMIT_NOBODY.is_here:
-            self._place_crossing()  # the last thing: vLLM puts whom it could not schedule among those without blocks
+            self._place_crossing()  # last: vLLM has put requests it could not schedule in the queue
         if self._reuse:
             self._reuse.begin()
         return output
@@ -79,13 +79,13 @@ class PosencScheduler(AsyncScheduler):
         self._held_back.clear()
         for request in self._looked_at():
             if request.status != RequestStatus.RUNNING:
-                continue  # made room for another crossing; it is looked at again when it runs
+                continue  # was preempted for another crossing; it is looked at again when it runs
             to_index = self._half.due(request)
             if to_index is None:
                 self._half.expect(request)
                 continue
             if request.request_id in self._held_back or request.num_tokens <= request.num_computed_tokens:
-                self._half.look_again(request)  # makes room for another crossing, or its last token is in flight
+                self._half.look_again(request)  # will be preempted for another crossing, or its last token is in flight
                 continue
             self._half.waits(request)
             if self._half.on_crossing(request) == "recompute":
@@ -94,11 +94,11 @@ class PosencScheduler(AsyncScheduler):
                 self._half.look_again(request)
         progress = self._half.advance()
         self._read_by_now += progress.read
-        # To vLLM, a prefix that was copied is one that a connector has loaded.
+        # To vLLM, a copied prefix is a prefix that a connector has loaded.
         self.finished_recving_kv_req_ids.update(progress.reused)
 
     def _looked_at(self) -> list[Request]:
-        """Who may have to cross now, the most important first."""
+        """The requests that may have to cross now, the most important first."""
         names = set(self._half.may_be_due())
         if len(names) > 1:
             return [request for request in self.running if request.request_id in names]
@@ -110,9 +110,10 @@ class PosencScheduler(AsyncScheduler):
         self._preempt_request(request, time.monotonic())
 
     def _place_crossing(self) -> None:
-        """While only those under way are served, that is what a request is whose answer has begun and has to cross.
+        """While vLLM admits no new requests, count a request that has to cross among those that are still served.
 
-        vLLM finishes who runs or holds blocks then, and leaves the others in the queue. Decision 12.
+        In that state, vLLM serves the requests that run or hold blocks, and leaves the others in the queue. A request
+        that has to cross may hold no blocks although its answer has begun. Decision 12.
         """
         if self.pause_state == PauseState.PAUSED_NEW:
             under_way = [request for request in self.waiting if self._half.has_to_cross(request)]
@@ -125,7 +126,7 @@ class PosencScheduler(AsyncScheduler):
             self.waiting.prepend_requests(reversed(queued))
 
     def _rerotate(self, request: Request, to_index: int) -> bool:
-        """Begin a request's crossing. False: it has to wait for room, or made room by going itself."""
+        """Begin a request's crossing by re-rotation. False: it has to wait for free blocks, or was preempted itself."""
         chosen = self._make_room(request)
         if chosen is None:
             return False
@@ -147,14 +148,15 @@ class PosencScheduler(AsyncScheduler):
         return True
 
     def _make_room(self, request: Request) -> tuple[HeldBlocks, Mask] | None:
-        """Preempt others until a request's blocks can be copied that must be. None: not in this step.
+        """Preempt requests until there are free blocks for the copies that a request's crossing needs.
 
-        Whoever is in a step under way keeps its blocks until that is heard of: it is held back, and the request waits.
+        A request in a step under way keeps its blocks until the step's result is in: it is held back from new steps,
+        and the crossing waits.
 
         Returns:
-            The blocks that the request has, and which of them are to be copied.
+            The blocks that the request has, and which of them are to be copied; None: not in this step.
         """
-        num_coming = 0  # blocks that come free when those who are held back are in no step
+        num_coming = 0  # blocks that come free when the requests held back are preempted
         while (chosen := self._blocks_to_copy(request, num_coming)) is None:
             victim = self._least_important()
             if victim is request and self._held_back:
@@ -170,7 +172,7 @@ class PosencScheduler(AsyncScheduler):
         return None if num_coming else chosen
 
     def _held(self, request: Request) -> HeldBlocks:
-        """The blocks with cached keys of a request."""
+        """The blocks that hold a request's cached keys."""
         columns = []
         can_be_found = self._half.in_first_regime(request)
         for group, (blocks, block_size) in enumerate(self._block_tables(request)):
@@ -215,10 +217,10 @@ class PosencScheduler(AsyncScheduler):
         return None if is_copied is None else (held, is_copied)
 
     def _exchange(self, request: Request, held: HeldBlocks, is_copied: Mask) -> list[int]:
-        """Put fresh blocks in the place of those that are to be copied. The old ones stay ours until they were read.
+        """Put fresh blocks in the place of those that are to be copied. The old ones stay held until they were read.
 
         Returns:
-            The fresh ones.
+            Ids of the fresh blocks.
         """
         tables = list(self._block_tables(request))
         fresh = self.kv_cache_manager.block_pool.get_new_blocks(int(is_copied.sum()))
@@ -229,7 +231,7 @@ class PosencScheduler(AsyncScheduler):
         return [block.block_id for block in fresh]
 
     def _least_important(self) -> Request:
-        """Whom vLLM itself would preempt, of those who are not held back."""
+        """The request that vLLM itself would preempt, of those that are not held back."""
         if self.policy == SchedulingPolicy.PRIORITY:
             running = [request for request in self.running if request.request_id not in self._held_back]
             return max(running, key=lambda request: (request.priority, request.arrival_time))
@@ -238,7 +240,7 @@ class PosencScheduler(AsyncScheduler):
     def _reserve_prefill_lookahead(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
         """Never schedule a token past the length of its request's scale, nor a request that is crossing.
 
-        vLLM asks this of every request that it is about to schedule, running or waiting, before it takes its blocks.
+        vLLM calls this for every request that it is about to schedule, running or waiting, before it allocates blocks.
         """
         request_id = request.request_id
         if request_id in self._held_back:
@@ -249,10 +251,11 @@ class PosencScheduler(AsyncScheduler):
     def _get_local_prefix_cache_hit(
         self, request: Request, max_cache_hit_length: int | None = None
     ) -> tuple[KVCacheBlocks, int, int, bool]:
-        """A request that replays its crossings may find all that it computed at its first scale, but one token.
+        """Limit a cached prefix to one token less than the length of the request's first scale.
 
-        With that token it runs, and crosses before the next step. Found in full, it would be due to cross before it
-        runs at all, and vLLM stops admitting requests at the first one that cannot be scheduled.
+        This concerns a preempted request that repeats its crossings. It runs with the one token left, and crosses
+        before the next step. With all tokens found, it would be due to cross before it runs at all, and vLLM stops
+        admitting requests at the first one that cannot be scheduled.
         """
         max_tokens = min(request.num_tokens, self._half.first_length(request)) - 1
         if max_cache_hit_length is not None:
@@ -280,9 +283,10 @@ class PosencScheduler(AsyncScheduler):
         super()._preempt_request(request, timestamp, drop_stale_output)
 
     def _forget_uncomputed(self, request: Request) -> None:
-        """Take out of the prefix cache the blocks that the step which is being scheduled was to fill. Decision 24.
+        """Evict from the prefix cache the blocks of a request that no step will fill. Decision 24.
 
-        vLLM puts them there when it allocates them, and preempts out of this very step where priorities say so.
+        vLLM puts blocks into the prefix cache when it allocates them. With priorities, it may then preempt the request
+        out of the very step that is being scheduled and was to fill them.
         """
         self.kv_cache_manager.block_pool.evict_blocks(
             {
@@ -294,10 +298,10 @@ class PosencScheduler(AsyncScheduler):
         )
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
-        """Where running requests are to begin anew, those that wait with a copied prefix do so as well.
+        """Where running requests are to begin anew, requests that wait with a copied prefix begin anew as well.
 
-        vLLM refuses while any block is held: by requests whose keys come from elsewhere, and by steps under way, after
-        which a connector might still write. Ours writes in the order of steps.
+        vLLM refuses the reset while any block is held: by requests whose keys a connector loads, or by steps under way,
+        after which a connector might still write. Our connector writes in the order of steps, so we free these blocks.
         """
         if reset_running_requests:
             if self._reuse:
@@ -324,7 +328,7 @@ class PosencScheduler(AsyncScheduler):
             self.waiting.prepend_request(request)
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
-        """A request that is crossing is not scheduled, but its adapter has its place: it may be back in this step."""
+        """Count the LoRA adapter of a request that sits out for its crossing: the request may be back in this step."""
         if compat.ADAPTERS_OF_A_STEP_ALONE.is_here and self.lora_config and request.lora_request:
             adapters = {other.lora_request.lora_int_id for other in self.running if other.lora_request}
             if len(adapters | {request.lora_request.lora_int_id}) > self.lora_config.max_loras:
@@ -335,9 +339,9 @@ class PosencScheduler(AsyncScheduler):
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
-        """Where a stop string may end a request, every output says what the last one would.
+        """Where a stop string may end a request, every output has the report that the last one would have.
 
-        Stop strings are found outside the engine, which is then only told to forget the request. Decision 14.
+        The front end finds stop strings, and then only tells the engine to forget the request. Decision 14.
         """
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
         if self._half.ended_by_text:
@@ -352,7 +356,7 @@ class PosencScheduler(AsyncScheduler):
         self._reblocked.discard(request.request_id)
         if self._reuse:
             self._reuse.forget(request.request_id)
-        # Nothing comes from outside: copies that were begun are made before anybody writes to these blocks.
+        # No delay is needed: workers make the copies that were begun before any later step writes to these blocks.
         return super()._free_request(request, delay_free_blocks=False)
 
     def _give_back(self, block_ids: Iterable[int]) -> None:
@@ -362,7 +366,7 @@ class PosencScheduler(AsyncScheduler):
     def _build_kv_connector_meta(
         self, connector: KVConnectorBase_V1, scheduler_output: SchedulerOutput
     ) -> KVConnectorMetadata:
-        # Workers carry out steps in order: whoever gets a source now writes to it after it was read.
+        # Workers carry out steps in order: a request that gets a source now writes to it after it was read.
         if self._read_by_now:
             sources, self._read_by_now = self._read_by_now, []
             self._give_back(reversed(sources))
@@ -373,18 +377,18 @@ class PosencScheduler(AsyncScheduler):
         requests = [self.requests[request_id] for request_id in reblocked]
         get_block_ids = self.kv_cache_manager.get_block_ids
         if self.use_v2_model_runner:
-            # The plan is made first: a request that is called preempted would go back to its first scale in it.
+            # Make the plan first: in it, a request reported as preempted would go back to its first scale.
             metadata = super()._build_kv_connector_meta(connector, scheduler_output)
             replace_as_new(scheduler_output, requests, get_block_ids)
             return metadata
-        # The plan is made last: of a request that is called resumed it sees the whole table, and checks that every
+        # Make the plan last: it then sees the whole block table of a request reported as resumed, and checks that every
         # block carries the request's scale.
         replace_as_resumed(scheduler_output, requests, get_block_ids)
         return super()._build_kv_connector_meta(connector, scheduler_output)
 
 
 class _InStep(PosencScheduler):
-    """Steps are heard of before the next one is scheduled."""
+    """Without asynchronous scheduling: the result of each step is in before the next step is scheduled."""
 
     _update_after_schedule = Scheduler._update_after_schedule
     if compat.OUTPUTS_AHEAD_APART.is_here:

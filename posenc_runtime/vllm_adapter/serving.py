@@ -43,8 +43,8 @@ def prepare_environment(*, verbose: bool) -> None:
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         os.environ.setdefault("PYTHONWARNINGS", "ignore")
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
-    # An idle connection must be closed by whoever sends on it: a server that closes first resets the request that is
-    # just under way. vLLM's 5 s are httpx's own; load balancers keep idle connections for 60 s.
+    # The client must be the one to close an idle connection: a server that closes it resets a request just under way.
+    # vLLM closes after 5 s, as long as httpx keeps idle connections; load balancers keep them for 60 s.
     os.environ.setdefault("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "75")
 
 
@@ -55,7 +55,7 @@ def engine_configuration(args: argparse.Namespace) -> VllmConfig:
         args: from ``engine_args.serve_arguments``.
 
     Raises:
-        ArgumentRefused: when vLLM refuses a value, the combination of two, or what it reads beside the weights.
+        ArgumentRefused: when vLLM refuses a value, a combination of two, the tokenizer or the generation configuration.
         Unsupported: when the configuration cannot be combined with scaling.
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -68,14 +68,14 @@ def engine_configuration(args: argparse.Namespace) -> VllmConfig:
     except Unsupported as error:
         raise Unsupported(with_section(str(error))) from None
     except (ValueError, TypeError, NotImplementedError, AssertionError, ImportError, OSError, RuntimeError) as error:
-        # As vLLM refuses settings. Anything else, a KeyError for example, is a mistake in it or here, and has to show.
+        # vLLM refuses settings by these. Any other exception, such as a KeyError, is a bug and must show.
         raise ArgumentRefused("\n".join(refusals_of_vllm(error))) from error
     _read_beside_weights(vllm_config.model_config)
     return vllm_config
 
 
 def _read_beside_weights(model_config: ModelConfig) -> None:
-    """Read what vLLM would read only when it starts: the tokenizer, which is kept for then, and how to sample."""
+    """Read early what vLLM reads at its start: the tokenizer, which stays cached, and the generation configuration."""
     from vllm.tokenizers.registry import cached_tokenizer_from_config
 
     with _refused("engine.tokenizer", "a tokenizer's name or folder (default: the model's)", model_config.tokenizer):
@@ -100,10 +100,10 @@ def run(args: argparse.Namespace, ended: str, leave: Callable[[int], NoReturn]) 
     Args:
         args: from ``engine_args.serve_arguments``.
         ended: attribute of ``args`` that says afterwards whether the engine ended by itself.
-        leave: ends this process when a signal comes before it serves; it gets the signal's number.
+        leave: called with a signal's number when the signal comes before this process serves; ends the process.
 
     Raises:
-        CannotListen: when the address is not to be had.
+        CannotListen: when the server cannot listen at the address.
         EngineDidNotStart: when the engine's process ended while starting.
         EngineDied: when it ended while it served.
     """
@@ -133,7 +133,7 @@ def run(args: argparse.Namespace, ended: str, leave: Callable[[int], NoReturn]) 
     except RuntimeError as error:
         if not str(error).startswith("Engine core initialization failed"):
             raise
-        # The cause was logged by the engine's own process; here is only that it ended.
+        # The engine's own process has logged the cause; this error says only that the engine ended.
         raise EngineDidNotStart(
             "the engine did not start: the cause is above; --verbose shows all that vLLM says"
         ) from error

@@ -1,4 +1,4 @@
-"""How refusals are worded, of our own settings and of vLLM's."""
+"""Wording that the errors about our own settings and about vLLM's have in common."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a refusal of an unknown name: the known one that is closest, nothing where none is close."""
+    """The end of an error about an unknown name: it suggests the closest known name; empty where none is close."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 

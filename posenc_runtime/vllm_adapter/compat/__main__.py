@@ -1,7 +1,7 @@
-"""``python -m posenc_runtime.vllm_adapter.compat [FOLDER ...]``: holds vLLMs against what we know of them.
+"""``python -m posenc_runtime.vllm_adapter.compat [FOLDER ...]``: compares vLLM with what we know of it.
 
-Without a folder, the one that is installed; with folders, also those that lie unpacked in them.
-The exit status is 1 where something is not as it should be.
+Without a folder, it checks the installed vLLM; with folders, also the vLLM that is unpacked in each of them.
+The exit status is 1 where a check fails.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names of vLLM's arguments as its sources say them: to import vLLM takes seconds, which no refusal should take."""
+"""Names of vLLM's arguments, read from its sources: to import vLLM takes seconds, too long for an error message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Iterator, Mapping
 
 _ENGINE = ("engine/arg_utils.py",)
-# The second is where they are with ARGUMENTS_BESIDE_LAUNCHERS, which cannot be asked: it imports vLLM.
+# The second file is that of releases with ARGUMENTS_BESIDE_LAUNCHERS. Asking the difference would import vLLM.
 _FRONT_END = ("entrypoints/common/cli_args.py", "entrypoints/launchers/cli_args.py")
 
 
@@ -17,15 +17,18 @@ _FRONT_END = ("entrypoints/common/cli_args.py", "entrypoints/launchers/cli_args.
 def argument_names() -> Mapping[str, frozenset[str]]:
     """Names of the engine's arguments (``engine``) and of the front end's (``server``).
 
-    Few of them are no arguments of ``vllm serve``, whose parser decides. Where vLLM's sources are not found there are
-    no names.
+    A few of these names are no arguments of ``vllm serve``; its parser decides. Where vLLM's sources are not found, the
+    sets are empty.
     """
     return {"engine": _fields(_ENGINE, "AsyncEngineArgs"), "server": _fields(_FRONT_END, "FrontendArgs")}
 
 
 def _fields(modules: tuple[str, ...], dataclass: str) -> frozenset[str]:
-    """Public fields of a dataclass, which is in the first of the modules that there is, and of what it inherits from
-    there."""
+    """Public fields of a dataclass, those of its base classes in the same file included.
+
+    Args:
+        modules: files that may have the dataclass; the first one that exists is read.
+    """
     package = importlib.util.find_spec("vllm")
     folders = (package and package.submodule_search_locations) or ()
     places = (pathlib.Path(folder, module) for module in modules for folder in folders)

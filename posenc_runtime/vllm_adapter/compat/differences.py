@@ -1,7 +1,7 @@
-"""What older ones of the vLLMs that we know do otherwise than the newest, each in one place.
+"""What the older of the releases of vLLM that we know do differently from the newest, each difference in one place.
 
-Code asks a difference whether it ``is_here`` and names no version. Whoever drops a release takes out the differences
-that no release is left to have: a test names them. Decision 60.
+Code asks a difference whether it ``is_here``, and names no version. Whoever drops a release also removes the
+differences that none of the other releases has: a test names them. Decision 60.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from posenc_runtime.vllm_adapter.compat.versions import SUPPORTED, as_numbers, i
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Something that vLLM did otherwise up to a release.
+    """Something that older releases of vLLM do differently from the newest.
 
     Attributes:
-        before: the first release that does it as the newest one.
-        what: how it was, in a sentence.
-        seen: looks at vLLM itself whether it is so; asked by tests, for it reads sources.
+        before: the first release that behaves like the newest.
+        what: how the older ones behave, in a sentence.
+        seen: finds the difference in vLLM's code itself; only tests and reports call it, because it reads sources.
     """
 
     before: str
@@ -35,17 +35,17 @@ class Difference:
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """Of the versions that we know, those that have it."""
+        """The versions that have the difference, of those that we know."""
         return tuple(version for version in SUPPORTED if as_numbers(version) < as_numbers(self.before))
 
     @functools.cached_property
     def is_here(self) -> bool:
-        """Whether the vLLM in this process has it."""
+        """Whether the vLLM in this process has the difference."""
         return installed() in self.versions
 
 
 def _lacks(module: str, path: str, parameter: str = "") -> bool:
-    """Whether there is no such attribute, or it has no such parameter."""
+    """Whether a module lacks the attribute at ``path``, or the attribute lacks the parameter."""
     owner: Any = importlib.import_module(module)
     *parents, name = path.split(".")
     for parent in parents:
@@ -56,7 +56,7 @@ def _lacks(module: str, path: str, parameter: str = "") -> bool:
 
 
 def _says(module: str, path: str, pattern: str) -> bool:
-    """Whether the source of a class or a function has this in it."""
+    """Whether the source of a class or a function matches the pattern."""
     owner: Any = importlib.import_module(module)
     for name in path.split("."):
         owner = getattr(owner, name)

@@ -1,4 +1,4 @@
-"""Every name that our own sources import from vLLM, wherever in them."""
+"""Every name that our own sources import from vLLM, inside of functions as well."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ADAPTER = pathlib.Path(__file__).resolve().parent.parent
 
 
 def imported() -> set[tuple[str, str]]:
-    """Module and name; what this package imports is left out, for it knows when there is what."""
+    """Module and name of each import. Imports in ``compat`` are left out: it knows which release has which name."""
     found = set()
     for source in sorted(_ADAPTER.rglob("*.py")):
         if pathlib.Path(__file__).parent in source.parents:
@@ -23,7 +23,7 @@ def imported() -> set[tuple[str, str]]:
 
 
 def missing() -> Iterator[str]:
-    """Those that this vLLM does not have."""
+    """The imported names that this vLLM does not have."""
     for module, name in sorted(imported()):
         try:
             if not hasattr(importlib.import_module(module), name):

@@ -1,11 +1,11 @@
-"""Every name of vLLM that we touch and that is no public promise, by the process that touches it."""
+"""Every internal name of vLLM that we use, by the process that uses it."""
 
 from __future__ import annotations
 
-# Module, attribute path, and what is looked for in it.
+# Module, attribute path, and the parameters or attributes that must be there.
 Names = tuple[tuple[str, str, tuple[str, ...]], ...]
 
-# Parameters that we pass or override: what every process of an engine touches.
+# Used by every process of an engine. The parameters are those that we pass or override.
 ENGINE_NAMES: Names = (
     ("vllm.config.vllm", "get_current_vllm_config_or_none", ()),
     ("vllm.model_executor.custom_op", "CustomOp.register_oot", ("name",)),
@@ -128,7 +128,7 @@ ENGINE_NAMES: Names = (
     ("vllm.config.model", "ModelConfig._apply_dict_overrides", ("config", "overrides")),
 )
 
-# What only the process with the HTTP routes touches; importing these takes seconds.
+# Used only by the process with the HTTP routes; importing these modules takes seconds.
 SERVER_NAMES: Names = (
     ("vllm.model_executor.models.registry", "ModelRegistry.models", ()),
     ("vllm.config.model", "ModelConfig.using_transformers_backend", ("self",)),
@@ -180,19 +180,19 @@ SERVER_NAMES: Names = (
     ),
 )
 
-# What only the process with the scheduler touches.
+# Used only by the process with the scheduler.
 CORE_NAMES: Names = (
     ("vllm.v1.engine.core", "EngineCore.preprocess_add_request", ("request",)),
     ("vllm.utils", "length_from_prompt_token_ids_or_embeds", ("prompt_token_ids", "prompt_embeds")),
 )
 
-# What only a worker on the CPU touches, which has imported it.
+# Used only by a worker on the CPU, which has imported the module already.
 CPU_RUNNER_NAMES: Names = (
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.sample_tokens", ("grammar_output",)),
     ("vllm.v1.worker.cpu_model_runner", "CPUModelRunner.sample_tokens", ("grammar_output",)),
 )
 
-# Attributes that objects of vLLM get when they are made: looked for in the text of ``__init__``.
+# Attributes that objects of vLLM get in ``__init__``; we look for them in its source.
 ENGINE_ATTRIBUTES: Names = (
     (
         "vllm.v1.request",

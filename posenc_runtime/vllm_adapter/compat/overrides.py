@@ -1,4 +1,4 @@
-"""What of ours vLLM calls in the place of its own: methods that we override, and functions that we wrap."""
+"""Our functions that vLLM calls in the place of its own: methods that we override, and functions that we wrap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from posenc_runtime.vllm_adapter.compat.signatures import misfits
 _OURS = "posenc_runtime.vllm_adapter"
 _METHODS = (classmethod, staticmethod)
 
-# Classes that nobody but us makes, so that vLLM's way to make its own says nothing about ours.
+# Classes whose objects only our code makes: their ``__init__`` need not take what that of vLLM's class takes.
 MADE_BY_US = {
     *("attention.cpu._OwnLayout", "attention.cpu.BiasImpl", "attention.cpu.CopeImpl", "attention.cpu.PlainImpl"),
     *("attention.cuda._OwnKernels", "attention.cuda.BiasImpl", "attention.cuda.CopeImpl", "attention.cuda.PlainImpl"),
@@ -28,8 +28,8 @@ class Replaced:
     """A function of vLLM and the one of ours that is called in its place.
 
     Attributes:
-        name: ours, for people.
-        ours_has_object, stock_has_object: as ``misfits`` has them.
+        name: the name of our function, for messages.
+        ours_has_object, stock_has_object: as in ``signatures.misfits``.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Replaced:
     stock_has_object: bool = True
 
     def misfits(self) -> list[str]:
-        """The ways to call the one of vLLM that ours does not take."""
+        """The ways to call vLLM's function that ours does not accept."""
         found = misfits(
             self.ours, self.stock, ours_has_object=self.ours_has_object, stock_has_object=self.stock_has_object
         )
@@ -47,7 +47,7 @@ class Replaced:
 
 
 def in_scheduler() -> Iterator[Replaced]:
-    """What the process with the scheduler has of ours."""
+    """Our functions that vLLM calls in the process with the scheduler."""
     from posenc_runtime.vllm_adapter import connector, scheduler
     from posenc_runtime.vllm_adapter.scheduling import arrivals
     from posenc_runtime.vllm_adapter.worker import answers
@@ -60,7 +60,7 @@ def in_scheduler() -> Iterator[Replaced]:
 
 
 def in_server() -> Iterator[Replaced]:
-    """What the process with the HTTP routes has of ours."""
+    """Our functions that vLLM calls in the process with the HTTP routes."""
     from posenc_runtime.kv.deployment import Deployment
     from posenc_runtime.vllm_adapter.http import endpoints, requests, responses
 
@@ -85,7 +85,7 @@ def in_server() -> Iterator[Replaced]:
 
 
 def in_cpu_runner() -> Iterator[Replaced]:
-    """What a worker on the CPU has of ours."""
+    """Our functions that vLLM calls in a worker on the CPU."""
     from posenc_runtime.vllm_adapter.worker import cpu_seeds
 
     sample = _stock("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.sample_tokens")
@@ -93,7 +93,7 @@ def in_cpu_runner() -> Iterator[Replaced]:
 
 
 def everywhere() -> Iterator[Replaced]:
-    """All of it: every class of ours that has one of vLLM's behind it, and every function in the place of another."""
+    """Every method of our classes that overrides one of vLLM's, and every function that stands in for one of vLLM's."""
     from posenc_runtime.vllm_adapter.attention.implementation import Implementation
     from posenc_runtime.vllm_adapter.rotary.registration import rotary_classes, substitute_of
 
@@ -109,7 +109,7 @@ def everywhere() -> Iterator[Replaced]:
 
 
 def abstract() -> list[str]:
-    """Classes of ours, with what vLLM demands of them and they do not have."""
+    """Our classes that lack methods which vLLM's base classes demand, each with those methods."""
     return [
         f"{_short(each)} has no {', '.join(sorted(each.__abstractmethods__))}"
         for each in sorted(_classes(), key=_short)
@@ -118,7 +118,7 @@ def abstract() -> list[str]:
 
 
 def _stock(module: str, path: str) -> Any:
-    """The function of vLLM's own, also where ours stands in its place already."""
+    """vLLM's own function, even where ours has replaced it already."""
     found: Any = importlib.import_module(module)
     for name in path.split("."):
         found = getattr(found, name)
@@ -128,7 +128,7 @@ def _stock(module: str, path: str) -> Any:
 def _classes() -> Iterator[type[Any]]:
     package = importlib.import_module(_OURS)
     for found in pkgutil.walk_packages(package.__path__, f"{_OURS}."):
-        # What workers import registers everything of ours in the process that imports it.
+        # Importing worker_extension would register all our classes in this process.
         if found.name.startswith((f"{_OURS}.compat", f"{_OURS}.worker_extension")):
             continue
         module = importlib.import_module(found.name)
@@ -143,7 +143,7 @@ def _of_classes(classes: Iterable[type[Any]]) -> Iterator[Replaced]:
 
 
 def _overridden(cls: type[Any]) -> Iterator[Replaced]:
-    """The methods by which a class of ours, and what we mix into it, takes the place of vLLM's."""
+    """The methods of our class, and of classes that we mix into it, that override vLLM's."""
     for name in sorted({name for base in cls.__mro__ if _is_ours(base) for name in vars(base)}):
         owner, *behind = [base for base in cls.__mro__ if name in vars(base)]
         stock_owner = next((base for base in behind if _is_of_vllm(base)), None)

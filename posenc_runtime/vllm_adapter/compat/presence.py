@@ -1,4 +1,4 @@
-"""Looking in vLLM for the names that we touch."""
+"""Looks in vLLM for the names that we use."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from posenc_runtime.vllm_adapter.compat.names import Names
 
 
 def missing(names: Names, attributes: Names) -> Iterator[str]:
-    """What vLLM lacks, each as its module, its path and the parameters that are not there.
+    """What vLLM lacks, one text for each name: its module, its path and its missing parameters.
 
     Args:
-        names: of modules, with their parameters.
-        attributes: that objects get when they are made: looked for in the text of ``__init__``.
+        names: what modules must have, with the parameters that it must take.
+        attributes: classes, with attributes that their ``__init__`` must set; looked for in its source.
     """
     for module_name, path, parameters in names:
         try:
@@ -39,6 +39,6 @@ def missing(names: Names, attributes: Names) -> Iterator[str]:
 
 
 def _reason(error: Exception) -> str:
-    """Why a module of vLLM cannot be imported, where the reason is not vLLM."""
+    """Names the package without which a module of vLLM cannot be imported; empty where the reason is vLLM itself."""
     lacking = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
     return f", which needs {lacking}" if lacking and lacking.partition(".")[0] != "vllm" else ""

@@ -1,4 +1,4 @@
-"""What one vLLM looks like to us: found in the process that has it, told as plain values."""
+"""The results of all checks of one vLLM as plain values, found in a process that imports that vLLM."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from posenc_runtime.vllm_adapter.compat import imports, names, overrides, presen
 from posenc_runtime.vllm_adapter.compat.differences import DIFFERENCES
 
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
-# Another process writes its report behind this: vLLM writes to both streams what it likes.
+# Marks the line with another process's report, because vLLM writes to both output streams as well.
 _MARK = "posenc-compat-report: "
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-    """A vLLM, held against what we know.
+    """One vLLM, compared with what we know.
 
     Attributes:
-        version: what it says it is.
-        is_known: whether it is one of the supported.
+        version: the version that it states.
+        is_known: whether we support that version.
         is_compiled: whether its compiled libraries are beside its sources; without them nothing of it can run.
-        num_names, lacking: what we touch, and which of that is not there.
-        num_functions, misfits: functions of ours that it calls in the place of its own, and what they do not take.
-        old_ways: differences from the newest that it has.
-        astray: differences that it has and should not have by its version, or the other way about.
+        num_names, lacking: how many of its names we use, and which of them it lacks.
+        num_functions, misfits: how many of our functions it calls in the place of its own, and how they do not fit.
+        old_ways: names of the differences from the newest release that it has.
+        astray: differences that it has although its version should not have them, or the reverse.
     """
 
     version: str
@@ -47,7 +47,7 @@ class Report:
 
     @property
     def is_good(self) -> bool:
-        """Whether all is as it should be."""
+        """Whether every check passed."""
         return self.is_known and not (self.lacking or self.misfits or self.astray)
 
     @classmethod
@@ -78,15 +78,15 @@ class Report:
 
     @classmethod
     def of_sources(cls, folder: pathlib.Path, device: str) -> Self:
-        """The vLLM whose package lies in a folder, looked at by another process of this interpreter.
+        """The vLLM whose package lies in a folder; another process of this interpreter imports and checks it.
 
-        What it needs besides comes from the environment of this process.
+        Other packages that this vLLM needs come from the environment of the present process.
 
         Args:
-            device: that it is to think it was built for, ``cpu`` or ``cuda``: sources alone do not say.
+            device: ``cpu`` or ``cuda``: what this vLLM is told that it was built for; sources alone do not say.
 
         Raises:
-            ValueError: when there is no vLLM, or it cannot be looked at; the message has the reason.
+            ValueError: when there is no vLLM, or it cannot be checked; the message has the reason.
         """
         said = folder / "vllm" / "_version.py"
         named = re.search(r"^__version__ = .*'(.+)'", said.read_text() if said.exists() else "", re.MULTILINE)
@@ -113,14 +113,14 @@ class Report:
         raise ValueError(f"vLLM {version} in {folder} cannot be looked at:\n{reason}")
 
     def line(self) -> str:
-        """For ``of_sources`` of another process."""
+        """The report in one line, for ``of_sources`` in another process to read."""
         return _MARK + json.dumps(dataclasses.asdict(self))
 
     def told(self, where: str) -> str:
-        """For people.
+        """The report in words.
 
         Args:
-            where: it was found.
+            where: where this vLLM was found.
         """
         known = "" if self.is_known else ", which posenc does not know"
         compiled = "" if self.is_compiled else "; without its compiled libraries: read, and not to be run"

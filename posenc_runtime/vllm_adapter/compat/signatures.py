@@ -1,4 +1,4 @@
-"""Whether a function of ours can be called in every way in which the one of vLLM can whose place it takes."""
+"""Whether our function accepts every call that vLLM's function, which it replaces, accepts."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _ANY = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 def misfits(
     ours: Callable[..., Any], stock: Callable[..., Any], *, ours_has_object: bool, stock_has_object: bool
 ) -> list[str]:
-    """The ways to call vLLM's function that ours does not take, in words; none where it takes all of them.
+    """The ways to call vLLM's function that ours does not accept, in words; empty where it accepts all.
 
     Args:
-        ours_has_object, stock_has_object: whether the first parameter is the object or the class, which Python gives.
+        ours_has_object, stock_has_object: whether the first parameter is the object or the class, which Python passes.
     """
-    # Ours is looked at as it stands; what it says that it wraps is what it is compared with.
+    # Ours is read without following ``__wrapped__``, which leads to the function that ours is compared with.
     mine = list(inspect.signature(ours, follow_wrapped=False).parameters.values())
     theirs = list(inspect.signature(stock).parameters.values())
     return [*_misfits(_without_object(mine, ours_has_object), _without_object(theirs, stock_has_object))]
 
 
 def _without_object(parameters: list[Parameter], has_object: bool) -> list[Parameter]:
-    """The rest; ``*args`` may stand for the object and all that comes after it."""
+    """The parameters without the object. A leading ``*args`` stays: it takes the object and all that follows."""
     return parameters[1:] if has_object and parameters and parameters[0].kind in _IN_PLACE else parameters
 
 
@@ -36,7 +36,7 @@ def _misfits(mine: list[Parameter], theirs: list[Parameter]) -> Iterator[str]:
     takes = {each.kind for each in mine}
     filled = set()
     if {each.kind for each in theirs} == set(_ANY):
-        return  # takes anything, and so says nothing of how it is called
+        return  # it accepts anything, and so does not tell how it is called
     for index, given in enumerate(theirs):
         if given.kind in _ANY:
             if given.kind not in takes:

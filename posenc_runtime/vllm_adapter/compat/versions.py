@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Each of them was gone through by hand and by ``python -m posenc_runtime.vllm_adapter.compat``, oldest first.
+# Each was checked by hand and by ``python -m posenc_runtime.vllm_adapter.compat``. The oldest comes first.
 SUPPORTED = ("0.31.0", "0.32.0", "0.33.0")
 
 
@@ -11,7 +11,7 @@ class IncompatibleVllm(RuntimeError):
 
 
 def installed() -> str:
-    """The version of the vLLM in this process, without what a build adds to it."""
+    """The version of the vLLM in this process, without a build's suffix such as ``+cpu``."""
     import vllm
 
     return str(vllm.__version__).split("+")[0]
@@ -21,7 +21,7 @@ def refuse_unknown() -> None:
     """Check that the vLLM in this process is one that we know.
 
     Raises:
-        IncompatibleVllm: naming those that we know, and how one is installed.
+        IncompatibleVllm: naming the versions that we know, and how to install one.
     """
     found = installed()
     if found not in SUPPORTED:
@@ -35,5 +35,5 @@ def refuse_unknown() -> None:
 
 
 def as_numbers(version: str) -> tuple[int, ...]:
-    """A release in the order of releases."""
+    """The numbers of a version, which compare in the order of releases."""
     return tuple(int(part) for part in version.split("."))

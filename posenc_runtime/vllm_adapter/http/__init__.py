@@ -1,1 +1,1 @@
-"""What vLLM's API server gets from us: routes, what requests may ask, and what answers say."""
+"""What we add to vLLM's API server: routes, checks of requests, and the scale in answers."""

@@ -1,8 +1,8 @@
 """Our routes and reports in vLLM's API server, through its own interface for endpoint plugins.
 
 vLLM loads entry points of ``vllm.endpoint_plugins`` only where ``VLLM_PLUGINS`` names them, and warns of all others at
-every start. A section of ours in an engine's configuration asks for ours by name as well, so they are offered then, and
-are no entry points of that group.
+every start. Ours are therefore in a group of their own, and we offer them to vLLM where an engine's configuration has a
+section of ours.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def offer() -> None:
 
 
 def with_ours(stock: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """vLLM's function that loads endpoint plugins, with ours among them where a server has a task for them."""
+    """Wrap vLLM's function that loads endpoint plugins: add ours where the server has a task that they are for."""
 
     @functools.wraps(stock)
     def load_endpoint_plugins(supported_tasks: tuple[str, ...] | None = None) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The front end of an engine with scales: what requests may ask for, what answers say, and what its workers tell."""
+"""Completes vLLM's front end: checks requests, puts scales into answers, and asks workers what they measured."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from posenc_runtime.vllm_adapter.http.requests import check_requests, default_ma
 from posenc_runtime.vllm_adapter.http.responses import announce_scales, announce_stopped
 from posenc_runtime.vllm_adapter.metrics import prometheus
 
-_LAST_ANSWERS_SECONDS = 10  # that clients have to read the ends of their answers when the engine has stopped
+_LAST_ANSWERS_SECONDS = 10  # for clients to read the ends of their answers, after the engine has stopped
 
 
 def attach(engine: Any, state: Any, deployment: Deployment, ended: Callable[[bool], None]) -> None:
-    """Complete a server of vLLM.
+    """Add our checks and reports to a server of vLLM.
 
     Args:
         engine: vLLM's client of a running engine.
         state: ``app.state``, as endpoint plugins get it.
-        ended: told once, when the engine is stopped, whether it had ended by itself before.
+        ended: called once, when the engine is stopped, with whether it had ended by itself before.
 
     Raises:
         IncompatibleVllm: when vLLM lacks a name that we touch.
@@ -44,15 +44,15 @@ def attach(engine: Any, state: Any, deployment: Deployment, ended: Callable[[boo
 
 
 async def attention_layers(engine: Any) -> list[LayerGroup]:
-    """What attends in each layer of a running engine, as its workers say."""
+    """Which backend attends in each layer of a running engine, as its workers report it."""
     workers = await engine.collective_rpc("posenc_attention")
     return layer_groups((name, backend, encoding) for layers in workers for name, backend, encoding in layers)
 
 
 async def rerotate_budget(engine: Any, deployment: Deployment) -> Budget | None:
-    """Cached tokens that a running engine re-rotates before a step, and why as many; None where it turns none.
+    """How many cached tokens a running engine re-rotates before a step at most, and why; None where it re-rotates none.
 
-    Workers say what they told the scheduler. Of several engines that serve in parallel one is asked.
+    Workers report the speed that they reported to the scheduler. Of several parallel engines, one is asked.
     """
     if not deployment.rerotates:
         return None
@@ -62,13 +62,15 @@ async def rerotate_budget(engine: Any, deployment: Deployment) -> Budget | None:
 
 
 def show_attention(engine: Any, groups: list[LayerGroup]) -> None:
-    """Say in a metric what attends in which layers of the engines that this server manages, which may be some of many
-    that serve in parallel."""
+    """Show in a metric which backend attends in which layers, for each engine that this server manages.
+
+    These may be some of many engines that serve in parallel.
+    """
     prometheus.show_attention(groups, engine.model_config.served_model_name, engine.engine_core.engine_ranks_managed)
 
 
 def registry() -> CollectorRegistry:
-    """Where metrics are; where vLLM has several API servers, those of all."""
+    """The registry of the metrics; where vLLM has several API servers, it has the metrics of all of them."""
     from vllm.v1.metrics.prometheus import get_prometheus_registry
 
     found: CollectorRegistry = get_prometheus_registry()
@@ -78,8 +80,8 @@ def registry() -> CollectorRegistry:
 def _end_answers(engine: Any, state: Any, ended: Callable[[bool], None]) -> None:
     """When the engine is stopped, end its requests with what they have said so far.
 
-    vLLM's engine says that they are aborted and is killed at once. What it had no time to say would be waited for, and
-    so would a client that does not read.
+    vLLM's engine reports its requests as aborted and is killed at once. Without us, the server would wait for reports
+    that the engine had no time to send, and for clients that do not read.
     """
     stock, loop, told = engine.shutdown, asyncio.get_running_loop(), [ended]
 
@@ -88,7 +90,7 @@ def _end_answers(engine: Any, state: Any, ended: Callable[[bool], None]) -> None
         while told:
             told.pop()(bool(engine.errored))
         stock(*args, **kwargs)
-        # vLLM stops the engine beside the event loop, or after it.
+        # vLLM calls this from another thread than the event loop's, or when the loop has ended.
         if loop.is_running():
             loop.call_soon_threadsafe(end)
 

@@ -20,9 +20,9 @@ class Entry:
 
     Attributes:
         request_id: vLLM's.
-        prompt_tokens, generation_tokens: its lengths, tokens; the latter of all its answers.
-        scale: that it ended at; None where the engine did not say.
-        crossings: as its answer says them.
+        prompt_tokens, generation_tokens: tokens of its prompt, and of all its answers together.
+        scale: the scale that it ended at; None where the engine did not say.
+        crossings: its crossings, in the form that its answer has.
         finish_reason: of its first answer; None for a request that was aborted.
         seconds: from its arrival to its end.
         first_token_seconds: from its arrival to its first token; None where answers are not streamed.
@@ -71,7 +71,7 @@ def log_requests(engine: Any, log_format: Format) -> None:
                 _note(entry, output, sampling_params, began)
                 yield output
         finally:
-            if entry.prompt_tokens:  # what was refused has its answer, and never ran
+            if entry.prompt_tokens:  # a refused request never ran, and its client was told why
                 entry.seconds = round(time.monotonic() - began, 6)
                 logger.info("%s", entry.as_json() if log_format == "json" else entry.as_text())
 
@@ -81,7 +81,7 @@ def log_requests(engine: Any, log_format: Format) -> None:
 def _note(entry: Entry, output: Any, sampling_params: Any, began: float) -> None:
     tokens = sum(len(completion.token_ids) for completion in output.outputs)
     entry.prompt_tokens = len(output.prompt_token_ids or ())
-    # A result has what is new, or everything so far.
+    # By the request's output kind, a result has only the new tokens, or all tokens so far.
     is_delta = sampling_params.output_kind.name == "DELTA"
     entry.generation_tokens = entry.generation_tokens + tokens if is_delta else max(entry.generation_tokens, tokens)
     if entry.first_token_seconds is None and tokens and sampling_params.output_kind.name != "FINAL_ONLY":

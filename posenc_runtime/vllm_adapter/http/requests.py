@@ -1,4 +1,4 @@
-"""What requests may ask of us, and what they get without asking, in vLLM's API server. ``LLM`` has no such hooks."""
+"""Checks of requests, and their default ``max_tokens``, in vLLM's API server. ``LLM`` has no such hooks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from posenc_runtime.kv.admission import choose_on_crossing
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.carried_names import ON_CROSSING
 
-# Keys that are meant for us, however the rest of them is spelled; vLLM passes on or ignores what it does not know.
+# A key that begins so is meant for us, even if misspelled; vLLM passes on or ignores keys that it does not know.
 _OURS = "posenc"
 
-# Of ``app.state``, what answers by several requests: its method, its route, and what it sends a request for.
+# Attributes of ``app.state`` that send several requests for one answer: the method, the route, and what each request
+# is for.
 ASK_SEVERAL = {
     "serving_generative_scoring": ("create_generative_scoring", "/generative_scoring", "the items"),
     "serving_structured_decisions": ("create_decision", "/v1/systemone", "the questions"),
@@ -24,10 +25,10 @@ ASK_SEVERAL = {
 
 
 def default_max_tokens(state: Any, deployment: Deployment) -> None:
-    """Where requests are pinned to one of several scales, one that does not say how long it may get has the headroom.
+    """Where requests are pinned to one of several scales, give a request without ``max_tokens`` the headroom.
 
-    vLLM would give a chat all that is left of ``max_model_len``, which admits every short chat at the largest scale.
-    Its own ``override_generation_config`` would cap requests that do say. Decision 8.
+    vLLM would give a chat all that is left of ``max_model_len``, and every short chat would be admitted at the largest
+    scale. vLLM's ``override_generation_config`` would also cap requests that do set ``max_tokens``. Decision 8.
 
     Args:
         state: ``app.state`` after ``init_app_state``.
@@ -49,7 +50,7 @@ def default_max_tokens(state: Any, deployment: Deployment) -> None:
 
 
 def refuse_several(state: Any) -> None:
-    """Where there are several scales, vLLM's routes that ask several requests for one answer are refused.
+    """Where there are several scales, refuse vLLM's routes that send several requests for one answer.
 
     Each of these requests would be admitted by itself, and the answer would not say at which scales.
 
@@ -73,10 +74,10 @@ def _refusing(serving: Any, route: str, parts: str) -> Callable[..., Any]:
 
 
 def check_requests(deployment: Deployment) -> None:
-    """Refuse ``vllm_xargs.posenc_on_crossing`` where it is not to be had, and misspelled or misplaced keys of ours.
+    """Refuse a ``vllm_xargs.posenc_on_crossing`` that the deployment does not offer, and misspelled or misplaced keys.
 
-    vLLM answers 400 to what is raised here.
-    A request that asks for ``pin`` without saying how long its answer may be gets the headroom, as above.
+    vLLM answers with status 400 when a check raises. A request that asks for ``pin`` without ``max_tokens`` gets the
+    headroom, as in ``default_max_tokens``.
     """
     for (module, request_class, name), check in WRAPPED.items():
         owner = getattr(importlib.import_module(module), request_class)
@@ -85,7 +86,7 @@ def check_requests(deployment: Deployment) -> None:
 
 def _checked(to_sampling_params: Callable[..., Any], deployment: Deployment) -> Callable[..., Any]:
     signature = inspect.signature(to_sampling_params)
-    _, length, *_ = signature.parameters  # called otherwise in each class of requests
+    _, length, *_ = signature.parameters  # its name differs between the classes of requests
 
     @functools.wraps(to_sampling_params)
     def checked(*args: Any, **kwargs: Any) -> Any:
@@ -107,7 +108,10 @@ def _checked(to_sampling_params: Callable[..., Any], deployment: Deployment) -> 
 
 
 def _refusing_beams(to_beam_search_params: Callable[..., Any], deployment: Deployment) -> Callable[..., Any]:
-    """vLLM sends a request for every beam and token, each of which would be admitted by itself."""
+    """Refuse beam search where there are several scales.
+
+    vLLM sends a request for every beam and token, and each of these requests would be admitted by itself.
+    """
 
     @functools.wraps(to_beam_search_params)
     def checked(request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -126,7 +130,7 @@ _CHAT = ("vllm.entrypoints.openai.chat_completion.protocol", "ChatCompletionRequ
 _COMPLETION = ("vllm.entrypoints.openai.completion.protocol", "CompletionRequest")
 _RESPONSES = ("vllm.entrypoints.openai.responses.protocol", "ResponsesRequest")
 
-# Methods of vLLM's that are wrapped: module, class and name, and by what.
+# vLLM's methods that we wrap, by module, class and name, each with the function that wraps it.
 WRAPPED: Mapping[tuple[str, str, str], Callable[[Callable[..., Any], Deployment], Callable[..., Any]]] = {
     (*_CHAT, "to_sampling_params"): _checked,
     (*_COMPLETION, "to_sampling_params"): _checked,
@@ -151,7 +155,8 @@ def _refuse_unknown_keys(request: Any) -> None:
         if key == "kv_transfer_params":
             raise ValueError("kv_transfer_params belongs beside vllm_xargs, got it inside: vLLM ends such a request")
     beside = dict(request.model_extra or {})
-    # What clients call the place for other keys, and do not send: whoever writes it into a body means vllm_xargs.
+    # Client libraries name an argument for further keys so, and send only its keys. Whoever writes the name itself into
+    # a body means vllm_xargs.
     for place in ("extra_body", "extra_args"):
         if isinstance(beside.get(place), Mapping):
             beside |= beside[place]

@@ -1,8 +1,9 @@
-"""The scale in every answer.
+"""Puts the scale into every answer.
 
-vLLM carries what the connector says at the end of a request in ``kv_transfer_params``, but not in streamed messages, in
-no stream at all before it had a field for it there, and of several prompts together only the first one's, or none. Its
-serving objects are wrapped, not replaced: what comes in is watched, what goes out is completed.
+vLLM answers with what the connector reports at the end of a request, in ``kv_transfer_params``. Some answers lack it:
+streamed messages of Anthropic's API, every stream of older releases, and answers to several prompts, which have the
+first prompt's report or none. We wrap vLLM's serving objects: a wrapper reads the engine's results as they pass, and
+completes the answer.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _MESSAGE_ENDS = "event: message_delta\n"  # Anthropic's event with what is known
 
 @dataclasses.dataclass
 class _Said:
-    """What the results of an answer said so far.
+    """What the engine's results for one answer have reported so far.
 
     Attributes:
-        params: by the index of the prompt.
-        is_last: whether the latest result was its prompt's last one.
+        params: the reports, by the index of the prompt.
+        is_last: whether the latest result was the last one of its prompt.
     """
 
     params: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
@@ -50,17 +51,17 @@ def announce_scales(state: Any) -> None:
     batch, messages = state.openai_serving_chat_batch, state.anthropic_serving_messages
     if batch is not None:
         batch.chat_completion_full_generator_batch = _batch(batch.chat_completion_full_generator_batch)
-    if messages is not None:  # makes its events of a chat's
+    if messages is not None:  # it makes its events from a chat's
         if compat.MESSAGES_MADE_OF_TEXTS.is_here:
             messages.chat_completion_stream_generator = _streaming(messages.chat_completion_stream_generator)
         messages.message_stream_converter = _converting(messages.message_stream_converter)
 
 
 def announce_stopped(engine: Any, deployment: Deployment) -> None:
-    """Let an answer that ended at a stop string name its scale, where requests stay at the one they were admitted at.
+    """Where requests keep their first scale, let an answer that ended at a stop string name it.
 
-    Stop strings are found in this process, and what the engine says at the end of a request is lost. Where requests
-    cross, our scheduler says it with every output.
+    This process finds stop strings, and the engine's report at the end of such a request is lost. Where requests cross,
+    our scheduler adds the report to every output instead.
 
     Args:
         engine: vLLM's client of the engine; its ``generate`` is wrapped.
@@ -69,7 +70,7 @@ def announce_stopped(engine: Any, deployment: Deployment) -> None:
 
 
 def naming_stopped(stock: Callable[..., AsyncIterator[Any]], deployment: Deployment) -> Callable[..., Any]:
-    """``generate`` of vLLM's client, whose last outputs all say something of their request."""
+    """Wrap ``generate`` of vLLM's client, so that the last output of every request has a report."""
 
     async def generate(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         async for output in stock(prompt, sampling_params, *args, **kwargs):
@@ -149,7 +150,7 @@ def _streaming(generator: Callable[..., AsyncIterator[str]]) -> Callable[..., As
         position = next(index for index, argument in enumerate(args) if hasattr(argument, "__aiter__"))
         said = _Said()
         watched = (*args[:position], _watched(args[position], said), *args[position + 1 :])
-        # The chunk to complete is the one before the end, made of a prompt's last result. Nothing else has to wait.
+        # Only the last chunk before [DONE] is completed. It is made from a prompt's last result, so no other is held.
         held: str | None = None
         async for event in generator(*watched, **kwargs):
             if held is not None:
@@ -164,7 +165,7 @@ def _streaming(generator: Callable[..., AsyncIterator[str]]) -> Callable[..., As
 
 
 async def _watched(results: AsyncIterator[Any], said: _Said, index: int = 0) -> AsyncIterator[Any]:
-    """Pass results on, noting what is said. Completions give (prompt index, output), chats the output alone."""
+    """Pass results on and note their reports. Completions yield (prompt index, output), chats the output alone."""
     async for result in results:
         prompt, output = result if isinstance(result, tuple) else (index, result)
         if output.kv_transfer_params:
@@ -177,7 +178,7 @@ def _completed(event: str, said: dict[int, dict[str, Any]]) -> str:
     if not said or not event.startswith(_DATA + "{"):
         return event
     if len(said) == 1 and not compat.STREAMS_WITHOUT_PARAMS.is_here:
-        return event  # vLLM has said it, where the answer ended
+        return event  # vLLM has put it into the chunk with which the answer ended
     chunk = json.loads(event.removeprefix(_DATA))
     if "error" in chunk:
         return event
@@ -189,7 +190,7 @@ def _with(chunk: dict[str, Any], params: dict[str, Any]) -> str:
 
 
 def _params(said: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """The first prompt's under ``posenc``; of several prompts, all in order under ``posenc_prompts``."""
+    """The first prompt's report under ``posenc``; for several prompts, also all in order under ``posenc_prompts``."""
     first, *others = (said[index] for index in sorted(said))
     if not others:
         return first
@@ -201,7 +202,7 @@ _BATCH = ("vllm.entrypoints.openai.chat_completion.batch_serving", "OpenAIServin
 _COMPLETION = ("vllm.entrypoints.openai.completion.serving", "OpenAIServingCompletion")
 _MESSAGES = ("vllm.entrypoints.anthropic.serving", "AnthropicServingMessages")
 
-# Methods of vLLM's that are wrapped: module, class and name, and by what.
+# vLLM's methods that we wrap, by module, class and name, each with the function that wraps it.
 WRAPPED: Mapping[tuple[str, str, str], Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     (*_CHAT, "chat_completion_stream_generator"): _streaming,
     (*_COMPLETION, "completion_stream_generator"): _streaming,

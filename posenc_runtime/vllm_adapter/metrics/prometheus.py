@@ -18,7 +18,7 @@ from posenc_runtime.vllm_adapter.metrics.names import PREFIX, Metric
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-# Name in the report: metric, labels, help. A report's keys are the values of the labels, separated by spaces.
+# By a count's name in the report: metric, labels, help. The keys of a count are label values, separated by spaces.
 _COUNTERS: dict[str, tuple[Metric, tuple[str, ...], str]] = {
     "requests": (
         Metric.REQUESTS,
@@ -92,7 +92,7 @@ _HISTOGRAMS: dict[str, tuple[Metric, tuple[float, ...], str]] = {
     ),
 }
 
-# vllm serve may have several API servers, and a step's report reaches one of them: the last one says what is.
+# vllm serve may have several API servers, and a step's report reaches only one: the latest value set is the true one.
 _ACROSS_SERVERS: Literal["mostrecent"] = "mostrecent"
 
 
@@ -193,10 +193,10 @@ class PosencPromMetrics(KVConnectorPromMetrics):
 
 
 def show_attention(groups: list[LayerGroup], model_name: str, engines: Iterable[int]) -> None:
-    """Say in a metric what attends in which layers; the engines of a server are alike.
+    """Show in a metric which backend attends in which layers; all engines of a server have the same ones.
 
     Args:
-        engines: their numbers, as vLLM's own metrics have them.
+        engines: numbers of the engines, as in vLLM's own metrics.
     """
     labels = ("model_name", "engine", "layer_group", "backend", "encoding")
     gauge = Gauge(
@@ -211,7 +211,7 @@ def show_attention(groups: list[LayerGroup], model_name: str, engines: Iterable[
 
 
 def _expected(name: str, deployment: Deployment, scales: list[str]) -> list[str]:
-    """What a counter is to be shown for before anything happened."""
+    """The keys of a count, for which its counter is shown at zero before the first request."""
     match _COUNTERS[name][1]:
         case ():
             return [TOTAL]
@@ -226,7 +226,7 @@ def _expected(name: str, deployment: Deployment, scales: list[str]) -> list[str]
 
 
 def _unregister_ours() -> None:
-    """A second engine of a process registers the same names; vLLM does the same for its own."""
+    """Let a second engine of a process register the same names. vLLM unregisters its own metrics likewise."""
     for collector in list(REGISTRY._collector_to_names):
         if isinstance(collector, Counter | Gauge | Histogram) and collector._name.startswith(PREFIX):
             REGISTRY.unregister(collector)

@@ -22,7 +22,7 @@ class PosencStats(KVConnectorStats):
         return self
 
     def reduce(self) -> dict[str, int | float]:
-        """One figure each, for vLLM's periodic log line."""
+        """One figure for each entry, for vLLM's periodic log line."""
         totals: dict[str, int | float] = {
             name: sum(value.values()) for name, value in self.data.items() if isinstance(value, dict)
         }

@@ -1,1 +1,1 @@
-"""What decides in the engine core: salts of arriving requests, crossings, reuse of prefixes, and the step's plan."""
+"""Our code in the scheduler's process: salts of arriving requests, crossings, reuse of prefixes, the step's plan."""

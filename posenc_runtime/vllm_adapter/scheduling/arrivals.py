@@ -1,6 +1,7 @@
-"""A request gets the salt of its regime where it arrives: before vLLM hashes its prompt, and beside the engine's loop.
+"""When a request arrives, we put its regime into its ``cache_salt``, before vLLM hashes its prompt.
 
-What decides a request's first scale is known then: the length of its prompt, ``max_tokens`` and what it asked for.
+This runs on the thread that takes requests in, so it does not delay the engine's loop. All that decides a request's
+first scale is known by then: the length of its prompt, ``max_tokens`` and ``posenc_on_crossing``.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 
 @functools.cache
 def salt_on_arrival() -> None:
-    """Let the engines of this process ask our connector, where they have it.
+    """Wrap ``EngineCore.preprocess_add_request``, so that engines with our connector put the regime into the salt.
 
-    vLLM calls ``preprocess_add_request`` on the thread that takes requests in, and hashes prompts in there.
+    vLLM calls this method on the thread that takes requests in; the method hashes the prompt.
     """
     compat.verify_core()
     from vllm.v1.engine.core import EngineCore
@@ -29,7 +30,7 @@ def salt_on_arrival() -> None:
 
 
 def salting(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """``EngineCore.preprocess_add_request`` for engines that may have our connector."""
+    """Wrap ``EngineCore.preprocess_add_request``; in an engine without our connector, vLLM's own runs unchanged."""
 
     @functools.wraps(stock)
     def preprocess_add_request(self: EngineCore, request: EngineCoreRequest) -> Any:

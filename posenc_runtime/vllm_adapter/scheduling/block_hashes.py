@@ -1,7 +1,7 @@
-"""Hashes of a request's blocks that are computed when somebody asks for them, and names in their place.
+"""Two replacements for a request's list of block hashes: hashes that are computed when read, and unique names.
 
-vLLM keeps a list of hashes in every request and lengthens it with the request. These stand in its place: they always
-have as many as the request has full blocks.
+vLLM keeps a list of block hashes in every request and appends to it as the request grows. A replacement always has as
+many entries as the request has full blocks.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ if TYPE_CHECKING:
 
 
 class LazyHashes(Sequence[bytes], abc.ABC):
-    """As many hashes as a request has full blocks, each found when it is asked for.
+    """One hash for each full block of a request, computed when it is read.
 
     Args:
         block_size: tokens, vLLM's ``hash_block_size``.
     """
 
     def __init__(self, request: Request, block_size: int) -> None:
-        self._request = weakref.proxy(
-            request
-        )  # which has these hashes: its memory would wait for the garbage collector
+        # The request owns its hashes: a strong reference back would keep both until the garbage collector runs.
+        self._request = weakref.proxy(request)
         self._block_size = block_size
 
     def __len__(self) -> int:
@@ -44,17 +43,17 @@ class LazyHashes(Sequence[bytes], abc.ABC):
         return self._hash(numbers) if isinstance(numbers, int) else _Part(self, numbers)
 
     def extend(self, new: Iterable[bytes]) -> None:
-        """vLLM's way to lengthen the list: there is never anything new."""
+        """vLLM appends hashes by this method; all are here already, so ``new`` must be empty."""
         if any(True for _ in new):
             raise ValueError("a request's hashes are as many as its full blocks, got more")
 
     @abc.abstractmethod
     def _hash(self, number: int) -> bytes:
-        """The hash of a full block, and so of all tokens before its end."""
+        """The hash of the full block of this number; it covers all tokens up to the end of the block."""
 
 
 class PrivateHashes(LazyHashes):
-    """Names that nobody else has, whatever its tokens: blocks named so are never found. Decision 22."""
+    """Unique names in the place of hashes: no other request finds a block in the prefix cache by them. Decision 22."""
 
     def __init__(self, request: Request, block_size: int) -> None:
         super().__init__(request, block_size)
@@ -65,7 +64,7 @@ class PrivateHashes(LazyHashes):
 
 
 class SaltedHashes(LazyHashes):
-    """What vLLM's hasher would say of a request under another salt, as far as somebody has asked."""
+    """The hashes that vLLM would compute for a request under another salt, computed as far as somebody reads them."""
 
     def __init__(self, request: Request, block_size: int, cache_salt: str | None) -> None:
         super().__init__(request, block_size)
@@ -80,7 +79,7 @@ class SaltedHashes(LazyHashes):
 
 
 class _Excerpt:
-    """The beginning of a request, as vLLM's hasher reads it."""
+    """The first ``num_tokens`` tokens of a request, under another salt, in the form that vLLM's hasher reads."""
 
     def __init__(self, request: Request, cache_salt: str | None) -> None:
         self._request = weakref.proxy(request)
@@ -93,7 +92,7 @@ class _Excerpt:
 
 
 class _Part(Sequence[bytes]):
-    """Some of the hashes, as lazy as all."""
+    """A slice of the hashes; a hash of it is computed when it is read, too."""
 
     def __init__(self, hashes: LazyHashes, numbers: range) -> None:
         self._hashes = hashes

@@ -1,4 +1,4 @@
-"""Telling the workers of a request whose block table was exchanged that theirs is to be replaced, not appended to."""
+"""After a crossing has exchanged blocks of a request: makes the workers replace its block table, not append to it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
 
-# From a request's name to its blocks, of each KV cache group.
+# From a request's id to the ids of its blocks, for each KV cache group.
 GetBlockIds = Callable[[str], tuple[list[int], ...]]
 
 
 def replace_as_resumed(
     scheduler_output: SchedulerOutput, requests: Iterable[Request], get_block_ids: GetBlockIds
 ) -> None:
-    """Model runner V1 replaces the block table of a request that it is told was preempted and resumed. Decision 10."""
+    """For model runner V1: report the requests as resumed after a preemption, so that it replaces their block tables.
+
+    Decision 10.
+    """
     cached = scheduler_output.scheduled_cached_reqs
     exchanged = {request.request_id: request for request in requests}
     for index, request_id in enumerate(cached.req_ids):
@@ -29,7 +32,7 @@ def replace_as_resumed(
 
 
 def replace_as_new(scheduler_output: SchedulerOutput, requests: Iterable[Request], get_block_ids: GetBlockIds) -> None:
-    """Model runner V2 knows no resumed requests: it forgets a preempted one and is given it anew."""
+    """For model runner V2, which knows no resumed requests: report the requests as preempted, and send them as new."""
     cached = scheduler_output.scheduled_cached_reqs
     for request in requests:
         if request.request_id not in cached.req_ids:

@@ -1,7 +1,7 @@
-"""A new request whose prefix is cached at another scale gets re-rotated copies of it, as if they came from outside.
+"""A new request whose prefix is cached at another scale gets re-rotated copies of the prefix's blocks.
 
-vLLM's own way for keys that a connector is still to load is used as it stands: the request gets its blocks, waits
-beside the queue while the copies are made, a budget a step, and runs when they are all there. Decision 23.
+vLLM handles such a request as one whose keys a connector loads: the request gets its blocks, waits beside the queue
+while the workers make the copies, at most the re-rotation budget in each step, and runs when all are made. Decision 23.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Found:
     Attributes:
         num_local_tokens: tokens that are cached at the request's own scale; these are not copied.
         num_tokens: length of the prefix, the local ones included.
-        blocks: of each KV cache group, those behind the local ones.
+        blocks: for each KV cache group, the prefix's blocks after the local ones.
     """
 
     request: Request
@@ -41,25 +41,25 @@ class _Found:
 
 
 class PrefixReuse:
-    """Looks prefixes up at all scales, and turns what vLLM then allocates into moves."""
+    """Looks up a request's prefix at all scales, and plans the copies into the blocks that vLLM allocates for it."""
 
     def __init__(self, kv_cache_manager: KVCacheManager, half: SchedulerHalf) -> None:
         self._manager = kv_cache_manager
         self._half = half
         self._found: dict[str, _Found] = {}
         self._refused: set[str] = set()
-        # Of requests that wait for room: hashed once, and not in every step.
+        # Hashes of requests that wait for free blocks: kept, so that no prompt is hashed again in every step.
         self._hashes: dict[str, tuple[Request, dict[int, Sequence[bytes]]]] = {}
 
     def find(self, request: Request, num_local_tokens: int, max_tokens: int) -> None:
-        """Look for a longer prefix than the request's own scale has; if there is one, tell the connector.
+        """Look for a longer cached prefix at the other scales than at the request's own; offer it if there is one.
 
         Args:
-            num_local_tokens: what the prefix cache has at the request's own scale.
+            num_local_tokens: tokens of the prefix that are cached at the request's own scale.
             max_tokens: longest prefix that the request may find.
         """
-        # A request that was preempted, or is recomputed, goes its own way again; and a session that goes on and on has
-        # no response that could say what it reused.
+        # A preempted or recomputed request replays its own crossings, without a prefix of another scale. A session of
+        # streaming input has no final response that could say what it reused.
         if request.num_preemptions or request.resumable or request.request_id in self._refused:
             return
         if not self._manager.prefix_cache_lookup_enabled(request):
@@ -83,7 +83,7 @@ class PrefixReuse:
         self._half.offer(request, best.num_tokens - num_local_tokens)
 
     def begin(self) -> None:
-        """After a step was scheduled: begin the copies for whoever got blocks, and let go of what the others found."""
+        """After a step was scheduled: begin the copies of requests that got blocks, release the others' prefixes."""
         found, self._found = self._found, {}
         self._half.withdraw_offers()
         self._hashes = {
@@ -100,13 +100,13 @@ class PrefixReuse:
                     num_tokens=prefix.num_tokens - prefix.num_local_tokens,
                 )
             else:
-                # Held blocks may be what it lacked. It is prefilled like any other.
+                # The blocks that we hold may be those that the request lacked: release them, let it prefill normally.
                 self._refused.add(request_id)
                 for blocks in prefix.blocks:
                     self._manager.block_pool.free_blocks(reversed(blocks))
 
     def waiting(self, requests: Iterable[Request]) -> list[Request]:
-        """Those who hold copies of a prefix, or blocks for them, and do not run yet."""
+        """The requests that hold copies of a prefix, or blocks for the copies, and do not run yet."""
         return [
             request
             for request in requests
@@ -116,18 +116,18 @@ class PrefixReuse:
         ]
 
     def give_up(self, request: Request) -> None:
-        """Let a request that has not run yet begin without its prefix; what it was to copy is not ours."""
+        """Let a request that has not run yet begin without a copied prefix; the caller releases what it was to copy."""
         self._manager.free(request)
         request.num_computed_tokens = 0
-        request.status = RequestStatus.WAITING  # no worker has heard of it
+        request.status = RequestStatus.WAITING  # workers do not know the request yet
 
     def forget(self, request_id: str) -> None:
-        """A request ended."""
+        """Forget a request that ended."""
         self._refused.discard(request_id)
         self._hashes.pop(request_id, None)
 
     def _has_room(self, found: _Found) -> bool:
-        """Whether the pool can hold the prefix twice, and the rest of the request."""
+        """Whether the block pool has room for the cached prefix, its copy, and the rest of the request."""
         pool = self._manager.block_pool
         num_unheld = sum(block.ref_cnt == 0 for blocks in found.blocks for block in blocks)
         managers = self._manager.coordinator.single_type_managers

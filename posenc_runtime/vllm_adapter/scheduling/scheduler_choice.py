@@ -1,4 +1,7 @@
-"""Whose scheduler an engine has: vLLM's own is enough where nobody crosses, and nobody is preempted out of a step."""
+"""Whether an engine needs our scheduler.
+
+vLLM's own is enough where no request changes its scale, and none is preempted out of the step being scheduled.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ class NeedsOurs:
 
     Attributes:
         where: the settings that need it.
-        otherwise: what vLLM's own would do, and what to set for it.
+        otherwise: what goes wrong with vLLM's own scheduler, and what to set to use it all the same.
     """
 
     where: str
@@ -23,7 +26,7 @@ class NeedsOurs:
 
 
 def needs_ours(deployment: Deployment, policy: str) -> NeedsOurs | None:
-    """None where vLLM's own scheduler serves a deployment right.
+    """Why a deployment needs our scheduler; None where vLLM's own serves it correctly.
 
     Args:
         policy: vLLM's ``scheduling_policy``.

@@ -45,7 +45,7 @@ class SchedulerHalf:
         num_blocks: blocks of the pool, vLLM's null block among them.
 
     Attributes:
-        hash_block_size: tokens that each of vLLM's block hashes covers; the connector says it when vLLM does.
+        hash_block_size: tokens that each of vLLM's block hashes covers; the connector sets it when vLLM says it.
     """
 
     def __init__(self, deployment: Deployment, block_sizes: Sequence[int], *, num_blocks: int) -> None:
@@ -53,38 +53,39 @@ class SchedulerHalf:
         self.hash_block_size = min(block_sizes)
         self._coordinator = ScaleCoordinator(deployment, num_blocks=num_blocks)
         self._block_sizes = block_sizes
-        self._arrived: dict[str, str | None] = {}  # salts of clients whose requests the scheduler does not know yet
+        self._arrived: dict[str, str | None] = {}  # clients' salts, of requests that the scheduler does not know yet
         self._client_salts: dict[str, str | None] = {}
-        self._shared_hashes: dict[str, tuple[str | None, Any]] = {}  # of whoever has names of its own: salt and hashes
-        self._waiting_since: dict[str, float] = {}  # requests that have to cross, until they run again
+        # Salt and hashes that a request had before it got private hashes.
+        self._shared_hashes: dict[str, tuple[str | None, Any]] = {}
+        self._waiting_since: dict[str, float] = {}  # since when requests wait for their crossing
         self._wait_seconds: list[float] = []
         self._budget_report: dict[str, Any] = {}
         if deployment.rerotates and deployment.rerotate_budget_tokens is not None:
             self.set_budget(given(deployment.rerotate_budget_tokens))
         self.ended_by_text: set[str] = set()  # requests that a stop string may end, which vLLM does outside the engine
         self._offered: dict[str, int] = {}  # tokens of cached prefixes at other scales that requests may have copied
-        # Asked once for every request of a step.
+        # A direct reference, because the scheduler calls it for every request of every step.
         self.allowance = self._coordinator.allowance
 
     def arriving(self, request: EngineCoreRequest) -> None:
-        """Put the regime into the salt before vLLM hashes the prompt. Runs beside the engine's loop."""
+        """Put the regime into the salt before vLLM hashes the prompt. Runs on the thread that takes requests in."""
         if request.request_id in self._client_salts:
-            return  # the next input of a session, which has its salt
+            return  # a further input of a session, whose salt is set already
         max_tokens = request.sampling_params.max_tokens if request.sampling_params else None
         try:
             num_prompt_tokens = length_from_prompt_token_ids_or_embeds(request.prompt_token_ids, request.prompt_embeds)
             admission = admit(self.deployment, num_prompt_tokens=num_prompt_tokens, **self._wishes(request, max_tokens))
         except ValueError:
-            return  # the scheduler's thread says why
+            return  # the scheduler's thread meets the same error and reports it
         self._arrived[request.request_id] = request.cache_salt
         request.cache_salt = salted(request.cache_salt, regime(self.deployment, admission.scale_index))
 
     def turned_away(self, request_id: str) -> None:
-        """A request that arrived does not get to the scheduler."""
+        """Forget a request that arrived but does not reach the scheduler."""
         self._arrived.pop(request_id, None)
 
     def set_budget(self, budget: Budget) -> None:
-        """Say, once, how many cached tokens are re-rotated before a step."""
+        """Set, once, how many cached tokens are re-rotated before a step at most; log and report the figure."""
         logger.info("%d cached tokens are re-rotated before a step: %s", budget.tokens, budget.reason)
         self._coordinator.budget_tokens = budget.tokens
         self._budget_report = {"rerotate_budget_tokens": {TOTAL: budget.tokens}}
@@ -92,7 +93,7 @@ class SchedulerHalf:
     def on_new_request(self, request: Request) -> None:
         """Choose the scale. Where the request did not pass ``arriving``, its prompt is hashed again under its regime.
 
-        Nobody has looked its prefix up yet.
+        That is early enough: the scheduler has not looked up its prefix yet.
         """
         request_id = request.request_id
         self._client_salts[request_id] = self._arrived.pop(request_id, request.cache_salt)
@@ -110,11 +111,11 @@ class SchedulerHalf:
             request.update_block_hashes()
 
     def may_be_due(self) -> Sequence[str]:
-        """A step begins: requests that may have to cross before their next token."""
+        """Ids of the requests that may have to cross before their next token; asked when a step begins."""
         return self._coordinator.may_be_due()
 
     def expect(self, request: Request) -> None:
-        """Look at a request again when its time may have come."""
+        """Look at a request again when it may have reached the length of its scale."""
         self._coordinator.expect(request.request_id, request.num_tokens + request.num_output_placeholders)
 
     def look_again(self, request: Request) -> None:
@@ -126,7 +127,7 @@ class SchedulerHalf:
         return self._coordinator.due(request.request_id, request.num_computed_tokens)
 
     def waits(self, request: Request) -> None:
-        """A request that is due waits for its crossing from now on, if it did not before."""
+        """Note that a request waits for its crossing from now on, unless it waits already."""
         self._waiting_since.setdefault(request.request_id, time.perf_counter())
 
     def has_to_cross(self, request: Request) -> bool:
@@ -143,14 +144,14 @@ class SchedulerHalf:
         return self._coordinator.first_length(request.request_id)
 
     def rerotate(self, request: Request, to_index: int, moves: Moves) -> None:
-        """Begin to turn a request's cached keys, and take what it computes from now on out of others' reach."""
+        """Begin to re-rotate a request's cached keys. Other requests do not find the blocks that it fills next."""
         regime_name = self._coordinator.rerotate(
             request.request_id, to_index, moves, num_tokens=request.num_computed_tokens
         )
         self._leave_others(request, regime_name)
 
     def hashes_at_other_scales(self, request: Request) -> dict[int, Sequence[bytes]]:
-        """By scale, under which hashes the prefix cache would know a request's blocks."""
+        """By index of the other scales: the hashes under which the prefix cache would know a request's blocks."""
         salts = {
             index: self._salt(request, regime(self.deployment, index)) for index in range(len(self.deployment.scales))
         }
@@ -161,24 +162,24 @@ class SchedulerHalf:
         }
 
     def offer(self, request: Request, num_tokens: int) -> None:
-        """Let a request that is being scheduled have so many tokens of another scale copied."""
+        """Offer a request that is being scheduled copies of so many tokens that are cached at another scale."""
         self._offered[request.request_id] = num_tokens
 
     def offered(self, request: Request) -> int:
-        """Tokens of another scale that a request may have copied, 0 for most."""
+        """How many tokens cached at another scale a request was offered copies of; 0 for most requests."""
         return self._offered.get(request.request_id, 0)
 
     def withdraw_offers(self) -> None:
-        """The step has been scheduled: who was offered tokens has blocks for them by now, or does without."""
+        """Forget all offers once a step is scheduled: a request has blocks for its copies by then, or does without."""
         self._offered.clear()
 
     def reuse(self, request: Request, from_index: int, moves: Moves, *, num_tokens: int) -> None:
-        """Begin to copy a prefix of another scale, and take what the request computes out of others' reach."""
+        """Begin to copy a prefix cached at another scale. Other requests do not find the blocks it fills."""
         regime_name = self._coordinator.reuse(request.request_id, from_index, moves, num_tokens=num_tokens)
         self._leave_others(request, regime_name)
 
     def recompute(self, request: Request, to_index: int) -> None:
-        """Let a request begin again at another scale; its blocks are the caller's to give back."""
+        """Let a request begin again at another scale; the caller gives its blocks back."""
         self._coordinator.generated(request.request_id, request.num_output_tokens)
         regime_name = self._coordinator.recompute(request.request_id, to_index, num_tokens=request.num_computed_tokens)
         self._shared_hashes.pop(request.request_id, None)
@@ -190,10 +191,10 @@ class SchedulerHalf:
         return self._coordinator.advance()
 
     def preempted(self, request: Request) -> list[int]:
-        """A request loses its blocks: it may find in the prefix cache what it computed at its first scale.
+        """Note that a request loses its blocks. It may find in the prefix cache what it had at its first scale.
 
         Returns:
-            Blocks to give back that it was still to copy.
+            Ids of the blocks that it had still to copy; the caller gives them back.
         """
         _, sources = self._coordinator.preempted(request.request_id)
         if shared := self._shared_hashes.pop(request.request_id, None):
@@ -202,19 +203,23 @@ class SchedulerHalf:
         return sources
 
     def abandoned(self, request: Request) -> list[int]:
-        """A request is about to be freed. Returns blocks to give back that it was still to copy."""
+        """Note that a request is about to be freed.
+
+        Returns:
+            Ids of the blocks that it had still to copy; the caller gives them back.
+        """
         self._waiting_since.pop(request.request_id, None)
         return self._coordinator.abandoned(request.request_id)
 
     def build_metadata(self, scheduler_output: SchedulerOutput) -> PosencMetadata:
-        """The step's plan. Blocks given back come first: the same step may have handed them to somebody else.
+        """Make the step's plan. Preempted requests come first: the same step may have given their blocks to others.
 
-        Of those who run on, only those who get blocks or may have to cross are looked at.
+        Of the running requests, only those that get blocks or may have to cross are looked at.
         """
         coordinator = self._coordinator
         for request_id in scheduler_output.preempted_req_ids or ():
-            # One that was preempted by a reset of the prefix cache may have been cancelled since. There is nothing to
-            # give back: PosencScheduler did that when it preempted, and where vLLM's own scheduler runs nobody copies.
+            # A request that a reset of the prefix cache preempted may have been cancelled since. No blocks are given
+            # back here: PosencScheduler did so when it preempted, and with vLLM's own scheduler no request copies.
             if request_id in self._client_salts:
                 coordinator.preempted(request_id)
         num_scheduled = scheduler_output.num_scheduled_tokens
@@ -239,7 +244,7 @@ class SchedulerHalf:
             if resumed:
                 coordinator.look_again(request_id)
             tables.append((request_id, block_ids, num_computed_tokens if resumed else 0))
-        # A request may hit a block that another one is given in this very step, to fill before the first one reads.
+        # Allocations before hits: a request may hit a block that another one gets, and fills, in this very step.
         for request_id, block_ids, num_hit_tokens in tables:
             for ids, block_size in zip(block_ids, self._block_sizes, strict=True):
                 coordinator.allocated(request_id, ids[num_hit_tokens // block_size :] if num_hit_tokens else ids)
@@ -270,7 +275,7 @@ class SchedulerHalf:
     def _wishes(
         self, request: Request | EngineCoreRequest, max_tokens: int | None, warns: bool = False
     ) -> dict[str, Any]:
-        """What a request asks of ``admit``."""
+        """What a request asks for, as keyword arguments of ``admit``."""
         if request.resumable:
             # The prompt of a streaming-input session goes on growing after this: it may reach any length.
             return {"max_tokens": self.deployment.max_model_len, "on_crossing": "pin"}
@@ -279,7 +284,7 @@ class SchedulerHalf:
         try:
             choose_on_crossing(self.deployment, asked)
         except ValueError as error:
-            # The API server has refused a choice that the deployment does not offer. ``LLM`` has not, so we say it.
+            # The API server refuses a choice that the deployment does not offer. ``LLM`` does not, so we warn.
             if warns:
                 logger.warning("request %s: %s; it gets the deployment's own", request.request_id, error)
             asked = None
@@ -296,7 +301,7 @@ class SchedulerHalf:
         return salted(self._client_salts[request.request_id], regime_name)
 
     def _leave_others(self, request: Request, regime_name: str) -> None:
-        """From now on nobody finds the blocks that a request fills. Its names for others are kept for a replay."""
+        """Give a request private hashes, so that nobody finds its new blocks. Keep the old ones for a preemption."""
         self._shared_hashes.setdefault(request.request_id, (request.cache_salt, request.block_hashes))
         request.cache_salt = self._salt(request, regime_name)
         request.block_hashes = PrivateHashes(request, self.hash_block_size)

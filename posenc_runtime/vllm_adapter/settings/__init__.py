@@ -1,1 +1,1 @@
-"""The sections that ask for us: checked, completed from the checkpoint, and made a deployment."""
+"""Our sections of the settings: checked, completed from the checkpoint, and turned into a deployment."""

@@ -1,4 +1,4 @@
-"""From the sections to a deployment and the attention of its layers: the checkpoint fills in what they leave out."""
+"""Turns the sections into a deployment and a choice of attention; the checkpoint fills in what they leave out."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Completed:
 
     Attributes:
         auto_reason: why ``rope_type: auto`` stands for this method and these scales; None where the settings name a
-            method, or the model rotates nothing.
+            method, or the model has no rotary embeddings.
         max_model_len: vLLM's argument: the longest request, tokens; ``FIT_INTO_MEMORY`` where ``auto`` chose the
-            scales and nobody says a length.
+            scales and no length is given.
     """
 
     deployment: Deployment
@@ -129,9 +129,10 @@ def _rotated(
 
 
 def _refuse_disabled_window(engine: Mapping[str, Any], checkpoint: Checkpoint, max_model_len: int) -> None:
-    """Without its window a layer attends as it was trained as long as requests fit into it.
+    """Refuse ``disable_sliding_window`` where requests may be longer than the window that the model was trained with.
 
-    vLLM checks that, but not where it is told to take lengths past the trained one, as it is here.
+    Without its window, a layer attends as it was trained only while the request fits into the window. vLLM checks that,
+    but not where it is told to accept lengths past the trained one, as we tell it.
 
     Raises:
         SettingRefused: when requests may be longer.
@@ -146,7 +147,7 @@ def _refuse_disabled_window(engine: Mapping[str, Any], checkpoint: Checkpoint, m
 
 
 def _attention(attention: AttentionSettings, checkpoint: Checkpoint | None) -> AttentionChoice:
-    """Which attention layers get.
+    """Which attention the layers get.
 
     Raises:
         SettingRefused: when the checkpoint's layers cannot have what is asked for.
@@ -158,13 +159,13 @@ def _attention(attention: AttentionSettings, checkpoint: Checkpoint | None) -> A
 
 
 def _reach(scales: list[float], trained: int) -> int:
-    """What the largest scale reaches, tokens; 1 where a deployment will refuse the scales."""
+    """The longest request at the largest scale, tokens; 1 where ``Deployment`` will refuse the scales."""
     largest = max(scales, default=0.0)
     return max(reach(largest, trained), 1) if math.isfinite(largest) else 1
 
 
 def _unrotated(scaling: ScalingSettings, checkpoint: Checkpoint, model: str, max_model_len: int | None) -> Deployment:
-    """The deployment of a model without rotary embeddings: everything but scaling.
+    """The deployment of a model without rotary embeddings: nothing is scaled, and all else is served.
 
     Raises:
         SettingRefused: when scaling is asked for, nobody says how long requests may be, or they may be longer than

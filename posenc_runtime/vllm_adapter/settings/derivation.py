@@ -8,11 +8,11 @@ from posenc_runtime.encodings.scaling import available, method
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
 from posenc_runtime.vllm_adapter.settings.section import ScalingSettings, SettingRefused
 
-# Peng et al. 2023, arXiv:2309.00071, section 4: of the methods that need no tuning the one that loses least.
+# Peng et al. 2023, arXiv:2309.00071, section 4: of the methods that need no tuning, this one loses the least quality.
 _FOR_UNSCALED = "yarn"
-# What model cards ask YaRN for, and what its authors measured without tuning.
+# The factors that model cards give for YaRN, and that YaRN's authors measured without tuning.
 _SCALES = [1.0, 2.0, 4.0]
-# vLLM's max_model_len for the longest request that the cache has room for; auto asks for it where nobody says a length.
+# vLLM's max_model_len for the longest request that the cache has room for; auto sets it where no length is given.
 FIT_INTO_MEMORY = -1
 
 
@@ -25,7 +25,7 @@ class Derived:
 
 
 def derived(scaling: ScalingSettings, checkpoint: Checkpoint | None, model: str) -> Derived:
-    """Name the method, and the scales where none are given.
+    """Choose the method, and the scales where the settings give none.
 
     Args:
         scaling: with rope_type ``auto``.

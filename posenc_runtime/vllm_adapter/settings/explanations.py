@@ -1,4 +1,4 @@
-"""What pydantic found wrong with settings, in our words."""
+"""Words what pydantic found wrong with settings as our own errors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from posenc_runtime.vllm_adapter.wording import rule_of
 
 
 def explained(error: ValidationError, rope_type: str, sections: Collection[str] = SECTIONS) -> list[str]:
-    """Each problem of a validation: the setting's path, the rule, the value, and what may have been meant.
+    """One text for each problem of a validation: the setting's path, the rule, the value, and a suggestion.
 
     Args:
-        rope_type: the method that is asked for, in settings that may be wrong.
-        sections: those that the settings may have.
+        rope_type: the method that the settings ask for; there may be no method of that name.
+        sections: names of the sections that the settings may have.
     """
     lines = []
     for problem in error.errors():
@@ -37,8 +37,8 @@ def explained(error: ValidationError, rope_type: str, sections: Collection[str] 
 
 
 def _hint(path: str, value: Any, rope_type: str, sections: Collection[str]) -> str:
-    """What somebody may have meant by a setting that is not known."""
-    if path == "scaling.factor":  # fixed in Hugging Face's configurations; here every request has its own
+    """The end of an error about an unknown setting: it suggests the setting that was probably meant."""
+    if path == "scaling.factor":  # one in Hugging Face's configurations; here each request has its own
         if rope_type == "default":
             return "; rope_type default does not scale, choose another"
         largest = f"{value:g}" if isinstance(value, int | float) and 1 < value < 1e6 else "4"

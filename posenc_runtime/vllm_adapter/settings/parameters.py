@@ -12,7 +12,7 @@ from posenc_runtime.encodings.scaling import method
 
 
 def parameters_model(rope_type: str) -> type[BaseModel]:
-    """The fields of the method's dataclass, with their types and defaults, if they have any; other keys are refused.
+    """A model with the fields of the method's dataclass, their types and their defaults; it refuses other keys.
 
     Raises:
         ValueError: when no method has that name.

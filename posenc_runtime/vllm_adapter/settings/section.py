@@ -1,4 +1,4 @@
-"""The sections that say how positions are scaled and what attends, checked strictly: of a file, or of vLLM's flag."""
+"""The sections ``scaling`` and ``attention``, of a deployment's file or of vLLM's flag, checked strictly."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class ScalingSettings(BaseModel):
             the checkpoint.
         original_max_position_embeddings: trained length, tokens; the checkpoint's own when left out.
         scales: ascending, starting at 1; a request at scale s may grow to s times the trained length.
-        headroom_tokens: new tokens that a request is admitted for at most, unless it is pinned.
-        on_crossing: what happens to a request that outgrows its scale: ``rerotate`` turns its cached keys,
+        headroom_tokens: admission counts at most this many new tokens of a request, unless it is pinned.
+        on_crossing: what happens to a request that outgrows its scale: ``rerotate`` re-rotates its cached keys,
             ``recompute`` prefills it again, ``pin`` admits it at the largest length that it may reach.
-        rerotate_budget_tokens: cached tokens re-rotated before one step at most; measured when left out, so that a
-            step takes twice as long as usual at most.
+        rerotate_budget_tokens: at most this many cached tokens are re-rotated before one step; when left out, it is
+            measured, so that a step takes at most twice as long as usual.
         prefix_reuse: which cached prefixes a new request may read: ``exact``, those of its own scale; ``rerotate``,
             others, too, as re-rotated copies, which is an approximation.
         rope_theta: base of the scaled frequencies; the checkpoint's own when left out.
@@ -76,17 +76,18 @@ class ScalingSettings(BaseModel):
 
 
 class AttentionSettings(BaseModel):
-    """Which attention layers get.
+    """Which attention the layers get.
 
     Attributes:
         backend: ``auto`` takes ours where a layer has a distance bias or contextual positions, and vLLM's elsewhere;
             ``bias`` and ``cope`` take ours or refuse the model; ``stock`` takes vLLM's or refuses it.
-        window_tolerance: the part of a row's attention weights that may be skipped unread where a bias decays; 0 reads
-            everything.
-        fused_rotary: on NVIDIA GPUs, whether attention rotates queries and keys itself, by exact phases, in the launch
-            that writes the cache; ``auto`` does where that was measured to be at least as fast.
-        fused_keys: what is cached then: ``pure`` rotations, so that re-rotating leaves unchanged pairs as they are, or
-            what vLLM's own tables cache, ``stock``, with the attention factor on keys.
+        window_tolerance: the share of a query's attention weights that may be skipped where a distance bias decays; 0
+            skips nothing.
+        fused_rotary: on NVIDIA GPUs, whether attention itself rotates queries and keys, by exact phases, in the kernel
+            launch that writes the KV cache; ``auto`` does so where that was measured to be at least as fast.
+        fused_keys: what the KV cache then holds. ``pure``: keys that are only rotated, so that re-rotation leaves pairs
+            whose frequency does not change as they are. ``stock``: keys as vLLM's own tables make them, which are also
+            multiplied by the attention factor.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -99,5 +100,5 @@ class AttentionSettings(BaseModel):
     @field_validator("fused_rotary", mode="before")
     @classmethod
     def _as_written(cls, value: Any) -> Any:
-        """YAML 1.1 reads on and off as truth values."""
+        """Undo that YAML 1.1 reads ``on`` and ``off`` as true and false."""
         return ("on" if value else "off") if isinstance(value, bool) else value

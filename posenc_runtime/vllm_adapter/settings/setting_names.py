@@ -1,4 +1,4 @@
-"""The names of a deployment's settings, by section, and which of them was meant by one that is unknown."""
+"""The names of a deployment's settings, by section, and which of them an unknown name probably meant."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, Scal
 
 TOP_LEVEL = ""
 SECTIONS = ("scaling", "attention", "engine", "server")
-# Of server/settings.py, which knows this package and not the other way about; a test compares.
+# Settings outside of the sections. server/settings.py defines them, and is not imported here; a test compares both.
 _BESIDE_SECTIONS = ("model", "served_model_name", "max_model_len", "log_requests")
 
-# Engine arguments that follow from a deployment's own settings, and from which.
+# Engine arguments that follow from a deployment's settings, each with the settings that it follows from.
 DERIVED = {
     "model": "model",
     "served_model_name": "served_model_name",
@@ -26,14 +26,14 @@ DERIVED = {
     "worker_extension_cls": "posenc itself, which asks workers about their layers,",
 }
 
-# Arguments of vllm serve by which it has other API servers than the one of its own process; refused as such.
+# Arguments by which vllm serve has API servers other than the one in its own process; posenc serve refuses them.
 OF_SEVERAL_SERVERS = (
     *("api_server_count", "headless"),
     *("data_parallel_multi_port_external_lb", "data_parallel_supervisor_port"),
 )
 
-# How alike two names are at least, from 0 to 1, for one to be meant by the other. A slip of the finger in the right
-# section is likelier than one in another section, of which vLLM's have hundreds of names.
+# The similarity of two names, from 0 to 1, from which one is suggested for the other. The bar is higher for names of
+# other sections: vLLM's have hundreds of names, and a typo in the right section is likelier.
 _ALIKE, _ALIKE_ELSEWHERE = 0.6, 0.8
 
 
@@ -41,8 +41,8 @@ def known_names(rope_type: str, sections: Collection[str] = SECTIONS) -> dict[st
     """Names of the settings in each section, and of those outside of them under ``TOP_LEVEL``.
 
     Args:
-        rope_type: the method, whose parameters are in ``scaling``; none are where it is no method's name.
-        sections: those that there are.
+        rope_type: the method, whose parameters are settings of ``scaling``; a name of no method adds none.
+        sections: names of the sections to include.
     """
     parameters = parameters_model(rope_type).model_fields if rope_type in available() else ()
     vllms = argument_names()
@@ -56,7 +56,7 @@ def known_names(rope_type: str, sections: Collection[str] = SECTIONS) -> dict[st
 
 
 def meant(section: str, name: str, known: Mapping[str, Iterable[str]]) -> tuple[str, str] | None:
-    """Section and name of the setting that is closest to an unknown one, wherever it is; None where none is close.
+    """Section and name of the known setting closest to an unknown one, in any section; None where none is close.
 
     Args:
         section: where the unknown one was found.
@@ -72,7 +72,7 @@ def meant(section: str, name: str, known: Mapping[str, Iterable[str]]) -> tuple[
 
 
 def did_you_mean(section: str, name: str, known: Mapping[str, Iterable[str]]) -> str:
-    """The end of a refusal of an unknown setting: what was meant, with its section where that is another one.
+    """The end of an error about an unknown setting: what was probably meant, with its section if that is another.
 
     Args:
         section: where the unknown one was found.
@@ -84,16 +84,16 @@ def did_you_mean(section: str, name: str, known: Mapping[str, Iterable[str]]) ->
 
 
 def no_argument(section: str, name: str, value: Any, rope_type: str) -> str:
-    """The refusal of something that is given to vLLM and is no argument of it."""
+    """The error about a setting that is meant for vLLM but is not an argument of vLLM."""
     hint = did_you_mean(section, name, known_names(rope_type))
     return f"{section}.{name}: is not an argument of vLLM, got {value!r}{hint}"
 
 
 def unknown_arguments(given: Mapping[str, Mapping[str, Any]], rope_type: str) -> list[str]:
-    """The refusals of all that is no argument of vLLM, as far as its sources say it.
+    """One error for each name that is not an argument of vLLM, as far as vLLM's sources tell.
 
     Args:
-        given: by section, ``engine`` and ``server``.
+        given: what was set, by section, ``engine`` and ``server``.
     """
     return [
         no_argument(section, name, value, rope_type)
@@ -104,10 +104,10 @@ def unknown_arguments(given: Mapping[str, Mapping[str, Any]], rope_type: str) ->
 
 
 def as_path(section: str, name: str) -> str:
-    """A setting as whoever looked for it in another section is told."""
+    """A setting with its section, for a user who looked for it in another section."""
     return f"{section}.{name}" if section else f"{name} at the top level"
 
 
 def _closest(name: str, names: Iterable[str]) -> tuple[float, str]:
-    """How alike the closest of the names is, and which one that is."""
+    """The similarity, from 0 to 1, of the name that is most like ``name``, and that name."""
     return max(((difflib.SequenceMatcher(None, each, name).ratio(), each) for each in names), default=(0.0, ""))
