@@ -19,7 +19,7 @@ from posenc_runtime.kv.crossing import Crossing, CrossingQueue
 from posenc_runtime.kv.ledger import BlockLedger, MixedRotations
 from posenc_runtime.kv.moves import Moves
 from posenc_runtime.kv.regime import regime
-from tests.kv import model_engine, twins
+from tests.kv import model_crossings, twins
 from tests.kv.model_engine import ModelEngine
 from tests.kv.model_request import Broken, Request
 from tests.kv.test_state_machine import Serving
@@ -35,7 +35,7 @@ def fault(plant: Plant) -> Plant:
 
 @fault
 def shared_blocks_are_turned_in_place(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(model_engine, "blocks_to_copy", lambda held, **_: np.zeros(len(held), dtype=np.bool_))
+    patch.setattr(model_crossings, "blocks_to_copy", lambda held, **_: np.zeros(len(held), dtype=np.bool_))
 
 
 @fault

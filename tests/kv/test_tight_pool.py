@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from posenc_runtime.kv.deployment import Deployment
-from tests.kv import model_engine
+from tests.kv import model_crossings
 from tests.kv.model_engine import ModelEngine
 
 MAX_STEPS = 200
@@ -38,6 +38,8 @@ def test_a_replay_is_not_stopped_by_its_own_copies() -> None:
 
 
 def test_without_room_for_its_next_tokens_a_replay_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    decide = model_engine.blocks_to_copy
-    monkeypatch.setattr(model_engine, "blocks_to_copy", lambda held, **room: decide(held, **{**room, "num_needed": 0}))
+    decide = model_crossings.blocks_to_copy
+    monkeypatch.setattr(
+        model_crossings, "blocks_to_copy", lambda held, **room: decide(held, **{**room, "num_needed": 0})
+    )
     assert replay_in_a_tight_pool().requests
