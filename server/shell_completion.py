@@ -7,8 +7,7 @@ import pathlib
 from collections.abc import Iterator
 
 from server import shipped
-
-_FILES = (".yaml", ".yml")
+from server.target import FILES
 
 
 def targets(incomplete: str) -> list[str]:
@@ -64,5 +63,5 @@ def _entries(incomplete: str) -> Iterator[str]:
             path = os.path.join(folder, entry.name)
             if entry.is_dir():
                 yield f"{path}/"
-            elif entry.suffix in _FILES:
+            elif entry.suffix in FILES:
                 yield path

@@ -10,7 +10,7 @@ from server.load import load, load_model
 from server.settings import Settings
 
 _DEMO = "demo"
-_FILES = (".yaml", ".yml")
+FILES = (".yaml", ".yml")
 
 
 def settings_of(target: str | None, config: pathlib.Path | None, overrides: list[str] | None = None) -> Settings:
@@ -30,7 +30,7 @@ def settings_of(target: str | None, config: pathlib.Path | None, overrides: list
         return load(config, overrides)
     if target is None:
         return load(shipped.path_of(_DEMO), overrides)
-    if target.endswith(_FILES):
+    if target.endswith(FILES):
         return load(pathlib.Path(target), overrides)
     if target in shipped.names():
         return load(shipped.path_of(target), overrides)
