@@ -10,17 +10,15 @@ import sys
 from typing import Any
 
 import pytest
-import yaml
 from transformers import FalconConfig, HrmTextConfig, MiniCPM3Config, PreTrainedConfig, Qwen2Config
-from typer.testing import CliRunner
 from vllm.entrypoints.cli.serve import ServeSubcommand
 from vllm.platforms import current_platform
 from vllm.transformers_utils import config as vllm_config
 
 from posenc_runtime.vllm_adapter import serving
-from server.cli import app
 from tests.checkpoints import save_tiny, save_weights
 from tests.model_configs import DUAL_CHUNKS, MIMO_V2, PLAMO_3
+from tests.server.command import run
 
 
 @pytest.fixture(autouse=True)
@@ -29,18 +27,9 @@ def configured_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    return save_tiny(tmp_path_factory.mktemp("tiny"))
-
-
 def check(model: pathlib.Path, folder: pathlib.Path, **settings: Any) -> tuple[int, str, str]:
-    file = folder / "deployment.yaml"
-    file.write_text(
-        yaml.safe_dump({"model": str(model), "scaling": {"rope_type": "yarn", "scales": [1, 2]}} | settings)
-    )
-    result = CliRunner().invoke(app, ["check", str(file)], env={"COLUMNS": "200"})
-    return result.exit_code, result.stdout, result.stderr
+    scaling = {"rope_type": "yarn", "scales": [1, 2]}
+    return run(folder, {"model": str(model), "scaling": scaling} | settings, "check")
 
 
 def test_a_file_that_can_be_served_is_accepted(model: pathlib.Path, tmp_path: pathlib.Path) -> None:
