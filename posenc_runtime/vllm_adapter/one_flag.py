@@ -157,10 +157,10 @@ def _arguments(
     deployment, hf_overrides = sections.deployment, engine_args.hf_overrides
     if isinstance(hf_overrides, Mapping) and hf_overrides.get("max_position_embeddings") == deployment.max_model_len:
         hf_overrides = {key: value for key, value in hf_overrides.items() if key != "max_position_embeddings"}
+    given = {**given, "hf_overrides": hf_overrides, "additional_config": additional}
     backend = engine_args.attention_backend
     if backend is not None and getattr(backend, "name", backend) != "CUSTOM":
         given["attention_backend"] = backend
-    given |= {"hf_overrides": hf_overrides, "additional_config": additional}
     ours = engine_arguments(deployment, given, sections.attention) | {"max_model_len": sections.max_model_len}
     if engine_args.worker_extension_cls not in ("", WORKER_EXTENSION):
         raise SettingRefused(
