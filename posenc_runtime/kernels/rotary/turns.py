@@ -12,7 +12,7 @@ def cos_sin(b_turns):  # type: ignore[no-untyped-def]
 
     The nearest quarter turn is subtracted in integers, without an error. The polynomials of Cephes' sinf and cosf take
     the rest, at most an eighth of a turn in either direction. Triton's own cosine would also reduce large float angles,
-    which takes half a kilobyte of local memory and is not needed here.
+    which takes local memory and is not needed here.
     """
     b_quarter = (b_turns + (1 << 61)) >> 62
     b_rest = b_turns - (b_quarter << 62)

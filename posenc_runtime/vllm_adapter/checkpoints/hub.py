@@ -1,6 +1,6 @@
-"""Asks a hub for a checkpoint's configuration, without vLLM, and gives up after seconds if the hub is out of reach.
+"""Asks a hub for a checkpoint's configuration, without vLLM, and soon gives up if the hub is out of reach.
 
-huggingface_hub by itself tries for half a minute, and vLLM lets it try again and again.
+huggingface_hub by itself repeats a request that fails, and vLLM calls huggingface_hub again when it has given up.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Found:
 
 
 def stay_offline() -> None:
-    """Keep this process and its children from asking a hub: vLLM would ask for minutes, and then give up."""
+    """Keep this process and its children from asking a hub: vLLM would ask again the hub that is out of reach."""
     from huggingface_hub import constants
 
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -135,7 +135,7 @@ def _fetched(source: str, revision: str | None, token: str | bool | None) -> Fou
 
 
 def _failure(source: str, revision: str | None, token: str | bool | None) -> Exception | None:
-    """Why a hub does not give the configuration; None where it does. Takes only seconds, even if the hub hangs."""
+    """Why a hub does not give the configuration; None where it does. Stops waiting after some seconds."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
 
     seconds = constants.HF_HUB_ETAG_TIMEOUT if "HF_HUB_ETAG_TIMEOUT" in os.environ else _SECONDS

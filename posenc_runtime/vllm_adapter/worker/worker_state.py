@@ -45,9 +45,9 @@ class Rotary:
     def frequencies(self, scale_index: int) -> Frequencies:
         """The frequencies of a scale's keys: rounded to float32 as in tables, held in float64. Decision 26.
 
-        A pair that the scale does not change gets the frequency of vLLM's own table, which is off by one or two units
-        in the last place. With the exact frequency, re-rotation would leave this error in every key, and the angle
-        would be off by more at larger positions.
+        A pair that the scale does not change gets the frequency of vLLM's own table, whose last digits are wrong. With
+        the exact frequency, re-rotation would leave this error in every key, and the angle would be off by more at
+        larger positions.
         """
         found = self.deployment.frequencies(self.own, scale_index)
         inv_freq = found.inv_freq.float().double()
