@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
-    from server.first_look import UnreadableModel
     from server.settings import Settings
 
 app = typer.Typer(
@@ -93,8 +92,7 @@ def serve(
     given = [f"server.{name}={value}" for name, value in (("host", host), ("port", port)) if value is not None]
     with _refusals():
         settings = _settings(target, config, [*(overrides or []), *given])
-        place = _first_look(settings, is_needed=True)
-        checkpoint = _checkpoint(settings, place, is_needed=True, verbose=verbose)
+        checkpoint = _checkpoint(settings, is_needed=True, verbose=verbose)
         from server import starting
 
         starting.serve(settings, checkpoint, verbose=verbose)
@@ -122,8 +120,7 @@ def check(
     """
     with _refusals():
         settings = _settings(target, config, overrides)
-        place = _first_look(settings, is_needed=False)
-        checkpoint = _checkpoint(settings, place, is_needed=False)
+        checkpoint = _checkpoint(settings, is_needed=False)
         from server.checking import checking
 
         with checking():
@@ -152,8 +149,7 @@ def flags(target: Target = None, config: Config = None, overrides: Overrides = N
     its section in full."""
     with _refusals():
         settings = _settings(target, config, overrides)
-        place = _first_look(settings, is_needed=False)
-        checkpoint = _checkpoint(settings, place, is_needed=False)
+        checkpoint = _checkpoint(settings, is_needed=False)
         from server.checking import checking
 
         with checking():
@@ -206,63 +202,40 @@ def configs(
             _console().print(report.deployment_lines(each, shipped.about(each)), highlight=False)
 
 
-def _first_look(settings: Settings, *, is_needed: bool) -> str | None:
-    """Where to read the checkpoint's configuration.
+def _checkpoint(settings: Settings, *, is_needed: bool, verbose: bool = False) -> Checkpoint | None:
+    """The checkpoint's configuration.
 
-    None where no hub gives it and the settings are enough without it; stderr then says so.
-
-    Raises:
-        SettingRefused: when the configuration is needed and not to be had.
-    """
-    from server.first_look import UnreadableModel, look
-    from server.held_output import HeldOutput
-
-    try:
-        with HeldOutput():
-            found = look(settings)
-    except UnreadableModel as error:
-        _go_on_without(settings, error, is_needed=is_needed)
-        return None
-    if found.out_of_reach:
-        from posenc_runtime.vllm_adapter.checkpoints import hub
-
-        hub.stay_offline()
-        _warn("from the cache", f"model: {found.out_of_reach}; what is missing there is not fetched")
-    return found.place
-
-
-def _checkpoint(settings: Settings, place: str | None, *, is_needed: bool, verbose: bool = False) -> Checkpoint | None:
-    """The checkpoint's configuration; None where it cannot be read and the settings are enough without it.
-
-    vLLM itself reads a configuration in an object store, with the weights.
+    None where it cannot be read and the settings are enough without it; stderr then says so. vLLM itself reads a
+    configuration in an object store, with the weights.
 
     Args:
-        place: where the configuration is, from ``_first_look``.
         verbose: show what vLLM writes meanwhile.
 
     Raises:
         SettingRefused: when it cannot be read and is needed, or cannot be scaled.
     """
     from server.checking import checking
-    from server.first_look import UnreadableModel
+    from server.first_look import UnreadableModel, look
+    from server.held_output import HeldOutput
 
-    if place is None:
-        return None
     try:
+        with HeldOutput():
+            found = look(settings)
+        if found.out_of_reach:
+            from posenc_runtime.vllm_adapter.checkpoints import hub
+
+            hub.stay_offline()
+            _warn("from the cache", f"model: {found.out_of_reach}; what is missing there is not fetched")
         with checking(verbose=verbose):
             from server.checkpoint import checkpoint_of
 
-            return checkpoint_of(settings, place)
+            return checkpoint_of(settings, found.place)
     except UnreadableModel as error:
-        _go_on_without(settings, error, is_needed=is_needed)
+        is_needed = is_needed and "://" not in settings.model
+        if is_needed or settings.scaling.original_max_position_embeddings is None:
+            raise
+        _warn("not read", f"{error}; this is from the settings alone")
         return None
-
-
-def _go_on_without(settings: Settings, error: UnreadableModel, *, is_needed: bool) -> None:
-    is_needed = is_needed and "://" not in settings.model
-    if is_needed or settings.scaling.original_max_position_embeddings is None:
-        raise error
-    _warn("not read", f"{error}; this is from the settings alone")
 
 
 def _warn(what: str, why: str) -> None:

@@ -19,13 +19,11 @@ class Plan:
     """What is going to be served.
 
     Attributes:
-        checkpoint: None where it cannot be read.
         reason: a line that says what ``auto`` stands for and why; empty where the settings do not use ``auto``.
         max_model_len: vLLM's argument; -1 for the longest request that the cache has room for.
     """
 
     settings: Settings
-    checkpoint: Checkpoint | None
     deployment: Deployment
     attention: AttentionChoice
     reason: str
@@ -92,7 +90,6 @@ def planned(settings: Settings, checkpoint: Checkpoint | None) -> Plan:
             reason += "; requests may be as long as the cache has room for"
     return Plan(
         settings=settings,
-        checkpoint=checkpoint,
         deployment=sections.deployment,
         attention=sections.attention,
         reason=reason,

@@ -47,7 +47,7 @@ def serve(settings: Settings, checkpoint: Checkpoint | None, *, verbose: bool) -
     # A copy of stdout, made before HeldOutput replaces it.
     with os.fdopen(os.dup(1), "w") as stdout:
         terminal = Console(file=stdout, soft_wrap=True)
-        _say_what_is_served(settings, plan, terminal)
+        _say_what_is_served(plan, terminal)
         if verbose:
             _run(args, terminal, functools.partial(_say, terminal))
         _run_quietly(args, terminal)
@@ -64,10 +64,10 @@ def _checked(settings: Settings, checkpoint: Checkpoint | None, *, verbose: bool
     return plan, args
 
 
-def _say_what_is_served(settings: Settings, plan: Plan, terminal: Console) -> None:
+def _say_what_is_served(plan: Plan, terminal: Console) -> None:
     from server import report
 
-    terminal.print(report.headline(settings, plan.deployment))
+    terminal.print(report.headline(plan.settings, plan.deployment))
     if plan.reason:
         terminal.print(plan.reason)
 

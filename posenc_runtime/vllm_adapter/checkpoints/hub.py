@@ -99,11 +99,13 @@ def reason_of(error: Exception) -> str:
 def _left_to_vllm(source: str, revision: str | None, token: str | bool | None) -> Found:
     """The name itself, for vLLM to ask for in its own way, if the hub can be reached or the cache has the model."""
     from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
 
     failure = None if constants.HF_HUB_OFFLINE else _failure(source, revision, token)
     if not isinstance(failure, OutOfReach):
         return Found(source)
-    if not pathlib.Path(constants.HF_HUB_CACHE, f"models--{source.replace('/', '--')}", "snapshots").is_dir():
+    cached = pathlib.Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=source, repo_type="model"), "snapshots")
+    if not cached.is_dir():
         raise failure
     return Found(source, failure.said)
 
