@@ -42,8 +42,8 @@ Target = Annotated[
     str | None,
     typer.Argument(
         metavar="[MODEL | CONFIGURATION]",
-        help="A model's folder or its name on a hub; a deployment's YAML file; or a configuration that ships, see "
-        "`posenc configs`. The demo when left out.",
+        help="A model's folder or its name on a hub; a deployment's YAML file; or the name of a configuration that "
+        "ships (`posenc configs` lists them). The demo when left out.",
         autocompletion=shell_completion.targets,
     ),
 ]
@@ -70,7 +70,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version, and vLLM's.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the versions of Posenc and vLLM.")
     ] = False,
 ) -> None:
     """Serve long-context completions, every request at its own rotary scale."""
@@ -87,7 +87,8 @@ def serve(
 ) -> None:
     """Serve a model or a deployment over HTTP until interrupted.
 
-    Of a model alone, its own configuration says how it is scaled, and the memory how long requests may be.
+    If you name only a model, its own configuration decides how it is scaled, and the memory for the KV cache decides how
+    long requests may be.
     """
     given = [f"server.{name}={value}" for name, value in (("host", host), ("port", port)) if value is not None]
     with _refusals():
@@ -98,7 +99,7 @@ def serve(
         starting.serve(settings, checkpoint, verbose=verbose)
 
 
-@app.command(short_help="Validate a deployment, and print what requests would get.")
+@app.command(short_help="Check a deployment, and print at which scales requests would run.")
 def check(
     target: Target = None,
     config: Config = None,
@@ -106,17 +107,21 @@ def check(
     tokens: Annotated[
         list[int] | None,
         typer.Option(
-            "--tokens", metavar="N", min=1, help="Show what a request of N tokens, answer included, would get."
+            "--tokens",
+            metavar="N",
+            min=1,
+            help="Print the scale of a request of N tokens, prompt and answer together; may be repeated.",
         ),
     ] = None,
 ) -> None:
-    """Validate a deployment as serve does before it starts; print its scales, their lengths, the table's memory, and
-    what requests would get.
+    """Check a deployment as serve does before it starts; print its scales, the memory of the rotary table, and the scale
+    of requests by length.
 
-    Refusals are this machine's: without a GPU, what needs one is refused.
-    vLLM's configuration is made, too: seconds for a model that is new here.
-    A model that a hub does not give is left out where the file says its trained length, and stderr says so.
-    Weights, memory and the address to listen on are seen by serve alone.
+    Without a GPU, settings that need one are refused.
+    check also makes vLLM's configuration, which takes longer for a model that is new to this machine.
+    If a hub does not give the model's configuration, but the file names the trained length, check goes on without the
+    model's configuration, and says so on stderr.
+    Only serve tests weights, memory and the address to listen on.
     """
     with _refusals():
         settings = _settings(target, config, overrides)
@@ -145,8 +150,10 @@ def check(
 
 @app.command(short_help="Print the command with which plain vLLM runs a deployment.")
 def flags(target: Target = None, config: Config = None, overrides: Overrides = None) -> None:
-    """Print the command with which plain vLLM, with the plugin installed, runs a deployment, with all that follows from
-    its section in full."""
+    """Print the command with which plain vLLM runs a deployment.
+
+    Posenc must be installed beside that vLLM. The command has every flag that follows from the deployment.
+    """
     with _refusals():
         settings = _settings(target, config, overrides)
         checkpoint = _checkpoint(settings, is_needed=False)
@@ -183,7 +190,7 @@ def configs(
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="Print the path of this one alone.",
+            help="Print only the path of this deployment.",
             autocompletion=shell_completion.configurations,
         ),
     ] = None,
