@@ -69,11 +69,11 @@ class Yarn:
         if self.attention_factor is not None:
             return self.attention_factor
         if self.mscale is not None and self.mscale_all_dim is not None:
-            return _temperature(scale, self.mscale) / _temperature(scale, self.mscale_all_dim)
-        return _temperature(scale, 1.0)
+            return _mscale(scale, self.mscale) / _mscale(scale, self.mscale_all_dim)
+        return _mscale(scale, 1.0)
 
 
-def _temperature(scale: float, mscale: float) -> float:
+def _mscale(scale: float, mscale: float) -> float:
     return 0.1 * mscale * math.log(scale) + 1.0
 
 

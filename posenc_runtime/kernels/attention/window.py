@@ -1,5 +1,8 @@
 """Finds, before they are read, the keys to which a decaying bias gives too little weight to matter.
 
+This is not a model's sliding window, which only vLLM's kernels have. ``window_plan.first_keys`` (Triton) and ``Needed``
+(``cpu/bias.cpp``) compute the same bound.
+
 The bound. Row i of head h has logits ``l_j = scale q_i.k_j + b(i - j)`` over its N keys j <= i. By Cauchy-Schwarz,
 ``l_j <= U_j := |scale| |q_i| K_j + b(i - j)`` for any K_j >= |k_j|. The row's largest logit is at least that of its own
 key, ``m := scale q_i.k_i + b(0)``. A key with ``U_j < m - T`` weighs less than ``e^-T`` of the largest weight, so all

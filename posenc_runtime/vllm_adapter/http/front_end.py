@@ -13,7 +13,7 @@ from posenc_runtime.kv.budget import Budget, Speed, given, measured
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup, layer_groups
-from posenc_runtime.vllm_adapter.http.requests import check_requests, default_max_tokens, refuse_several
+from posenc_runtime.vllm_adapter.http.requests import check_requests, set_default_max_tokens, refuse_several
 from posenc_runtime.vllm_adapter.http.responses import announce_scales, announce_stopped
 from posenc_runtime.vllm_adapter.metrics import prometheus
 
@@ -37,7 +37,7 @@ def attach(engine: Any, state: Any, deployment: Deployment, ended: Callable[[boo
     if len(deployment.scales) > 1:
         refuse_several(state)
         if deployment.on_crossing == "pin":
-            default_max_tokens(state, deployment)
+            set_default_max_tokens(state, deployment)
     check_requests(deployment)
     announce_scales(state)
     _end_answers(engine, state, ended)

@@ -24,7 +24,7 @@ ASK_SEVERAL = {
 }
 
 
-def default_max_tokens(state: Any, deployment: Deployment) -> None:
+def set_default_max_tokens(state: Any, deployment: Deployment) -> None:
     """Where requests are pinned to one of several scales, give a request without ``max_tokens`` the headroom.
 
     vLLM would give a chat all that is left of ``max_model_len``, and every short chat would be admitted at the largest
@@ -77,7 +77,7 @@ def check_requests(deployment: Deployment) -> None:
     """Refuse a ``vllm_xargs.posenc_on_crossing`` that the deployment does not offer, and misspelled or misplaced keys.
 
     vLLM answers with status 400 when a check raises. A request that asks for ``pin`` without ``max_tokens`` gets the
-    headroom, as in ``default_max_tokens``.
+    headroom, as in ``set_default_max_tokens``.
     """
     for (module, request_class, name), check in WRAPPED.items():
         owner = getattr(importlib.import_module(module), request_class)

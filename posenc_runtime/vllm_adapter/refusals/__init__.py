@@ -1,1 +1,1 @@
-"""What is not served, and why. ``engine.refuse_unsupported`` runs at start-up and calls the other checks."""
+"""What is not served, and why. ``engine.refuse_unsupported`` checks a whole engine; it calls most other checks."""

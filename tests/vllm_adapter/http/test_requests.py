@@ -13,7 +13,7 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.http.requests import ASK_SEVERAL, check_requests, default_max_tokens, refuse_several
+from posenc_runtime.vllm_adapter.http.requests import ASK_SEVERAL, check_requests, set_default_max_tokens, refuse_several
 
 BODIES: dict[type[Any], dict[str, Any]] = {
     ChatCompletionRequest: {"messages": [{"role": "user", "content": "hello"}]},
@@ -97,7 +97,7 @@ def test_without_max_tokens_an_answer_gets_the_headroom_or_all_that_it_may_have(
     monkeypatch.setattr(field, "default", field.default)
     chat = types.SimpleNamespace(default_sampling_params={"temperature": 0.5})
     state = types.SimpleNamespace(openai_serving_chat=chat)
-    default_max_tokens(state, dataclasses.replace(YARN, headroom_tokens=headroom_tokens))
+    set_default_max_tokens(state, dataclasses.replace(YARN, headroom_tokens=headroom_tokens))
     assert field.default == given
     assert chat.default_sampling_params == {"temperature": 0.5, "max_tokens": given}
 
