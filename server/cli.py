@@ -87,8 +87,8 @@ def serve(
 ) -> None:
     """Serve a model or a deployment over HTTP until interrupted.
 
-    If you name only a model, its own configuration decides how it is scaled, and the memory for the KV cache decides how
-    long requests may be.
+    If you name only a model, its own configuration decides how it is scaled, and the memory for the KV cache decides
+    how long requests may be.
     """
     given = [f"server.{name}={value}" for name, value in (("host", host), ("port", port)) if value is not None]
     with _refusals():
@@ -114,8 +114,8 @@ def check(
         ),
     ] = None,
 ) -> None:
-    """Check a deployment as serve does before it starts; print its scales, the memory of the rotary table, and the scale
-    of requests by length.
+    """Check a deployment as serve does before it starts; print its scales, the memory of the rotary table, and the
+    scale of requests by length.
 
     Without a GPU, settings that need one are refused.
     check also makes vLLM's configuration, which takes longer for a model that is new to this machine.

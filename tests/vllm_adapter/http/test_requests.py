@@ -13,7 +13,12 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.http.requests import ASK_SEVERAL, check_requests, set_default_max_tokens, refuse_several
+from posenc_runtime.vllm_adapter.http.requests import (
+    ASK_SEVERAL,
+    check_requests,
+    refuse_several,
+    set_default_max_tokens,
+)
 
 BODIES: dict[type[Any], dict[str, Any]] = {
     ChatCompletionRequest: {"messages": [{"role": "user", "content": "hello"}]},
