@@ -18,7 +18,8 @@ HEADROOM = 8
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param("posenc", marks=pytest.mark.promise("crossings over HTTP")), "vllm"]
+    scope="module",
+    params=["posenc", pytest.param("vllm", marks=pytest.mark.promise("crossings over HTTP", "one flag"))],
 )
 def server(request: pytest.FixtureRequest) -> Server:
     name: Server = request.param

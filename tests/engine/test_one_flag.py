@@ -26,7 +26,6 @@ ASKED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.promise("one flag")
 def test_both_servers_answer_to_the_bit_alike(tiny: pathlib.Path, tmp_path: pathlib.Path) -> None:
     ours, plain = (answers(server, tiny, tmp_path) for server in ("posenc", "vllm"))
     assert ours == plain
