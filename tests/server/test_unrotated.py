@@ -18,7 +18,15 @@ from server.cli import app
 
 BLOOM = BloomConfig(hidden_size=48, n_layer=2, n_head=3, seq_length=256)
 GPT2 = GPT2Config(n_embd=48, n_layer=2, n_head=3, n_positions=256)
-COPE = PosencConfig(position_encoding_type="cope", hidden_size=64, num_hidden_layers=2, max_position_embeddings=256)
+
+
+def decoder(encoding: str) -> PosencConfig:
+    return PosencConfig(
+        position_encoding_type=encoding, hidden_size=64, num_hidden_layers=2, max_position_embeddings=256
+    )
+
+
+COPE = decoder("cope")
 
 
 def run(folder: pathlib.Path, config: PreTrainedConfig, command: str, **settings: Any) -> tuple[int, str, str]:
@@ -58,10 +66,20 @@ def test_the_trained_length_is_served_where_no_other_is_asked_for(tmp_path: path
     assert "serves 256 tokens" in run(tmp_path, BLOOM, "check")[1]
 
 
-def test_lengths_past_learned_positions_are_refused(tmp_path: pathlib.Path) -> None:
-    status, _, error = run(tmp_path, GPT2, "check", max_model_len=257)
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        pytest.param(GPT2, "GPT2LMHeadModel", id="learned by a model of vLLM"),
+        pytest.param(decoder("learned"), "Posenc", id="learned by our decoder"),
+        pytest.param(decoder("sinusoidal"), "Posenc", id="sinusoids"),
+    ],
+)
+def test_lengths_past_a_models_last_position_are_refused(
+    config: PreTrainedConfig, name: str, tmp_path: pathlib.Path
+) -> None:
+    status, _, error = run(tmp_path, config, "check", max_model_len=257)
     assert status == 2
-    assert "max_model_len: must be at most 256 for this GPT2LMHeadModel, got 257" in error
+    assert f"max_model_len: must be at most 256 for this {name}, got 257" in error
 
 
 @pytest.mark.parametrize("scaling", [{"rope_type": "yarn"}, {"scales": [1, 2]}, {"on_crossing": "pin"}])

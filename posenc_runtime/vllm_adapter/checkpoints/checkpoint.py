@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from posenc_runtime.decoder.config import PosencConfig
+from posenc_runtime.decoder.positions import encoding
 from posenc_runtime.encodings.scaling import from_parameters, own
 from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.vllm_adapter import models
@@ -153,14 +154,12 @@ def _said_by(config: Any) -> Checkpoint:
     architectures = getattr(config, "architectures", None) or []
     if not rotates(text_config):
         needs, trained = needed_for(text_config), _trained_length(text_config)
-        # A model of vLLM's with neither rotation nor distance bias has learned positions. Our own say what they have.
-        is_learned = needs == "stock" and not isinstance(text_config, PosencConfig)
         return Checkpoint(
             max_position_embeddings=trained,
             spec=None,
             architecture=", ".join(architectures),
             attention=needs,
-            furthest=trained if is_learned else None,  # Decision 56
+            furthest=_furthest(text_config, needs, trained),
         )
     refuse_checkpoint(text_config, architectures)
     try:
@@ -170,6 +169,15 @@ def _said_by(config: Any) -> Checkpoint:
         raise Unsupported(
             f"no rotary embedding can be made of what {', '.join(architectures)} says: {reason}"
         ) from None
+
+
+def _furthest(text_config: Any, needs: Kind, trained: int | None) -> int | None:
+    """The longest request that a model without rotary embeddings has positions for, tokens. Decision 56."""
+    if isinstance(text_config, PosencConfig):  # our own say what they have
+        dtype = getattr(text_config, "dtype", None) or torch.float32
+        return encoding(text_config.position_encoding_type).longest(text_config, dtype)
+    # A model of vLLM's with neither rotation nor distance bias has learned positions.
+    return trained if needs == "stock" else None
 
 
 def _rotating(text_config: Any, architectures: list[str]) -> Checkpoint:
