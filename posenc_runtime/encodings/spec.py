@@ -16,7 +16,7 @@ class Frequencies:
     """What a rotary method computes for one scale.
 
     Attributes:
-        inv_freq: rad / token, float64, ``[rotary_dim // 2]``.
+        inv_freq: rad / token, float64, ``[rotary_dim // 2]``. Those past the spec's ``num_turning_pairs`` are 0.
         attention_factor: multiplies cos and sin, and so multiplies scores by its square.
     """
 
@@ -32,6 +32,9 @@ class RotarySpec:
         rotary_dim: width of the rotated part of a head; even.
         rope_theta: base of the frequencies.
         original_max_position_embeddings: trained length, tokens.
+        num_rotated_pairs: the pairs past this many have frequency 0 (``proportional`` in Hugging Face's
+            configurations: Gemma 4); None where all are rotated. The exponents of frequencies are over ``rotary_dim``
+            all the same.
 
     Raises:
         ValueError: when a value is out of range.
@@ -40,6 +43,7 @@ class RotarySpec:
     rotary_dim: int
     rope_theta: float
     original_max_position_embeddings: int
+    num_rotated_pairs: int | None = None
 
     def __post_init__(self) -> None:
         if self.rotary_dim < 2 or self.rotary_dim % 2:
@@ -50,6 +54,16 @@ class RotarySpec:
             raise ValueError(
                 f"original_max_position_embeddings must be at least 1, got {self.original_max_position_embeddings}"
             )
+        if not 1 <= self.num_turning_pairs <= self.rotary_dim // 2:
+            raise ValueError(
+                f"num_rotated_pairs must be from 1 to {self.rotary_dim // 2}, half of rotary_dim, got "
+                f"{self.num_rotated_pairs}"
+            )
+
+    @property
+    def num_turning_pairs(self) -> int:
+        """How many pairs have a frequency above 0. They are the first ones of ``inv_freq``."""
+        return self.rotary_dim // 2 if self.num_rotated_pairs is None else self.num_rotated_pairs
 
 
 class Scaling(Protocol):

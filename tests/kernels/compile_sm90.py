@@ -24,15 +24,22 @@ def rerotation(
     num_heads: int = 8,
     block_size: int = 16,
     dtype: torch.dtype = torch.bfloat16,
+    rotary_offset: int = 0,
+    row_dim: int = 0,
 ) -> MachineCode:
     launch = Launch(_REROTATE)
     rerotate._rerotate_kernel = launch
-    layout = KeyLayout(block_size, head_dim, rotary_dim, is_neox_style)
-    cache = torch.empty(1, block_size, num_heads, 2 * head_dim, dtype=dtype).transpose(1, 2)
+    layout = KeyLayout(block_size, head_dim, rotary_dim, is_neox_style, rotary_offset=rotary_offset, row_dim=row_dim)
+    cache = torch.empty(1, block_size, num_heads, layout.row_dim, dtype=dtype).transpose(1, 2)
     block = torch.zeros(1, dtype=torch.int64)
     phases = torch.ones(rotary_dim // 2, dtype=torch.int64)
     rerotate.rerotate([cache], BlockMoves(block, block, block), ScaleChange(phases), layout)
     return launch.machine_code()
+
+
+def rerotation_of_latents(is_neox_style: bool) -> MachineCode:
+    """DeepSeek's: a latent of 512 and a key of 64, for all heads, without values."""
+    return rerotation(576, 64, is_neox_style, num_heads=1, block_size=64, rotary_offset=512, row_dim=576)
 
 
 def row_lookup() -> MachineCode:
@@ -80,6 +87,11 @@ COMPILED = {
     "gptj-half-of-128": lambda: rerotation(128, 64, False),
     "neox-32-of-80": lambda: rerotation(80, 32, True),
     "float32-quarter-in-blocks-of-128": lambda: rerotation(128, 32, False, block_size=128, dtype=torch.float32),
+    "neox-latents": lambda: rerotation_of_latents(True),
+    "gptj-latents": lambda: rerotation_of_latents(False),
+    "neox-end-of-96": lambda: rerotation(96, 32, True, rotary_offset=64),
+    "gptj-end-of-96": lambda: rerotation(96, 32, False, rotary_offset=64),
+    "neox-192-values-of-128": lambda: rerotation(192, 64, True, row_dim=192 + 128),
     "rope-rows": row_lookup,
 }
 STORED = {

@@ -13,7 +13,17 @@ _LONG = ((700, 1), (1, 1), (130, 130), (300, 40), (257, 1))
 
 REROTATE = {
     name: TURNED[name]
-    for name in ("neox", "gptj-bfloat16", "partial-blocks-of-more-than-a-tile", "layers-of-unlike-heads", "unaligned")
+    for name in (
+        "neox",
+        "gptj-bfloat16",
+        "partial-blocks-of-more-than-a-tile",
+        "layers-of-unlike-heads",
+        "unaligned",
+        "neox-latents",
+        "gptj-latents",
+        "neox-end-of-head-unchanged",
+        "gptj-end-of-head",
+    )
 }
 ROTARY_STORE = {
     name: STORED[name] for name in ("neox-partial", "gptj-bfloat16", "float8", "gptj-float8-queries-partial")

@@ -26,6 +26,8 @@ class Case:
             "spaced" has as much room after each block, and "unaligned" begins one element late.
         unchanged: pairs whose frequency stays.
         ratio: by which the attention factor grows.
+        rotary_offset: dim of a key where its rotated part begins.
+        value_dim: None for values as wide as keys.
     """
 
     num_heads: tuple[int, ...] = (2,)
@@ -37,9 +39,22 @@ class Case:
     storage: str = "heads-first"
     unchanged: tuple[int, ...] = ()
     ratio: float = 1.0
+    rotary_offset: int = 0
+    value_dim: int | None = None
 
     def layout(self) -> KeyLayout:
-        return KeyLayout(self.block_size, self.head_dim, self.rotary_dim, self.is_neox_style)
+        return KeyLayout(
+            block_size=self.block_size,
+            head_dim=self.head_dim,
+            rotary_dim=self.rotary_dim,
+            is_neox_style=self.is_neox_style,
+            rotary_offset=self.rotary_offset,
+            row_dim=self.row_dim,
+        )
+
+    @property
+    def row_dim(self) -> int:
+        return self.head_dim + (self.head_dim if self.value_dim is None else self.value_dim)
 
     def first_positions(self) -> tuple[int, ...]:
         return (0, 700, LAST_POSITION - self.block_size + 1, 131_001)
@@ -59,7 +74,7 @@ class Case:
     def memory(self) -> list[Tensor]:
         """What lies under each layer, random."""
         generator = torch.Generator().manual_seed(7)
-        sizes = [NUM_BLOCKS * heads * self.block_size * 2 * self.head_dim for heads in self.num_heads]
+        sizes = [NUM_BLOCKS * heads * self.block_size * self.row_dim for heads in self.num_heads]
         factor, begin = 2 if self.storage == "spaced" else 1, self.storage == "unaligned"
         drawn = [torch.randn(factor * size + begin, generator=generator).to(self.dtype) for size in sizes]
         for of_layer in drawn:
@@ -67,11 +82,11 @@ class Case:
         return drawn
 
     def caches(self, memory: list[Tensor]) -> list[Tensor]:
-        """The layers in it, ``[num_blocks, num_heads, block_size, 2 * head_dim]``, sharing it."""
+        """The layers in it, ``[num_blocks, num_heads, block_size, row_dim]``, sharing it."""
         return [self._cache(of_layer, heads) for of_layer, heads in zip(memory, self.num_heads, strict=True)]
 
     def _cache(self, memory: Tensor, num_heads: int) -> Tensor:
-        tokens, width = self.block_size, 2 * self.head_dim
+        tokens, width = self.block_size, self.row_dim
         if self.storage == "tokens-first":
             return memory.view(NUM_BLOCKS, tokens, num_heads, width).transpose(1, 2)
         if self.storage == "spaced":
@@ -100,17 +115,19 @@ class Case:
     def _members(self) -> tuple[Tensor, Tensor]:
         """Dims of the first and of the second elements of all pairs."""
         pair = torch.arange(self.rotary_dim // 2)
-        return (pair, pair + self.rotary_dim // 2) if self.is_neox_style else (2 * pair, 2 * pair + 1)
+        first = self.rotary_offset + (pair if self.is_neox_style else 2 * pair)
+        return first, first + (self.rotary_dim // 2 if self.is_neox_style else 1)
 
     def _kept(self) -> Tensor:
         """Dims of a key and of its value that are the source's, to the bit."""
         first, second = self._members()
         unchanged = list(self.unchanged) if self.ratio == 1 else []
-        rest = torch.arange(self.rotary_dim, 2 * self.head_dim)
+        rest = torch.arange(self.row_dim)
+        rest = rest[(rest < self.rotary_offset) | (rest >= self.rotary_offset + self.rotary_dim)]
         return torch.cat((first[unchanged], second[unchanged], rest))
 
     def _error(self, before: Tensor, after: Tensor, first_position: int) -> float:
-        """The largest of a block, in parts of what is tolerated; each ``[num_heads, block_size, 2 * head_dim]``."""
+        """The largest of a block, in parts of what is tolerated; each ``[num_heads, block_size, row_dim]``."""
         first, second = self._members()
         old, new = self.frequencies()
         position = torch.arange(first_position, first_position + self.block_size).double()[:, None]
@@ -131,6 +148,10 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
     integer = {2: torch.int16, 4: torch.int32}[one.element_size()]
     return torch.equal(one.view(integer), other.view(integer))
 
+
+_LATENT = Case((1, 1, 1), block_size=16, head_dim=576, rotary_dim=64, rotary_offset=512, value_dim=0)
+_END_OF_HEAD = Case(head_dim=48, rotary_dim=16, rotary_offset=32)
+_EIGHT_UNCHANGED = tuple(range(8))
 
 CASES = {
     "neox": Case(),
@@ -166,4 +187,17 @@ CASES = {
     "unchanged-between-changed": Case(unchanged=(0, 5, 11)),
     "gptj-unchanged-between-changed": Case(is_neox_style=False, unchanged=(1, 6)),
     "nothing-turns": Case(unchanged=tuple(range(16))),
+    "neox-latents": _LATENT,
+    "gptj-latents": dataclasses.replace(_LATENT, is_neox_style=False, dtype=torch.bfloat16, ratio=1.07),
+    "latents-ten-unchanged": dataclasses.replace(_LATENT, unchanged=tuple(range(10))),
+    "neox-end-of-head": _END_OF_HEAD,
+    "gptj-end-of-head": dataclasses.replace(_END_OF_HEAD, is_neox_style=False),
+    "end-of-head-tokens-first": dataclasses.replace(_END_OF_HEAD, num_heads=(3,), storage="tokens-first"),
+    "neox-end-of-head-unchanged": dataclasses.replace(_END_OF_HEAD, unchanged=_EIGHT_UNCHANGED[:7]),
+    "gptj-end-of-head-eight-unchanged": Case(
+        head_dim=48, rotary_dim=20, rotary_offset=24, is_neox_style=False, unchanged=_EIGHT_UNCHANGED
+    ),
+    "middle-of-head-at-any-dim": Case(head_dim=40, rotary_dim=12, rotary_offset=7),
+    "values-narrower-than-keys": Case(head_dim=48, rotary_dim=16, value_dim=32),
+    "values-wider-than-keys": Case(head_dim=24, rotary_dim=24, is_neox_style=False, value_dim=40),
 }

@@ -22,6 +22,9 @@ MULTIPROCESSORS = 132  # of an H100
 AT_ONCE = {
     **dict.fromkeys(["neox-128", "gptj-128", "neox-one-head", "neox-half-of-128", "gptj-half-of-128"], 7),
     **dict.fromkeys(["neox-64", "gptj-64", "neox-32-of-80", "rope-rows"], 14),
+    **dict.fromkeys(["neox-latents", "gptj-latents"], 6),
+    **dict.fromkeys(["neox-end-of-96", "gptj-end-of-96"], 12),
+    "neox-192-values-of-128": 7,
     **dict.fromkeys(["neox-32-to-8-by-128", "float8-28-to-4-by-128"], 16),
     "gptj-half-of-128-out-of-place": 11,
     **dict.fromkeys(["alibi-32-to-8-by-128-windowed prefill", "alibi-by-64 prefill"], 1),

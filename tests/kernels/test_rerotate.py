@@ -31,6 +31,12 @@ class Shape:
     rotary_dim: int
     is_neox_style: bool
     packing: str
+    rotary_offset: int = 0
+    value_dim: int | None = None
+
+    @property
+    def row_dim(self) -> int:
+        return self.head_dim + (self.head_dim if self.value_dim is None else self.value_dim)
 
     def layout(self) -> KeyLayout:
         size = self.block_size * self.head_dim
@@ -45,11 +51,13 @@ class Shape:
             rotary_dim=self.rotary_dim,
             is_neox_style=self.is_neox_style,
             order=order,
+            rotary_offset=self.rotary_offset,
+            row_dim=self.row_dim,
         )
 
     def empty(self, num_blocks: int, dtype: torch.dtype) -> Tensor:
         generator = torch.Generator().manual_seed(1)
-        shape = (num_blocks, self.num_heads, self.block_size, 2 * self.head_dim)
+        shape = (num_blocks, self.num_heads, self.block_size, self.row_dim)
         return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
 
     def keys(self, cache: Tensor) -> Tensor:
@@ -57,21 +65,23 @@ class Shape:
         order = self.layout().order
         if order is None:
             return cache[..., : self.head_dim].clone()
-        packed = cache.view(*cache.shape[:2], 2, -1)[:, :, 0]
-        return packed[..., order].view(*cache.shape[:2], self.block_size, self.head_dim)
+        return self._packed(cache)[0][..., order].view(*cache.shape[:2], self.block_size, self.head_dim)
 
     def write_keys(self, cache: Tensor, keys: Tensor) -> None:
         order = self.layout().order
         if order is None:
             cache[..., : self.head_dim] = keys
             return
-        packed = cache.view(*cache.shape[:2], 2, -1)[:, :, 0]
-        packed[..., order] = keys.flatten(2)
+        self._packed(cache)[0][..., order] = keys.flatten(2)
 
     def values(self, cache: Tensor) -> Tensor:
         if self.layout().order is None:
             return cache[..., self.head_dim :].clone()
-        return cache.view(*cache.shape[:2], 2, -1)[:, :, 1].clone()
+        return self._packed(cache)[1].clone()
+
+    def _packed(self, cache: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of a cache that has an order, each ``[num_blocks, num_heads, elements of a block]``."""
+        return cache.view(*cache.shape[:2], -1).tensor_split((self.block_size * self.head_dim,), dim=-1)
 
 
 SHAPES = {
@@ -84,6 +94,14 @@ SHAPES = {
     "gptj-rows": Shape(2, 4, 48, 48, False, "rows"),
     "gptj-cpu": Shape(2, 4, 48, 48, False, "transposed"),
     "gptj-partial-any-order": Shape(2, 4, 48, 16, False, "shuffled"),
+    "neox-latents": Shape(1, 16, 576, 64, True, "rows", rotary_offset=512, value_dim=0),
+    "gptj-latents": Shape(1, 16, 576, 64, False, "rows", rotary_offset=512, value_dim=0),
+    "neox-end-of-head-rows": Shape(2, 4, 96, 32, True, "rows", rotary_offset=64),
+    "neox-end-of-head-cpu": Shape(2, 4, 96, 32, True, "transposed", rotary_offset=64),
+    "gptj-middle-of-head-cpu": Shape(2, 4, 48, 16, False, "transposed", rotary_offset=7),
+    "gptj-middle-of-head-any-order": Shape(2, 4, 48, 16, False, "shuffled", rotary_offset=7),
+    "narrow-values-rows": Shape(2, 4, 48, 32, True, "rows", value_dim=16),
+    "narrow-values-cpu": Shape(2, 4, 48, 32, True, "transposed", value_dim=16),
 }
 SOURCES, TARGETS, POSITIONS = (3, 1, 6), (3, 5, 6), (0, 700, 131_000)  # the second move copies
 
@@ -93,19 +111,18 @@ def frequencies(rotary_dim: int, scale: float) -> Frequencies:
     return Yarn().frequencies(spec, scale)
 
 
-def rotated(keys: Tensor, positions: Tensor, by: Frequencies, rotary_dim: int, is_neox_style: bool) -> Tensor:
+def rotated(keys: Tensor, positions: Tensor, by: Frequencies, shape: Shape) -> Tensor:
     """float64, as the formula has it: complex numbers, one for each pair."""
     keys = keys.double()
-    head, rest = keys[..., :rotary_dim], keys[..., rotary_dim:]
-    if is_neox_style:
-        pairs = torch.complex(head[..., : rotary_dim // 2], head[..., rotary_dim // 2 :])
+    before, rotary, after = keys.tensor_split((shape.rotary_offset, shape.rotary_offset + shape.rotary_dim), dim=-1)
+    if shape.is_neox_style:
+        pairs = torch.complex(*rotary.chunk(2, dim=-1))
     else:
-        pairs = torch.view_as_complex(head.unflatten(-1, (-1, 2)).contiguous())
+        pairs = torch.view_as_complex(rotary.unflatten(-1, (-1, 2)).contiguous())
     angle = positions[..., None].double() * by.inv_freq.float().double()  # rounded as in the tables
     turned = pairs * torch.polar(torch.full_like(angle, by.attention_factor), angle)
-    if is_neox_style:
-        return torch.cat((turned.real, turned.imag, rest), -1)
-    return torch.cat((torch.view_as_real(turned).flatten(-2), rest), -1)
+    parts = (turned.real, turned.imag) if shape.is_neox_style else (torch.view_as_real(turned).flatten(-2),)
+    return torch.cat((before, *parts, after), -1)
 
 
 def moves() -> BlockMoves:
@@ -128,7 +145,7 @@ def test_turned_keys_are_keys_rotated_at_the_new_scale_and_nothing_else_changes(
     at = {source: positions[index][None].expand(shape.num_heads, -1) for index, source in enumerate(SOURCES)}
     written = plain.clone()
     for source in SOURCES:
-        written[source] = rotated(plain[source], at[source], before, shape.rotary_dim, shape.is_neox_style).float()
+        written[source] = rotated(plain[source], at[source], before, shape).float()
     shape.write_keys(cache, written)
     layers = [cache, cache.clone()]
     untouched = cache.clone()
@@ -138,11 +155,10 @@ def test_turned_keys_are_keys_rotated_at_the_new_scale_and_nothing_else_changes(
     for layer in layers:
         keys, values = shape.keys(layer), shape.values(layer)
         for source, target in zip(SOURCES, TARGETS, strict=True):
-            expected = rotated(plain[source], at[source], after, shape.rotary_dim, shape.is_neox_style)
+            expected = rotated(plain[source], at[source], after, shape)
             assert (keys[target].double() - expected).abs().max() < KEY_ROUNDING * expected.abs().max()
-            assert torch.equal(
-                keys[target][..., shape.rotary_dim :], shape.keys(untouched)[source][..., shape.rotary_dim :]
-            )
+            rest = [dim for dim in range(shape.head_dim) if not 0 <= dim - shape.rotary_offset < shape.rotary_dim]
+            assert torch.equal(keys[target][..., rest], shape.keys(untouched)[source][..., rest])
             assert torch.equal(values[target], shape.values(untouched)[source])
         others = [block for block in range(8) if block not in TARGETS]
         assert torch.equal(layer[others], untouched[others])
@@ -217,12 +233,12 @@ def test_bfloat16_keys_drift_with_every_crossing_no_further_than_rounding_takes_
     first_positions = torch.arange(16) * 8_000
     positions = (first_positions[:, None] + torch.arange(32))[:, None].expand(-1, 2, -1)
     cache = cache.to(torch.bfloat16)
-    shape.write_keys(cache, rotated(plain, positions, path[0], 128, True).to(torch.bfloat16))
+    shape.write_keys(cache, rotated(plain, positions, path[0], shape).to(torch.bfloat16))
     blocks = torch.arange(16)
     all_blocks = BlockMoves(sources=blocks, targets=blocks, first_positions=first_positions)
     drift = []
     for before, after in itertools.pairwise(path):
         ops.rerotate([cache], all_blocks, ScaleChange.between(before, after), shape.layout())
-        exact = rotated(plain, positions, after, 128, True)
+        exact = rotated(plain, positions, after, shape)
         drift.append(((shape.keys(cache).double() - exact).norm() / exact.norm()).item())
     assert all(found <= bound for found, bound in zip(drift, bounds, strict=True)), drift

@@ -26,7 +26,9 @@ class Default:
         import torch
 
         exponent = torch.arange(0, spec.rotary_dim, 2, dtype=torch.float64) / spec.rotary_dim
-        return Frequencies(spec.rope_theta**-exponent)
+        inv_freq = spec.rope_theta**-exponent
+        inv_freq[spec.num_turning_pairs :] = 0
+        return Frequencies(inv_freq)
 
 
 SCALING = Default

@@ -24,14 +24,17 @@ class Ntk:
 
 
 def stretched(spec: RotarySpec, stretch: float) -> RotarySpec:
-    """The spec with its base raised so that the lowest frequency falls by ``stretch``.
+    """The spec with its base raised so that the lowest frequency above 0 falls by ``stretch``.
 
     Raises:
-        ValueError: when ``rotary_dim`` is 2: with one pair, the highest frequency is also the lowest.
+        ValueError: when one pair alone is rotated: its frequency is the highest and the lowest.
     """
-    if spec.rotary_dim == 2:
-        raise ValueError("NTK scaling needs rotary_dim of at least 4, got 2")
-    exponent = spec.rotary_dim / (spec.rotary_dim - 2)
+    if spec.num_turning_pairs == 1:
+        raise ValueError(
+            f"NTK scaling needs 2 rotated pairs, and so rotary_dim of at least 4, got 1 with rotary_dim "
+            f"{spec.rotary_dim}"
+        )
+    exponent = spec.rotary_dim / (2 * spec.num_turning_pairs - 2)
     return dataclasses.replace(spec, rope_theta=spec.rope_theta * stretch**exponent)
 
 

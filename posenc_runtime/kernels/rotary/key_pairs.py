@@ -112,9 +112,10 @@ def _runs(changed: Tensor) -> list[tuple[int, int]]:
 
 def _members(layout: KeyLayout, offsets: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
     """Offsets of the first and of the second elements of some pairs, each ``[block_size, num_pairs]``."""
+    rotary = offsets[:, layout.rotary_offset :]
     if layout.is_neox_style:
-        return offsets[:, pairs], offsets[:, pairs + layout.rotary_dim // 2]
-    return offsets[:, 2 * pairs], offsets[:, 2 * pairs + 1]
+        return rotary[:, pairs], rotary[:, pairs + layout.rotary_dim // 2]
+    return rotary[:, 2 * pairs], rotary[:, 2 * pairs + 1]
 
 
 def _strided(layout: KeyLayout, offsets: Tensor, first_pair: int, last_pair: int) -> StridedPairs | None:

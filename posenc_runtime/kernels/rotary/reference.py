@@ -32,11 +32,11 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
     """Write into each target block what its source would hold if its keys had been written at another scale.
 
     Key k of a block stands at position ``first_position + k``. The rotated part of the key is turned by
-    ``position * phases`` and multiplied by ``attention_ratio``. Values, the part of a key past ``rotary_dim`` and pairs
-    that do not change equal the source's to the bit. Blocks that are no target are not touched.
+    ``position * phases`` and multiplied by ``attention_ratio``. Values, the other parts of a key and pairs that do not
+    change equal the source's to the bit. Blocks that are no target are not touched.
 
     Args:
-        kv_caches: one for each layer, ``[num_blocks, num_kv_heads, block_size, 2 * head_dim]``, changed in place.
+        kv_caches: one for each layer, ``[num_blocks, num_kv_heads, block_size, row_dim]``, changed in place.
         moves: source and target blocks; the same in all layers.
         change: the angles and the attention ratio.
         layout: where in a block keys lie.
@@ -51,7 +51,9 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
     for cache in kv_caches:
         blocks = cache[moves.sources]
         keys = _keys(blocks, layout)
-        rotary = keys[..., : layout.rotary_dim]
+        before, rotary, after = keys.tensor_split(
+            (layout.rotary_offset, layout.rotary_offset + layout.rotary_dim), dim=-1
+        )
         first, second = rotary.chunk(2, dim=-1) if layout.is_neox_style else (rotary[..., ::2], rotary[..., 1::2])
         turned = first * cos - second * sin, second * cos + first * sin
         changed = [
@@ -59,7 +61,7 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
             for new, old in zip(turned, (first, second), strict=True)
         ]
         rotated = torch.cat(changed, -1) if layout.is_neox_style else torch.stack(changed, -1).flatten(-2)
-        _set_keys(blocks, layout, torch.cat((rotated, keys[..., layout.rotary_dim :]), dim=-1))
+        _set_keys(blocks, layout, torch.cat((before, rotated, after), dim=-1))
         cache[moves.targets] = blocks
 
 

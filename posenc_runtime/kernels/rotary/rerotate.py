@@ -46,12 +46,13 @@ def _rerotate_kernel(  # type: ignore[no-untyped-def]
     DTYPE: tl.constexpr,
     ALIGNMENT: tl.constexpr,  # bytes
     BLOCK_SIZE: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
+    ROW: tl.constexpr,  # elements of a key and its value
+    OFFSET: tl.constexpr,  # of a key, before its rotated part
     HALF: tl.constexpr,  # pairs
     IS_NEOX: tl.constexpr,
     BT: tl.constexpr,  # tokens
     BP: tl.constexpr,  # pairs, at least HALF
-    BR: tl.constexpr,  # rest of a key and its value, at least 2 * (HEAD_DIM - HALF)
+    BR: tl.constexpr,  # elements after the rotated part, at least ROW - OFFSET - 2 * HALF
 ):
     TILES: tl.constexpr = (BLOCK_SIZE + BT - 1) // BT
     i_move = tl.program_id(0) // TILES
@@ -81,8 +82,8 @@ def _rerotate_kernel(  # type: ignore[no-untyped-def]
         p_source = p_cache + b_source * stride_block + o_row
         p_target = p_cache + b_target * stride_block + o_row
         if IS_NEOX:
-            o_first = o_pair[None, :] * stride_dim
-            o_second = (o_pair + HALF)[None, :] * stride_dim
+            o_first = (OFFSET + o_pair)[None, :] * stride_dim
+            o_second = (OFFSET + o_pair + HALF)[None, :] * stride_dim
             m_pair = m_token & ((o_pair < HALF) & (o_pair >= first_pair))[None, :]
             b_first = tl.load(p_source + o_first, mask=m_pair)
             b_second = tl.load(p_source + o_second, mask=m_pair)
@@ -91,21 +92,32 @@ def _rerotate_kernel(  # type: ignore[no-untyped-def]
             tl.store(p_target + o_first, tl.where(m_changed, b_turned_x.to(DTYPE), b_first), mask=m_pair)
             tl.store(p_target + o_second, tl.where(m_changed, b_turned_y.to(DTYPE), b_second), mask=m_pair)
         else:
-            o_dim = tl.arange(0, 2 * BP)
-            m_dim = m_token & ((o_dim < 2 * HALF) & (o_dim >= 2 * first_pair))[None, :]
-            b_keys = tl.load(p_source + o_dim[None, :] * stride_dim, mask=m_dim)
+            o_member = tl.arange(0, 2 * BP)
+            o_dim = (OFFSET + o_member)[None, :] * stride_dim
+            m_dim = m_token & ((o_member < 2 * HALF) & (o_member >= 2 * first_pair))[None, :]
+            b_keys = tl.load(p_source + o_dim, mask=m_dim)
             b_first, b_second = tl.split(tl.reshape(b_keys, (BT, BP, 2)))
             b_x, b_y = b_first.to(tl.float32), b_second.to(tl.float32)
             b_turned_x, b_turned_y = b_x * b_cos - b_y * b_sin, b_y * b_cos + b_x * b_sin
             b_turned = tl.join(
                 tl.where(m_changed, b_turned_x.to(DTYPE), b_first), tl.where(m_changed, b_turned_y.to(DTYPE), b_second)
             )
-            tl.store(p_target + o_dim[None, :] * stride_dim, tl.reshape(b_turned, (BT, 2 * BP)), mask=m_dim)
+            tl.store(p_target + o_dim, tl.reshape(b_turned, (BT, 2 * BP)), mask=m_dim)
         if b_source != b_target:
-            o_rest = 2 * HALF + tl.arange(0, BR)
-            m_rest = m_token & (o_rest < 2 * HEAD_DIM)[None, :]
-            b_rest = tl.load(p_source + o_rest[None, :] * stride_dim, mask=m_rest)
-            tl.store(p_target + o_rest[None, :] * stride_dim, b_rest, mask=m_rest)
+            # In small parts, because all 512 elements of a latent at once would take too many registers.
+            for BEGIN in tl.static_range(0, OFFSET, 2 * BP):
+                _copy(p_source, p_target, m_token, stride_dim, BEGIN, OFFSET, 2 * BP)
+            if OFFSET + 2 * HALF < ROW:
+                _copy(p_source, p_target, m_token, stride_dim, OFFSET + 2 * HALF, ROW, BR)
+
+
+@triton.jit
+def _copy(p_source, p_target, m_token, stride_dim, BEGIN: tl.constexpr, END: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Copy elements ``BEGIN`` to ``END - 1`` of each token, at most ``BD`` of them."""
+    o_dim = BEGIN + tl.arange(0, BD)
+    m_dim = m_token & (o_dim < END)[None, :]
+    b_copied = tl.load(p_source + o_dim[None, :] * stride_dim, mask=m_dim)
+    tl.store(p_target + o_dim[None, :] * stride_dim, b_copied, mask=m_dim)
 
 
 def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange, layout: KeyLayout) -> None:
@@ -118,7 +130,7 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
         raise ValueError("order must be None for caches on a GPU, got one: CUDA backends store keys in rows")
     power = triton.next_power_of_2
     pairs = power(layout.rotary_dim // 2)
-    rest = power(2 * layout.head_dim - layout.rotary_dim)
+    rest = power(layout.row_dim - layout.rotary_offset - layout.rotary_dim)
     width = max(pairs, rest // _COPIED)
     tokens = min(power(layout.block_size), max(1, 32 * _WARPS * _PAIRS // width))
     num_warps = min(_WARPS, max(1, tokens * width // (32 * _PAIRS)))
@@ -141,7 +153,8 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
             DTYPE=_DTYPES[caches[0].dtype],
             ALIGNMENT=16 if all(cache.data_ptr() % 16 == 0 for cache in caches) else caches[0].element_size(),
             BLOCK_SIZE=layout.block_size,
-            HEAD_DIM=layout.head_dim,
+            ROW=layout.row_dim,
+            OFFSET=layout.rotary_offset,
             HALF=layout.rotary_dim // 2,
             IS_NEOX=layout.is_neox_style,
             BT=tokens,

@@ -18,17 +18,20 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 @dataclasses.dataclass(frozen=True)
 class KeyLayout:
-    """How a paged cache stores keys. A layer's cache is ``[num_blocks, num_kv_heads, block_size, 2 * head_dim]``.
+    """How a paged cache stores keys. A layer's cache is ``[num_blocks, num_kv_heads, block_size, row_dim]``.
 
     Attributes:
         block_size: tokens per block.
-        head_dim: width of a head; even.
-        rotary_dim: width of the head's rotated part, which comes first; even.
+        head_dim: width of a head's key.
+        rotary_dim: width of the key's rotated part; even.
         is_neox_style: whether a pair is one element of each half of the rotated part (True) or two neighbours (False).
         order: None if keys are ``cache[..., :head_dim]`` and values the rest, at any strides. For vLLM's CPU backend,
-            int64 ``[block_size * head_dim]``. The contiguous cache is then
-            ``[num_blocks, num_kv_heads, 2, block_size * head_dim]`` with keys first, and element ``(token, dim)`` of a
-            head's keys lies at ``order[token * head_dim + dim]``.
+            int64 ``[block_size * head_dim]``. The cache is then contiguous, the keys of a block's head come before its
+            values, and element ``(token, dim)`` of them lies at ``order[token * head_dim + dim]``.
+        rotary_offset: where in the key its rotated part begins. 512 for MLA, whose key is a latent of 512 and a rotated
+            part of 64.
+        row_dim: width of a key and its value. 0, the default, becomes ``2 * head_dim``. ``head_dim`` for MLA, which
+            caches no values.
 
     Raises:
         ValueError: when a value is out of range, or ``order`` is no permutation.
@@ -39,21 +42,33 @@ class KeyLayout:
     rotary_dim: int
     is_neox_style: bool
     order: Tensor | None = None
+    rotary_offset: int = 0
+    row_dim: int = 0
 
     def __post_init__(self) -> None:
         if self.block_size < 1:
             raise ValueError(f"block_size must be at least 1, got {self.block_size}")
         if self.rotary_dim % 2 or not 2 <= self.rotary_dim <= self.head_dim:
             raise ValueError(f"rotary_dim must be even and in [2, {self.head_dim}], got {self.rotary_dim}")
-        if self.order is None:
-            return
-        num_elements = self.block_size * self.head_dim
-        if self.order.dtype != torch.int64 or self.order.shape != (num_elements,):
+        if not 0 <= self.rotary_offset <= self.head_dim - self.rotary_dim:
             raise ValueError(
-                f"order must be int64 [{num_elements}] (block_size * head_dim), "
-                f"got {self.order.dtype} {list(self.order.shape)}"
+                f"rotary_offset must be in [0, {self.head_dim - self.rotary_dim}] (head_dim - rotary_dim), "
+                f"got {self.rotary_offset}"
             )
-        if not torch.equal(self.order.sort().values.cpu(), torch.arange(num_elements)):
+        if not self.row_dim:
+            object.__setattr__(self, "row_dim", 2 * self.head_dim)
+        if self.row_dim < self.head_dim:
+            raise ValueError(f"row_dim must be at least {self.head_dim} (head_dim), got {self.row_dim}")
+        if self.order is not None:
+            self._check_order(self.order)
+
+    def _check_order(self, order: Tensor) -> None:
+        num_elements = self.block_size * self.head_dim
+        if order.dtype != torch.int64 or order.shape != (num_elements,):
+            raise ValueError(
+                f"order must be int64 [{num_elements}] (block_size * head_dim), got {order.dtype} {list(order.shape)}"
+            )
+        if not torch.equal(order.sort().values.cpu(), torch.arange(num_elements)):
             raise ValueError(
                 f"order must hold every number below {num_elements} once, because it says where each element lies"
             )
@@ -65,9 +80,9 @@ class KeyLayout:
             ValueError: when a cache has another layout or data type; the message names the layer.
         """
         for layer, cache in enumerate(kv_caches):
-            if cache.dim() != 4 or cache.shape[2:] != (self.block_size, 2 * self.head_dim):
+            if cache.dim() != 4 or cache.shape[2:] != (self.block_size, self.row_dim):
                 raise ValueError(
-                    f"a cache must be [num_blocks, num_kv_heads, {self.block_size}, {2 * self.head_dim}], "
+                    f"a cache must be [num_blocks, num_kv_heads, {self.block_size}, {self.row_dim}], "
                     f"got {list(cache.shape)} at layer {layer}"
                 )
             if cache.dtype not in DTYPES:

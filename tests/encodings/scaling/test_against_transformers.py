@@ -54,10 +54,16 @@ def assert_ours_equals(
     expected: tuple[torch.Tensor, float],
     *,
     tolerance: float = INV_FREQ_RELATIVE,
+    num_rotated_pairs: int | None = None,
     **parameters: Any,
 ) -> None:
     head_dim, partial, theta, trained = shape
-    spec = RotarySpec(rotary_dim=int(head_dim * partial), rope_theta=theta, original_max_position_embeddings=trained)
+    spec = RotarySpec(
+        rotary_dim=int(head_dim * partial),
+        rope_theta=theta,
+        original_max_position_embeddings=trained,
+        num_rotated_pairs=num_rotated_pairs,
+    )
     ours = from_parameters(rope_type, parameters).frequencies(spec, scale)
     inv_freq, attention_factor = expected
     torch.testing.assert_close(ours.inv_freq, inv_freq, rtol=tolerance, atol=0)
@@ -163,3 +169,14 @@ def test_longrope_equals_transformers_longrope_on_either_side_of_the_trained_len
     shape = (head_dim, partial, theta, trained)
     expected = theirs("longrope", shape, trained + seq_len, **lists, **{"factor": 32.0} | parameters)
     assert_ours_equals("longrope", scale, shape, expected, **lists, **parameters)
+
+
+@pytest.mark.parametrize(("head_dim", "partial", "theta", "trained"), SHAPES)
+@pytest.mark.parametrize(("rope_type", "scale"), [("default", 1.0), ("linear", 4.0)])
+def test_some_pairs_of_a_whole_head_equal_transformers_proportional(
+    head_dim: int, partial: float, theta: float, trained: int, rope_type: str, scale: float
+) -> None:
+    shape, pairs = (head_dim, partial, theta, trained), int(head_dim * partial) // 2
+    expected = theirs("proportional", shape, trained, factor=scale)
+    whole = (head_dim, 1.0, theta, trained)
+    assert_ours_equals(rope_type, scale, whole, expected, num_rotated_pairs=pairs)

@@ -15,6 +15,12 @@ from tests.tolerance import ORACLE_FLOAT64
 SPEC = RotarySpec(rotary_dim=64, rope_theta=10000.0, original_max_position_embeddings=2048)
 
 
+# What a method needs that cannot compute without a checkpoint's own parameters.
+COMPLETE = {
+    "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "old_context_len": 512},
+    "longrope": {"short_factor": [1.0] * 32, "long_factor": [2.0] * 32, "factor": 4.0},
+}
+
 # Methods for checkpoints that are plain RoPE, which say all of it; others hold parameters of their own.
 PLAIN = [rope_type for rope_type in available() if method(rope_type).own_rope_type == "default"]
 
@@ -111,6 +117,8 @@ def test_an_attention_factor_that_is_given_replaces_yarns_own_at_every_scale_abo
         ({"rotary_dim": 0}, "rotary_dim must be even and at least 2, got 0"),
         ({"rope_theta": 1.0}, "rope_theta must be greater than 1, got 1.0"),
         ({"original_max_position_embeddings": 0}, "original_max_position_embeddings must be at least 1, got 0"),
+        ({"num_rotated_pairs": 0}, "num_rotated_pairs must be from 1 to 32, half of rotary_dim, got 0"),
+        ({"num_rotated_pairs": 33}, "num_rotated_pairs must be from 1 to 32, half of rotary_dim, got 33"),
     ],
 )
 def test_a_spec_out_of_range_is_refused_with_the_rule(values: dict[str, float], rule: str) -> None:
@@ -118,6 +126,23 @@ def test_a_spec_out_of_range_is_refused_with_the_rule(values: dict[str, float], 
         dataclasses.replace(SPEC, **values)
 
 
-def test_ntk_of_a_single_pair_is_refused() -> None:
-    with pytest.raises(ValueError, match="rotary_dim of at least 4"):
-        from_parameters("ntk", {}).frequencies(dataclasses.replace(SPEC, rotary_dim=2), 2.0)
+@pytest.mark.parametrize("of_one_pair", [{"rotary_dim": 2}, {"num_rotated_pairs": 1}], ids=["narrow", "proportional"])
+def test_ntk_of_a_single_pair_is_refused(of_one_pair: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"2 rotated pairs, .* rotary_dim of at least 4, got 1"):
+        from_parameters("ntk", {}).frequencies(dataclasses.replace(SPEC, **of_one_pair), 2.0)
+
+
+@pytest.mark.parametrize("rope_type", available())
+@pytest.mark.parametrize("scale", [1.0, 4.0])
+def test_pairs_that_the_checkpoint_does_not_rotate_are_rotated_at_no_scale(rope_type: str, scale: float) -> None:
+    spec = dataclasses.replace(SPEC, num_rotated_pairs=8)
+    inv_freq = from_parameters(rope_type, COMPLETE.get(rope_type, {})).frequencies(spec, scale).inv_freq
+    assert spec.num_turning_pairs == 8
+    assert (inv_freq[:8] > 0).all() and (inv_freq[8:] == 0).all()
+
+
+@pytest.mark.parametrize("rope_type", ["ntk", "dynamic", "linear"])
+def test_the_slowest_pair_that_turns_is_slowed_by_the_scale(rope_type: str) -> None:
+    spec = dataclasses.replace(SPEC, num_rotated_pairs=8)
+    unscaled, scaled = (from_parameters(rope_type, {}).frequencies(spec, scale).inv_freq for scale in (1.0, 4.0))
+    assert float(unscaled[7] / scaled[7]) == pytest.approx(4.0, rel=ORACLE_FLOAT64)
