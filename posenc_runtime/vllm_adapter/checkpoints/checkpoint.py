@@ -17,7 +17,9 @@ from posenc_runtime.vllm_adapter.attention.choice import Kind
 from posenc_runtime.vllm_adapter.attention.needs import needed_for
 from posenc_runtime.vllm_adapter.checkpoints.first_look import look
 from posenc_runtime.vllm_adapter.checkpoints.hub import UnreadableCheckpoint, reason_of
+from posenc_runtime.vllm_adapter.checkpoints.rope_parameters import PROPORTIONAL, has_several, scaled_rope_parameters
 from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.model_code.model_rules import other_bases
 from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint, rotates
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ class Checkpoint:
         attention: the backend that most of its layers need.
         furthest: longest request that it has positions for, tokens; None where that is known only when it is loaded.
         sliding_window: tokens that a query sees in some of its layers, its own included; None where all layers see all.
+        has_other_rotations: whether it has rotary embeddings that are not scaled: of layers with a window, of a vision
+            tower.
         tuned_length: longest request that its own method was tuned for, tokens; None where that is the trained length.
     """
 
@@ -49,6 +53,7 @@ class Checkpoint:
     furthest: int | None = None
     sliding_window: int | None = None
     tuned_length: int | None = None
+    has_other_rotations: bool = False
 
 
 def read_checkpoint(model: str, engine: Mapping[str, Any], place: str | None = None) -> Checkpoint:
@@ -163,7 +168,7 @@ def _said_by(config: Any) -> Checkpoint:
         )
     refuse_checkpoint(text_config, architectures)
     try:
-        return _rotating(text_config, architectures)
+        return _rotating(text_config, architectures, has_other_parts=text_config is not config)
     except (ValueError, TypeError, ArithmeticError, KeyError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise Unsupported(
@@ -180,31 +185,45 @@ def _furthest(text_config: Any, needs: Kind, trained: int | None) -> int | None:
     return trained if needs == "stock" else None
 
 
-def _rotating(text_config: Any, architectures: list[str]) -> Checkpoint:
-    rope_parameters = text_config.rope_parameters
-    head_dim = getattr(text_config, "head_dim", None) or text_config.hidden_size // text_config.num_attention_heads
-    partial = rope_parameters.get("partial_rotary_factor", 1.0)
-    if not 0 < partial <= 1:
-        raise ValueError(f"partial_rotary_factor must be above 0 and at most 1, got {partial}")
-    rotary_dim = rope_parameters.get("rope_dim") or int(head_dim * partial)
-    longest = text_config.max_position_embeddings
-    rope_type, rope_theta = rope_parameters["rope_type"], rope_parameters["rope_theta"]
+def _rotating(text_config: Any, architectures: list[str], *, has_other_parts: bool) -> Checkpoint:
+    rope_parameters = scaled_rope_parameters(text_config)
+    longest, rope_theta = text_config.max_position_embeddings, rope_parameters["rope_theta"]
     if not isinstance(rope_theta, int | float):
-        raise Unsupported(f"rope_theta must be one number for all layers, got {rope_theta}")
+        raise Unsupported(f"rope_theta must be a number, got {rope_theta}")
+    rope_type = rope_parameters["rope_type"]
+    rotary_dim, num_rotated_pairs = _width(text_config, rope_parameters), None
+    if rope_type == PROPORTIONAL:
+        rope_type, num_rotated_pairs = "default", rotary_dim // 2
+        rotary_dim = getattr(text_config, "global_head_dim", None) or text_config.head_dim
     trained, parameters = own(rope_type).of_checkpoint(rope_parameters, longest)
+    others = any(other_bases(text_config, architecture) for architecture in architectures)
     return Checkpoint(
         max_position_embeddings=trained,
         spec=RotarySpec(
             rotary_dim=rotary_dim,
             rope_theta=float(rope_theta),
             original_max_position_embeddings=trained,
+            num_rotated_pairs=num_rotated_pairs,
         ),
         rope_type=rope_type,
         parameters=parameters,
         architecture=", ".join(architectures),
         sliding_window=getattr(text_config, "sliding_window", None) or None,
         tuned_length=longest if longest > trained else None,
+        has_other_rotations=has_other_parts or has_several(text_config) or others,
     )
+
+
+def _width(text_config: Any, rope_parameters: Mapping[str, Any]) -> int:
+    """Width of the rotated part of a head."""
+    if of_latents := getattr(text_config, "qk_rope_head_dim", None):
+        return int(of_latents)
+    head_dim = getattr(text_config, "global_head_dim", None) or getattr(text_config, "head_dim", None)
+    head_dim = head_dim or text_config.hidden_size // text_config.num_attention_heads
+    partial = rope_parameters.get("partial_rotary_factor", 1.0)
+    if not 0 < partial <= 1:
+        raise ValueError(f"partial_rotary_factor must be above 0 and at most 1, got {partial}")
+    return int(rope_parameters.get("rope_dim") or head_dim * partial)
 
 
 def _flat(overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Reasons against scaling an architecture or turning its cached keys, from its source in vLLM and its configuration."""
+"""Reasons against scaling an architecture, from its source in vLLM and its configuration."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from posenc_runtime.vllm_adapter.checkpoints.rope_parameters import scaled_rope_parameters
 from posenc_runtime.vllm_adapter.model_code.model_source import (
-    condition_of_rotating,
     fixed_rope_type,
     has_latent_attention,
     has_own_model,
@@ -25,9 +25,9 @@ def reason_against_scaling(hf_text_config: Any, architecture: str) -> str | None
     """Why requests of an architecture would not all run at their scales, as a sentence; None if they do.
 
     Args:
-        hf_text_config: a configuration with one ``rope_parameters`` for all layers.
+        hf_text_config: a configuration with ``rope_parameters``.
     """
-    rope_type = hf_text_config.rope_parameters["rope_type"]
+    rope_type = scaled_rope_parameters(hf_text_config)["rope_type"]
     if not has_own_model(architecture):
         return (
             f"posenc does not serve {architecture}: vLLM has no model of its own for it, and its Transformers backend "
@@ -49,24 +49,6 @@ def reason_against_scaling(hf_text_config: Any, architecture: str) -> str | None
             f"posenc does not serve {architecture} with rope_type {rope_type}: its model in vLLM rotates by {fixed}, "
             "whatever rope_parameters say"
         )
-    if others := _other_bases(hf_text_config, architecture):
-        return (
-            f"posenc does not serve {architecture} with {others}: its layers must all rotate by one rope_theta, for "
-            "layers with another one see a part of the request, whatever its length"
-        )
-    return None
-
-
-def reason_against_turning(hf_text_config: Any, architecture: str) -> str | None:
-    """What a model lacks for re-rotation, worded to follow "re-rotation needs"; None if it lacks nothing."""
-    if condition := condition_of_rotating(architecture):
-        return f"a model that rotates the keys of every layer, but {architecture} of vLLM asks `{condition}` first"
-    before = getattr(hf_text_config, "qk_nope_head_dim", None)
-    if before and mentions(architecture, "qk_rope_head_dim"):
-        return (
-            f"a model that rotates heads from their beginning, but {architecture} leaves the first {before} elements "
-            "(qk_nope_head_dim) as they are"
-        )
     return None
 
 
@@ -75,12 +57,12 @@ def caches_latents(hf_text_config: Any, architecture: str) -> bool:
     return getattr(hf_text_config, "kv_lora_rank", None) is not None and has_latent_attention(architecture)
 
 
-def _other_bases(hf_text_config: Any, architecture: str) -> str | None:
+def other_bases(hf_text_config: Any, architecture: str) -> str | None:
     """The key, with its value, that gives some layers another base; None if all layers that rotate have one base.
 
     A base of 0 means that the layer does not rotate.
     """
-    own = hf_text_config.rope_parameters.get("rope_theta")
+    own = scaled_rope_parameters(hf_text_config)["rope_theta"]
     are_alike = len(set(getattr(hf_text_config, "layer_types", None) or ())) == 1
     for key, value in sorted(vars(hf_text_config).items()):
         if key in ("rope_parameters", "rope_theta") or not _BASES.search(key):

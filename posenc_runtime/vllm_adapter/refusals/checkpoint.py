@@ -6,6 +6,7 @@ from typing import Any
 
 from posenc_runtime.encodings.scaling import available, method, own_rope_types
 from posenc_runtime.vllm_adapter.attention.needs import has_alibi
+from posenc_runtime.vllm_adapter.checkpoints.rope_parameters import PROPORTIONAL, scaled_rope_parameters
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.model_code.model_rules import reason_against_scaling
 
@@ -41,33 +42,23 @@ def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
     Raises:
         Unsupported: when it cannot be scaled; the message names the architecture or the rope type, and the reason.
     """
-    rope_parameters = getattr(hf_text_config, "rope_parameters", None) or {}
     if not rotates(hf_text_config):
         has = "ALiBi" if has_alibi(hf_text_config) else "no rope_parameters"
         raise Unsupported(
             f"scaling needs a model with rotary embeddings, but the configuration of {', '.join(architectures)} has "
             f"{has}"
         )
-    if "rope_type" not in rope_parameters:
-        raise Unsupported(
-            f"posenc serves models with one rotary embedding, got one for each of {', '.join(sorted(rope_parameters))} "
-            "in rope_parameters"
-        )
+    rope_parameters = scaled_rope_parameters(hf_text_config)
     rope_type = rope_parameters["rope_type"]
-    if rope_type not in own_rope_types():
+    if rope_type not in (*own_rope_types(), PROPORTIONAL):
         raise Unsupported(
-            f"posenc scales checkpoints whose own rope_type is one of {', '.join(own_rope_types())}, got {rope_type}: "
-            "its frequencies are scaled already. If that was added to its config.json to serve longer requests, take "
-            "it out, and let the section scaling say it"
+            f"posenc scales checkpoints whose own rope_type is one of {', '.join(own_rope_types())}, got {rope_type}"
         )
-    # vLLM only checks whether mrope_section is there, whatever its value is.
-    for key, is_asked in (
-        ("mrope_section", "mrope_section" in rope_parameters),
-        ("use_fope", rope_parameters.get("use_fope")),
-    ):
-        if is_asked:
+    for key in ("use_fope", "xdrope_section"):
+        if rope_parameters.get(key):
             raise Unsupported(
-                f"posenc does not scale rope_parameters with {key}: its positions are not one number a token"
+                f"posenc does not scale rope_parameters with {key}, got {rope_parameters[key]}: no test shows that "
+                "every key gets its request's scale"
             )
     if (chunks := getattr(hf_text_config, "dual_chunk_attention_config", None)) is not None:
         raise Unsupported(

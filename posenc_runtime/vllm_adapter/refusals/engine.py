@@ -8,6 +8,7 @@ from posenc_runtime.vllm_adapter.active import deployment_of
 from posenc_runtime.vllm_adapter.attention.choice import choice_of
 from posenc_runtime.vllm_adapter.attention.fused_rotary.asked import reason_against_rotating
 from posenc_runtime.vllm_adapter.carried_names import CONNECTOR
+from posenc_runtime.vllm_adapter.checkpoints.rope_parameters import PROPORTIONAL, scaled_rope_parameters
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.model_code.model_rules import caches_latents
 from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint, refuse_method, rotates
@@ -30,7 +31,8 @@ def refuse_unsupported(vllm_config: VllmConfig) -> None:
     if deployment is None or deployment.rotates or rotates(model.hf_text_config):
         refuse_checkpoint(model.hf_text_config, model.architectures)
         if deployment is not None and deployment.rotates:
-            refuse_method(deployment.rope_type, model.hf_text_config.rope_parameters["rope_type"])
+            own = scaled_rope_parameters(model.hf_text_config)["rope_type"]
+            refuse_method(deployment.rope_type, "default" if own == PROPORTIONAL else own)
     choice = choice_of(vllm_config)
     if choice is not None and choice.fused_rotary == "on" and (reason := reason_against_rotating(vllm_config)):
         raise Unsupported(f"attention.fused_rotary must be auto or off, got on, because {reason}")
@@ -62,10 +64,8 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
         refuse_moving_requests(vllm_config, deployment)
     refusals = {
         "encoder-decoder models": model.is_encoder_decoder,
-        "multimodal models": model.is_multimodal_model,
         "multi-head latent attention (MLA)": model.use_mla
         or any(caches_latents(model.hf_text_config, architecture) for architecture in model.architectures),
-        "models with recurrent layers": model.is_hybrid,
         "pooling and draft models": model.runner_type != "generate",
         "models that run on vLLM's Transformers backend, which rotates by itself": model.using_transformers_backend(),
         "prefill_context_parallel_size above 1": parallel.prefill_context_parallel_size > 1,

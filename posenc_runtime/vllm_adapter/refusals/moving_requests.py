@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from posenc_runtime.vllm_adapter.attention.choice import choice_of
 from posenc_runtime.vllm_adapter.carried_names import SCHEDULER
 from posenc_runtime.vllm_adapter.errors import Unsupported
-from posenc_runtime.vllm_adapter.model_code.model_rules import reason_against_turning
 from posenc_runtime.vllm_adapter.model_code.model_source import reads_prompts_both_ways
 from posenc_runtime.vllm_adapter.scheduling.scheduler_choice import needs_ours
 
@@ -81,8 +80,3 @@ def _refuse_rerotation(vllm_config: VllmConfig) -> None:
             f"{window} tokens: set on_crossing to recompute or pin, and prefix_reuse to exact"
             + ("; or, as no request is longer than that, engine.disable_sliding_window to true" if is_idle else "")
         )
-    for architecture in vllm_config.model_config.architectures:
-        if reason := reason_against_turning(vllm_config.model_config.hf_text_config, architecture):
-            raise Unsupported(
-                f"re-rotation needs {reason}: set on_crossing to recompute or pin, and prefix_reuse to exact"
-            )

@@ -1,13 +1,18 @@
-"""Checks a rotary embedding when the model of an engine with a deployment builds it, and tells the worker about it."""
+"""Decides whether a deployment scales a rotary embedding that the model is building, and tells the worker about it.
+
+A checkpoint may have several rotary embeddings: one for layers with a sliding window, one in a vision tower. The
+deployment scales the one whose frequencies the checkpoint's configuration gives for layers that see the whole request.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
-from posenc_runtime.encodings.spec import RotarySpec
+from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.active import deployment_of
 from posenc_runtime.vllm_adapter.attention.choice import choice_of
@@ -15,7 +20,9 @@ from posenc_runtime.vllm_adapter.attention.fused_rotary.asked import is_fused
 from posenc_runtime.vllm_adapter.worker.worker_state import STATE, Rotary
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import ModelConfig, VllmConfig
+
+    from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
 
 
 def checked_deployment() -> Deployment | None:
@@ -35,11 +42,14 @@ def checked_deployment() -> Deployment | None:
     return deployment
 
 
-def enter(deployment: Deployment, module: Any, inv_freq: Tensor, *, is_neox_style: bool) -> Rotary:
-    """Check a rotary embedding that is being built with the checkpoint's ``base``, and tell the worker about it.
+def enter(deployment: Deployment, module: Any, own: Frequencies, *, is_neox_style: bool) -> Rotary | None:
+    """Tell the worker about a rotary embedding that is being built, if the deployment scales it.
 
     Args:
-        inv_freq: rad / token, vLLM's frequencies at scale 1.
+        own: vLLM's rotation at scale 1; ``inv_freq`` is float32.
+
+    Returns:
+        None where the embedding is another one than the deployment scales, and stays vLLM's own.
 
     Raises:
         ValueError: when the deployment's scale 1 differs from the checkpoint's own rotation, a scale has a frequency
@@ -48,46 +58,101 @@ def enter(deployment: Deployment, module: Any, inv_freq: Tensor, *, is_neox_styl
     from vllm.config.vllm import get_current_vllm_config_or_none
 
     vllm_config = get_current_vllm_config_or_none()
-    rotary = _described(deployment, module, inv_freq, vllm_config, is_neox_style=is_neox_style)
+    checkpoint = None
+    if vllm_config is not None and vllm_config.model_config is not None:
+        checkpoint = _checkpoint_of(vllm_config.model_config, deployment)
+    spec = _scaled_spec(deployment, module, own, checkpoint)
+    if spec is None:
+        return None
+    rotary = _described(deployment, module, spec, own, vllm_config, is_neox_style=is_neox_style)
     _refuse_beside_another(rotary.engine)
     if vllm_config is not None:
-        _refuse_another_checkpoint(deployment, vllm_config)
         # vLLM looks up compiled graphs by a hash of additional_config. The setting auto alone would not tell a graph
         # with fused rotation from one without.
         vllm_config.additional_config["posenc_fused"] = rotary.is_fused
-    deployment.check_rotations(rotary.own)
-    _refuse_unlike(rotary, inv_freq)
+    deployment.check_rotations(spec)
     STATE.enter(rotary)
     return rotary
 
 
+def _scaled_spec(
+    deployment: Deployment, module: Any, own: Frequencies, checkpoint: Checkpoint | None
+) -> RotarySpec | None:
+    """The rotary encoding that an embedding has, if it is the one that the deployment scales.
+
+    Raises:
+        ValueError: when the model has no other rotary embedding, and this one differs from the deployment's scale 1.
+    """
+    trained = deployment.original_max_position_embeddings
+    if checkpoint is not None and checkpoint.spec is not None:
+        # Base and method are the checkpoint's. A model may know better how much of a head it rotates.
+        spec = dataclasses.replace(
+            checkpoint.spec, rotary_dim=module.rotary_dim, original_max_position_embeddings=trained
+        )
+        if _are_alike(deployment.frequencies(spec, 0), own):
+            return spec
+        if checkpoint.has_other_rotations:
+            return None
+    # Some models read their base or the width of the rotated part from keys of their own.
+    spec = RotarySpec(
+        rotary_dim=module.rotary_dim,
+        rope_theta=float(module.base),
+        original_max_position_embeddings=trained,
+    )
+    if not _are_alike(deployment.frequencies(spec, 0), own):
+        raise ValueError(
+            f"scale 1 must be the checkpoint's own rotation, got another one by {deployment.rope_type} with "
+            f"{dict(deployment.parameters)}: leave out what the checkpoint's configuration says"
+        )
+    return spec
+
+
+def _are_alike(ours: Frequencies, own: Frequencies) -> bool:
+    # A model is built with its own device as the default one, and vLLM may make its frequencies on another.
+    frequencies, theirs = ours.inv_freq.cpu(), own.inv_freq.double().cpu()
+    return (
+        frequencies.shape == theirs.shape
+        and torch.allclose(frequencies, theirs, rtol=1e-5, atol=0)
+        and math.isclose(ours.attention_factor, own.attention_factor, rel_tol=1e-5)
+    )
+
+
 def _described(
-    deployment: Deployment, module: Any, inv_freq: Tensor, vllm_config: VllmConfig | None, *, is_neox_style: bool
+    deployment: Deployment,
+    module: Any,
+    spec: RotarySpec,
+    own: Frequencies,
+    vllm_config: VllmConfig | None,
+    *,
+    is_neox_style: bool,
 ) -> Rotary:
     choice, is_in_attention = choice_of(vllm_config), is_fused(vllm_config)
     return Rotary(
         deployment=deployment,
         head_dim=module.head_size,
-        own=RotarySpec(
-            rotary_dim=module.rotary_dim,
-            rope_theta=float(module.base),
-            original_max_position_embeddings=deployment.original_max_position_embeddings,
-        ),
-        inv_freq=None if is_in_attention else inv_freq,
+        own=spec,
+        inv_freq=None if is_in_attention else own.inv_freq,
         is_neox_style=is_neox_style,
         is_fused=is_in_attention,
         factor_on_keys=not is_in_attention or (choice is not None and choice.fused_keys == "stock"),
+        positions_factor=getattr(module, "posenc_positions_factor", 1),
         module=module,
         engine="" if vllm_config is None else vllm_config.instance_id,
     )
 
 
-def _refuse_another_checkpoint(deployment: Deployment, vllm_config: VllmConfig) -> None:
+def _checkpoint_of(model_config: ModelConfig, deployment: Deployment) -> Checkpoint:
+    """The configuration of the checkpoint that is being built, as it was read last.
+
+    Raises:
+        ValueError: when the deployment's scale 1 differs from the checkpoint's own rotation.
+    """
     from posenc_runtime.vllm_adapter.checkpoints.checkpoint import read_again, refuse_another
 
-    if vllm_config.model_config is not None:
-        trained = deployment.original_max_position_embeddings
-        refuse_another(read_again(vllm_config.model_config), deployment.rope_type, deployment.parameters, trained)
+    checkpoint = read_again(model_config)
+    trained = deployment.original_max_position_embeddings
+    refuse_another(checkpoint, deployment.rope_type, deployment.parameters, trained)
+    return checkpoint
 
 
 def _refuse_beside_another(engine: str) -> None:
@@ -102,22 +167,4 @@ def _refuse_beside_another(engine: str) -> None:
         raise ValueError(
             "a process can have one engine with scales at a time, and an earlier one was not shut down: call its "
             "engine_core.shutdown(), or start each in a process of its own"
-        )
-
-
-def _refuse_unlike(made: Rotary, inv_freq: Tensor) -> None:
-    """Refuse parameters of a method that contradict the checkpoint's own, which are only known here.
-
-    Args:
-        inv_freq: the checkpoint's own frequencies.
-
-    Raises:
-        ValueError: when the frequencies of scale 1 differ from the checkpoint's own.
-    """
-    # A model is built with its own device as the default one, and vLLM may make its frequencies on another.
-    ours, own = made.deployment.frequencies(made.own, 0).inv_freq.cpu(), inv_freq.double().cpu()
-    if not torch.allclose(ours, own, rtol=1e-5, atol=0):
-        raise ValueError(
-            f"scale 1 must be the checkpoint's own rotation, got another one by {made.deployment.rope_type} with "
-            f"{dict(made.deployment.parameters)}: leave out what the checkpoint's configuration says"
         )

@@ -3,6 +3,8 @@
 A subclass replaces vLLM's class, by ``CustomOp.register_oot``. Only the row index differs from stock: the parent's own
 table serves scale 1 and the parent's own kernel rotates, so the output of an unscaled request is that of stock vLLM to
 the bit. Where attention rotates, the embedding returns queries and keys as they are, and has no table. Decision 2.
+
+An embedding that the deployment does not scale, such as that of layers with a sliding window, stays vLLM's own.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from vllm.model_executor.layers.rotary_embedding.mrope import MRotaryEmbedding
 
 from posenc_runtime.encodings.table import fill_cos_sin
 from posenc_runtime.vllm_adapter.rotary import building
+from posenc_runtime.vllm_adapter.rotary.own_rotation import own_rotation, own_table
 from posenc_runtime.vllm_adapter.rotary.rows import make_room_for_rows
 from posenc_runtime.vllm_adapter.worker.worker_state import Rotary
 
@@ -22,21 +26,24 @@ _FORWARDS = ("forward_native", "forward_cuda", "forward_cpu", "forward_oot", "fo
 
 
 def scaling(rotary_class: Any) -> Any:
-    """A subclass of a rotary class of vLLM, with the stacked table where an engine has a deployment."""
+    """A subclass of a rotary class of vLLM, with the stacked table where an engine has a deployment that scales it."""
+    num_axes = 3 if issubclass(rotary_class, MRotaryEmbedding) else 1
 
     def _compute_cos_sin_cache(self: Any) -> Tensor:
         deployment = building.checked_deployment()
-        if deployment is None or not deployment.rotates:
+        own = own_rotation(rotary_class, self) if deployment is not None and deployment.rotates else None
+        made = None
+        if deployment is not None and own is not None:
+            made = building.enter(deployment, self, own, is_neox_style=self.is_neox_style)
+        if made is None:
             stock: Tensor = rotary_class._compute_cos_sin_cache(self)
             return stock
         self.posenc_scaled = True
-        inv_freq = rotary_class._compute_inv_freq(self, self.base)
-        made = building.enter(deployment, self, inv_freq, is_neox_style=self.is_neox_style)
         self.posenc_fused = made.is_fused
         if made.is_fused:  # a table without rows, so that code which reads it anyway fails
             return torch.empty(0, self.rotary_dim)
-        make_room_for_rows(self)
-        unscaled = _unscaled_table(self, rotary_class, deployment.scale_set.lengths[0])
+        make_room_for_rows(self, num_axes=num_axes)
+        unscaled = own_table(rotary_class, self, made.lengths[0])
         return stacked_table(made, unscaled)
 
     members: dict[str, Any] = {
@@ -44,8 +51,19 @@ def scaling(rotary_class: Any) -> Any:
         "posenc_fused": False,
         "_compute_cos_sin_cache": _compute_cos_sin_cache,
     }
+    if num_axes > 1:
+        members["__init__"] = _keeping_positions_factor(rotary_class)
     members |= {name: by_scale(getattr(rotary_class, name)) for name in _FORWARDS if hasattr(rotary_class, name)}
     return type("Posenc" + rotary_class.__name__, (rotary_class,), members)
+
+
+def _keeping_positions_factor(rotary_class: Any) -> Any:
+    def __init__(self: Any, head_size: int, rotary_dim: int, max_position: int, *others: Any, **named: Any) -> None:
+        # vLLM's table has so many times the served length, because the positions of a video may exceed its tokens.
+        self.posenc_positions_factor = named.get("positions_factor", 4)
+        rotary_class.__init__(self, head_size, rotary_dim, max_position, *others, **named)
+
+    return __init__
 
 
 def stacked_table(made: Rotary, unscaled: Tensor) -> Tensor:
@@ -55,13 +73,12 @@ def stacked_table(made: Rotary, unscaled: Tensor) -> Tensor:
         unscaled: ``[at least the first scale's length, rotary_dim]``, the checkpoint's own table.
 
     Returns:
-        ``[deployment.scale_set.num_rows, rotary_dim]``, in the data type of ``unscaled``.
+        ``[sum(made.lengths), rotary_dim]``, in the data type of ``unscaled``.
     """
-    scale_set = made.deployment.scale_set
-    table = unscaled.new_empty(scale_set.num_rows, unscaled.shape[1])
-    for index, part in enumerate(torch.split(table, list(scale_set.lengths))):
+    table = unscaled.new_empty(sum(made.lengths), unscaled.shape[1])
+    for index, part in enumerate(torch.split(table, list(made.lengths))):
         if index == 0:
-            part.copy_(unscaled.narrow(0, 0, scale_set.lengths[0]))
+            part.copy_(unscaled.narrow(0, 0, len(part)))
         else:
             fill_cos_sin(part, made.frequencies(index))
     return table
@@ -76,19 +93,13 @@ def by_scale(parent: Callable[..., Any]) -> Callable[..., Any]:
         if self.posenc_fused:
             return query, key
         if self.posenc_scaled:
-            num_tokens = positions.numel()
             torch.ops.vllm.posenc_rope_rows(positions, self.posenc_rows)
-            positions = self.posenc_rows[:num_tokens]
+            if self.posenc_rows.dim() == 1:
+                positions = self.posenc_rows[: positions.numel()]
+            elif positions.dim() == 1:  # M-RoPE takes text with one position for each token, too
+                positions = self.posenc_rows[0, : positions.shape[0]]
+            else:
+                positions = self.posenc_rows[:, : positions.shape[1]]
         return parent(self, positions, query, key, *others, **named)
 
     return forward
-
-
-def _unscaled_table(module: Any, rotary_class: Any, num_rows: int) -> Tensor:
-    served = module.max_position_embeddings
-    module.max_position_embeddings = num_rows
-    try:
-        table: Tensor = rotary_class._compute_cos_sin_cache(module)
-    finally:
-        module.max_position_embeddings = served
-    return table

@@ -1,4 +1,4 @@
-"""Replaces each rotary class of vLLM by one of ours, which scales or, with a deployment, refuses to be built."""
+"""Replaces the rotary classes of vLLM that look up cosines and sines by position with classes of ours, which scale."""
 
 from __future__ import annotations
 
@@ -9,42 +9,31 @@ import pkgutil
 from collections.abc import Iterator
 from typing import Any
 
-from posenc_runtime.vllm_adapter.rotary import building
 from posenc_runtime.vllm_adapter.rotary.embedding import scaling
 
-_SUPPORTED = ("RotaryEmbedding", "Llama3RotaryEmbedding")
+# Their table has a row for each position, and they read it by position alone.
+_SCALED = (
+    *("RotaryEmbedding", "Llama3RotaryEmbedding", "YaRNScalingRotaryEmbedding", "LinearScalingRotaryEmbedding"),
+    *("DynamicNTKScalingRotaryEmbedding", "DynamicNTKAlphaRotaryEmbedding", "NTKScalingRotaryEmbedding"),
+    *("Gemma4RotaryEmbedding", "DeepseekScalingRotaryEmbedding", "MRotaryEmbedding", "MRotaryEmbeddingInterleaved"),
+)
 
 
 @functools.cache
 def register() -> None:
-    """Replace every rotary class of vLLM by one of ours."""
+    """Replace each rotary class of vLLM that can be scaled by one of ours. The others stay as they are."""
     from posenc_runtime.vllm_adapter.rotary import embedding_cache, long_embedding, rows
 
     rows.register()
     for rotary_class in rotary_classes():
-        substitute = substitute_of(rotary_class)
+        if rotary_class.__name__ not in _SCALED:
+            continue
+        substitute = scaling(rotary_class)
         name = rotary_class.name
         rotary_class.register_oot(substitute, name=rotary_class.__name__)
         substitute.name = name  # so that custom_ops=["+rotary_embedding"] goes on addressing it
     long_embedding.substitute()
     embedding_cache.substitute()
-
-
-def substitute_of(rotary_class: Any) -> Any:
-    """The class of ours that models get in place of a rotary class of vLLM."""
-    return scaling(rotary_class) if rotary_class.__name__ in _SUPPORTED else _refusing(rotary_class)
-
-
-def _refusing(rotary_class: Any) -> Any:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        if building.checked_deployment() is not None:
-            raise ValueError(
-                f"posenc scales checkpoints whose rotary class is one of {', '.join(_SUPPORTED)}, got "
-                f"{rotary_class.__name__}: serve this checkpoint without additional_config.posenc"
-            )
-        rotary_class.__init__(self, *args, **kwargs)
-
-    return type("Posenc" + rotary_class.__name__, (rotary_class,), {"__init__": __init__})
 
 
 def rotary_classes() -> Iterator[Any]:

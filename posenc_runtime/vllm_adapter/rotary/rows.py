@@ -22,12 +22,17 @@ def register() -> None:
     )
 
 
-def make_room_for_rows(module: torch.nn.Module) -> None:
-    """Give a rotary embedding a buffer with one row index for each token of a step. CUDA graphs hold its address."""
+def make_room_for_rows(module: torch.nn.Module, *, num_axes: int = 1) -> None:
+    """Give a rotary embedding a buffer with one row index for each token of a step. CUDA graphs hold its address.
+
+    Args:
+        num_axes: row indices of a token: M-RoPE has three positions for each token, one for each axis.
+    """
     from vllm.config.vllm import get_current_vllm_config
 
     room = get_current_vllm_config().scheduler_config.max_num_batched_tokens
-    module.register_buffer("posenc_rows", torch.zeros(room, dtype=torch.int64), persistent=False)
+    shape = (room,) if num_axes == 1 else (num_axes, room)
+    module.register_buffer("posenc_rows", torch.zeros(shape, dtype=torch.int64), persistent=False)
 
 
 def _rope_rows(positions: Tensor, rows: Tensor) -> None:
@@ -37,12 +42,18 @@ def _rope_rows(positions: Tensor, rows: Tensor) -> None:
     graph contains a look-up of its own. Decision 3.
 
     Args:
-        rows: int64 ``[at least num_tokens]``; the first ``num_tokens`` are written.
+        positions: int64 ``[num_tokens]`` or ``[num_axes, num_tokens]``.
+        rows: int64 ``[at least num_tokens]`` or ``[num_axes, at least num_tokens]``; those of ``num_tokens`` are
+            written.
     """
     from vllm.forward_context import get_forward_context, is_forward_context_available
 
-    positions = positions.flatten()
-    out = rows[: positions.shape[0]]
+    positions = positions if rows.dim() == 2 else positions.flatten()
+    num_tokens = positions.shape[-1]
+    out = (rows if positions.dim() == rows.dim() else rows[0])[..., :num_tokens]
+    if STATE.asked_rows is not None:
+        out.copy_(STATE.asked_rows)
+        return
     if STATE.block_row_offset is None or not is_forward_context_available():
         out.copy_(positions)  # the profile run, before there is a KV cache
         return
@@ -56,12 +67,18 @@ def _rope_rows(positions: Tensor, rows: Tensor) -> None:
             "a token's scale is that of the block that its key is written to, but no layer with slots in this forward "
             f"is known to cache keys: got slots of {sorted(context.slot_mapping)}, known are {sorted(STATE.block_size)}"
         )
-    looked_up = positions.data_ptr(), positions.shape[0], _is_capturing(positions)
+    looked_up = positions.data_ptr(), num_tokens, _is_capturing(positions)
     known = context.additional_kwargs.setdefault("posenc_rows", {})
     # Keeping the positions keeps their memory, so that no other tensor can get the address that is compared.
     if known.get(rows.data_ptr(), (None,))[0] != looked_up:
-        ops.rope_rows(positions, context.slot_mapping[layer], STATE.block_row_offset, STATE.block_size[layer], out)
+        slots, offsets, block_size = context.slot_mapping[layer], STATE.block_row_offset, STATE.block_size[layer]
+        for of_axis, out_of_axis in zip(_axes(positions), _axes(out), strict=True):
+            ops.rope_rows(of_axis, slots, offsets, block_size, out_of_axis)
         known[rows.data_ptr()] = looked_up, positions
+
+
+def _axes(of_tokens: Tensor) -> tuple[Tensor, ...]:
+    return of_tokens.unbind() if of_tokens.dim() == 2 else (of_tokens,)
 
 
 def _is_capturing(positions: Tensor) -> bool:

@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from vllm.v1.kv_cache_interface import MLAAttentionSpec
 
 from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange
 from posenc_runtime.kv.crossing import Rotation
 from posenc_runtime.kv.moves import BlockMove, Moves
 from posenc_runtime.vllm_adapter.worker.cache_layers import layer_specs
+from posenc_runtime.vllm_adapter.worker.layer_rotations import Turned
 from posenc_runtime.vllm_adapter.worker.worker_state import Rotary
 
 if TYPE_CHECKING:
@@ -26,16 +28,21 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class _Caches:
-    """Caches of one KV cache group with the same key layout.
+    """Caches of one KV cache group whose keys are stored and rotated alike.
 
     Attributes:
         group: number of the KV cache group.
+        turned: what rotates the keys; None where no scale changes them, so that they are only ever copied.
+        layout: where keys lie; None where they are only ever copied.
+        block_tokens: tokens in one block of the scheduler.
         split: how many blocks of these caches make one block of the scheduler: vLLM's kernels may use smaller blocks.
     """
 
     group: int
     kv_caches: list[Tensor]
-    layout: KeyLayout
+    turned: Turned | None
+    layout: KeyLayout | None
+    block_tokens: int
     split: int
 
 
@@ -54,10 +61,13 @@ def of_like_changes(rotations: Iterable[Rotation]) -> list[Rotation]:
 
 
 class Rerotation:
-    """Holds the caches of every KV cache group, their key layouts, and the angles from each scale to each other.
+    """Holds the caches of every KV cache group with keys, their key layouts, and the angles from each scale to each other.
+
+    Args:
+        rotations: what rotates the keys of each layer (``layer_rotations``).
 
     Raises:
-        ValueError: when a backend stores keys in an unknown or unsupported layout, or layers rotate differently.
+        ValueError: when a backend stores keys in an unknown or unsupported layout.
     """
 
     def __init__(
@@ -65,41 +75,38 @@ class Rerotation:
         vllm_config: VllmConfig,
         kv_cache_config: KVCacheConfig,
         kv_caches: Mapping[str, Tensor],
-        rotaries: Sequence[Rotary],
+        rotations: Mapping[str, Turned | None],
     ) -> None:
-        if any(rotary != rotaries[0] for rotary in rotaries):
-            raise ValueError(
-                "scaling.on_crossing rerotate needs one rotary embedding for all layers, but this model built "
-                f"{len(rotaries)} that differ: set on_crossing to recompute or pin"
-            )
-        self._rotary = rotaries[0]
+        self._rotations = rotations
         self._layers = vllm_config.compilation_config.static_forward_context
+        self._num_blocks = kv_cache_config.num_blocks
         self._caches = [
             caches
             for number, group in enumerate(kv_cache_config.kv_cache_groups)
-            for caches in self._by_layout(kv_caches, number, group)
+            for caches in self._alike(kv_caches, number, group)
         ]
         for caches in self._caches:
-            caches.layout.check(caches.kv_caches)
-        self.device = next(iter(kv_caches.values())).device
-        self._changes: dict[tuple[int, int], ScaleChange] = {}
+            if caches.layout is not None:
+                caches.layout.check(caches.kv_caches)
+        self.device = self._caches[0].kv_caches[0].device
+        self._changes: list[tuple[Rotary, dict[tuple[int, int], ScaleChange]]] = []
 
-    def warm_up(self) -> None:
+    def warm_up(self, num_scales: int) -> None:
         """Turn vLLM's null block, which nobody reads, between all scales: later no request waits for a compiler."""
         moves = Moves.of(
             BlockMove(group=number, source=0, target=0, first_position=0, num_tokens=1) for number in self.groups
         )
-        for from_index, to_index in itertools.permutations(range(len(self._rotary.deployment.scales)), 2):
+        for from_index, to_index in itertools.permutations(range(num_scales), 2):
             self.apply(Rotation(from_index=from_index, to_index=to_index, moves=moves))
 
     @property
     def groups(self) -> list[int]:
         """Numbers of the KV cache groups whose keys are turned."""
-        return sorted({caches.group for caches in self._caches})
+        return sorted({caches.group for caches in self._caches if caches.turned is not None})
 
     def block_tokens(self, group: int) -> int:
         """Tokens in one block of the scheduler."""
-        return next(caches.layout.block_size * caches.split for caches in self._of(group))
+        return next(caches.block_tokens for caches in self._of(group))
 
     def block_bytes(self, group: int) -> int:
         """Bytes of one block of the scheduler: keys and values of all layers of a group."""
@@ -116,66 +123,84 @@ class Rerotation:
 
     def apply(self, rotation: Rotation) -> None:
         """Carry out a rotation, on the runner's current stream."""
-        change = self._change(rotation.from_index, rotation.to_index)
         for caches in self._caches:
-            table = torch.from_numpy(_parts(rotation.moves, caches))
-            if not table.numel():
+            parts = _parts(rotation.moves, caches)
+            if caches.turned is None:
+                parts = parts[:, parts[0] != parts[1]]
+            if not parts.size:
                 continue
+            table = torch.from_numpy(parts)
             if self.device.type == "cuda":
                 table = table.pin_memory()
             sources, targets, first_positions = table.to(self.device, non_blocking=True).unbind()
-            ops.rerotate(caches.kv_caches, BlockMoves(sources, targets, first_positions), change, caches.layout)
+            if caches.turned is None or caches.layout is None:
+                for cache in caches.kv_caches:
+                    cache[targets] = cache[sources]
+            else:
+                change = self._change(caches.turned.rotary, rotation.from_index, rotation.to_index)
+                ops.rerotate(caches.kv_caches, BlockMoves(sources, targets, first_positions), change, caches.layout)
 
-    def _change(self, from_index: int, to_index: int) -> ScaleChange:
+    def _change(self, rotary: Rotary, from_index: int, to_index: int) -> ScaleChange:
+        changes = next((known for of, known in self._changes if of == rotary), None)
+        if changes is None:
+            changes = {}
+            self._changes.append((rotary, changes))
         key = (from_index, to_index)
-        if key not in self._changes:
+        if key not in changes:
             change = ScaleChange.between(
-                self._rotary.frequencies(from_index),
-                self._rotary.frequencies(to_index),
-                factor_on_keys=self._rotary.factor_on_keys,
+                rotary.frequencies(from_index),
+                rotary.frequencies(to_index),
+                factor_on_keys=rotary.factor_on_keys,
             )
             # Kept, because a copy from pageable memory waits for all work of the device.
-            self._changes[key] = dataclasses.replace(change, phases=change.phases.to(self.device))
-        return self._changes[key]
+            changes[key] = dataclasses.replace(change, phases=change.phases.to(self.device))
+        return changes[key]
 
-    def _by_layout(self, kv_caches: Mapping[str, Tensor], number: int, group: KVCacheGroupSpec) -> Iterator[_Caches]:
+    def _alike(self, kv_caches: Mapping[str, Tensor], number: int, group: KVCacheGroupSpec) -> Iterator[_Caches]:
         """The caches of a group by key layout. A cache that several layers share comes once, so it is turned once."""
         specs = layer_specs(group)
         distinct: dict[int, str] = {}
         for layer in group.layer_names:
-            if layer in kv_caches:
+            if layer in self._rotations and layer in kv_caches:
                 distinct.setdefault(kv_caches[layer].data_ptr(), layer)
-        layers_of: dict[KVCacheSpec, list[str]] = {}
+        alike: list[tuple[KVCacheSpec, Turned | None, list[str]]] = []
         for layer in distinct.values():
-            layers_of.setdefault(specs[layer], []).append(layer)
-        for spec, layers in layers_of.items():
-            layout = self._layout(layers[0], spec, kv_caches[layers[0]])
-            yield _Caches(number, [kv_caches[layer] for layer in layers], layout, spec.block_size // layout.block_size)
+            spec, turned = specs[layer], self._rotations[layer]
+            layers = next((layers for *kind, layers in alike if kind == [spec, turned]), None)
+            if layers is None:
+                alike.append((spec, turned, [layer]))
+            else:
+                layers.append(layer)
+        for spec, turned, layers in alike:
+            caches = [_by_heads(kv_caches[layer], spec) for layer in layers]
+            layout = None if turned is None else self._layout(layers[0], spec, turned, caches[0])
+            yield _Caches(number, caches, turned, layout, spec.block_size, len(caches[0]) // self._num_blocks)
 
-    def _layout(self, layer: str, spec: KVCacheSpec, cache: Tensor) -> KeyLayout:
+    def _layout(self, layer: str, spec: KVCacheSpec, turned: Turned, cache: Tensor) -> KeyLayout:
         if cache.dim() != 4 or cache.shape[1] != spec.num_kv_heads or spec.block_size % cache.shape[2]:
             raise ValueError(
-                f"a cache must be [num_blocks, {spec.num_kv_heads}, {spec.block_size} or a part of it, "
-                f"{2 * spec.head_size}], got {list(cache.shape)} for {layer}"
-            )
-        if self._rotary.head_dim != spec.head_size:
-            raise ValueError(
-                f"re-rotation turns the first part of every cached head, but {layer} caches heads of {spec.head_size} "
-                f"of which its model rotates {self._rotary.head_dim} apart: set on_crossing to recompute or pin, and "
-                "prefix_reuse to exact"
+                f"a cache must be [num_blocks, {spec.num_kv_heads}, {spec.block_size} or a part of it, width of keys "
+                f"and values], got {list(cache.shape)} for {layer}"
             )
         block_size, order = cache.shape[2], None
-        if cache.device.type == "cpu":
+        if cache.device.type == "cpu" and (isa := getattr(self._layers[layer], "isa", None)) is not None:
             from posenc_runtime.vllm_adapter.worker.cpu_key_order import cpu_key_order
 
-            order = cpu_key_order(spec.num_kv_heads, block_size, spec.head_size, cache.dtype, self._layers[layer].isa)
+            order = cpu_key_order(spec.num_kv_heads, block_size, spec.head_size, cache.dtype, isa)
         return KeyLayout(
             block_size=block_size,
             head_dim=spec.head_size,
-            rotary_dim=self._rotary.own.rotary_dim,
-            is_neox_style=self._rotary.is_neox_style,
+            rotary_dim=turned.rotary.own.rotary_dim,
+            rotary_offset=turned.offset,
+            row_dim=cache.shape[3],
+            is_neox_style=turned.is_neox_style,
             order=order,
         )
+
+
+def _by_heads(cache: Tensor, spec: KVCacheSpec) -> Tensor:
+    """A cache with a dimension for KV heads, which vLLM leaves out where there is one (MLA)."""
+    return cache.unsqueeze(1) if isinstance(spec, MLAAttentionSpec) and cache.dim() == 3 else cache
 
 
 def _parts(moves: Moves, caches: _Caches) -> NDArray[np.int64]:
@@ -187,7 +212,7 @@ def _parts(moves: Moves, caches: _Caches) -> NDArray[np.int64]:
         for column, times, step in (
             (moves.source, caches.split, 1),
             (moves.target, caches.split, 1),
-            (moves.first_position, 1, caches.layout.block_size),
+            (moves.first_position, 1, caches.block_tokens // caches.split),
         )
     )
     return np.stack((sources, targets, first_positions))

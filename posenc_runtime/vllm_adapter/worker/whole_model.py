@@ -39,8 +39,8 @@ class WholeModel:
         outside = {layer for layer in layers if isinstance(layer, nn.Module)} - set(self._found.modules())
         if outside:
             raise ValueError(
-                f"how long a step takes is told by the whole model, but {len(outside)} attention layers are outside of "
-                f"the {type(self._found).__name__} that its rotary embedding is in: set scaling.rerotate_budget_tokens"
+                f"scaling asks the whole model how it rotates, but {len(outside)} attention layers are outside of the "
+                f"{type(self._found).__name__} that its rotary embedding is in: serve this model without scaling"
             )
         return self._found
 

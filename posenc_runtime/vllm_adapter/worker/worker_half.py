@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from vllm.v1.kv_cache_interface import AttentionSpec
 
 from posenc_runtime.kv.budget import Speed
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.kv.step_plan import StepPlan
 from posenc_runtime.vllm_adapter.attention.record import RECORD
+from posenc_runtime.vllm_adapter.worker.cache_layers import layer_specs
+from posenc_runtime.vllm_adapter.worker.layer_rotations import Turned, layer_rotations
 from posenc_runtime.vllm_adapter.worker.rerotation import Rerotation, of_like_changes
 from posenc_runtime.vllm_adapter.worker.scales_in_attention import rotate_in_attention
 from posenc_runtime.vllm_adapter.worker.speed import measure
 from posenc_runtime.vllm_adapter.worker.whole_model import num_weight_bytes
-from posenc_runtime.vllm_adapter.worker.worker_state import STATE
+from posenc_runtime.vllm_adapter.worker.worker_state import STATE, Rotary
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -33,6 +36,8 @@ class WorkerHalf:
         self._kv_cache_config = kv_cache_config
         self._rerotation: Rerotation | None = None
         self._has_begun = False
+        self._found: nn.Module | None = None
+        self.scaled_groups: frozenset[int] = frozenset()  # KV cache groups with keys that scales rotate
         self.speed: Speed | None = None  # None until measured, and where the deployment sets the budget
         self._apply_seconds: list[float] = []
         self._rerotate_seconds: list[float] = []
@@ -49,12 +54,13 @@ class WorkerHalf:
                 "scaling needs a model whose rotary embedding posenc replaced, but this worker built none for this "
                 "engine: the model has no rotary embeddings"
             )
-        if len(bases := sorted({rotary.own.rope_theta for rotary in rotaries})) > 1:
-            raise ValueError(
-                f"scaling needs a model whose layers all rotate by one rope_theta, got {bases}: a base of their own "
-                "is for layers that see a part of the request, whatever its length"
-            )
-        device = next(iter(kv_caches.values())).device
+        rotations = self._ask(rotaries)
+        self.scaled_groups = frozenset(
+            number
+            for number, group in enumerate(self._kv_cache_config.kv_cache_groups)
+            if any(rotations.get(layer) is not None for layer in group.layer_names)
+        )
+        device = next(cache for cache in kv_caches.values() if isinstance(cache, Tensor)).device
         # One entry for each block: the first row of its scale, or, where attention rotates, the number of its scale.
         # Both are 0 for scale 1, which every block carries until a plan gives it another.
         self._table = torch.zeros(self._kv_cache_config.num_blocks, dtype=torch.int64, device=device)
@@ -62,6 +68,7 @@ class WorkerHalf:
             layer: group.kv_cache_spec.block_size
             for group in self._kv_cache_config.kv_cache_groups
             for layer in group.layer_names
+            if rotations.get(layer) is not None
         }
         for layer in self._vllm_config.compilation_config.static_forward_context.values():
             if prepare := getattr(getattr(layer, "impl", None), "prepare", None):
@@ -71,28 +78,65 @@ class WorkerHalf:
             self._entries: Sequence[int] = range(len(self._deployment.scales))
         else:
             STATE.block_row_offset = self._table
-            self._entries = self._deployment.scale_set.row_offsets
+            self._entries = rotaries[0].row_offsets if rotaries else (0,)
         if self._deployment.rerotates:
-            self._rerotation = Rerotation(self._vllm_config, self._kv_cache_config, kv_caches, rotaries)
-            self._rerotation.warm_up()
+            self._rerotation = Rerotation(self._vllm_config, self._kv_cache_config, kv_caches, rotations)
+            self._rerotation.warm_up(len(self._deployment.scales))
         if self._deployment.measures_budget:
             self.speed = self._measure()
 
-    def _measure(self) -> Speed:
-        """Measure how fast this worker turns keys and reads its weights.
+    def _ask(self, rotaries: Sequence[Rotary]) -> dict[str, Turned | None]:
+        """What rotates the keys of each layer that caches keys.
 
         Raises:
-            ValueError: when the model was not built with our rotary embedding in it.
+            ValueError: when no layer's keys are rotated by an embedding that the deployment scales.
+            Unsupported: as ``layer_rotations``.
         """
-        assert self._rerotation is not None, "only a deployment that re-rotates has to know"
-        if STATE.model is None:
+        from posenc_runtime.vllm_adapter.checkpoints.checkpoint import read_again
+
+        layers = {
+            name: layer
+            for name, layer in _layers_with_keys(self._vllm_config, self._kv_cache_config)
+            if getattr(layer, "kv_sharing_target_layer_name", None) is None
+        }
+        if not rotaries:
+            return {}
+        if rotaries[0].is_fused or len(self._deployment.scales) == 1:
+            return {name: Turned(rotaries[0], 0, rotaries[0].is_neox_style) for name in layers}
+        found = layer_rotations(
+            self._model(),
+            self._vllm_config,
+            layers,
+            rotaries,
+            has_other_rotations=read_again(self._vllm_config.model_config).has_other_rotations,
+        )
+        if not any(found.values()):
             raise ValueError(
-                "how long a step takes is told by the whole model, but this worker did not see it built: set "
-                "scaling.rerotate_budget_tokens"
+                "scaling needs layers whose keys a rotary embedding rotates, but no layer of this model uses the one "
+                "that it has: serve this model without scaling"
             )
-        model = STATE.model.found(self._vllm_config.compilation_config.static_forward_context.values())
-        STATE.forget_model()
-        return measure(self._rerotation, num_weight_bytes(model), self._kv_cache_config.num_blocks)
+        return found
+
+    def _model(self) -> nn.Module:
+        """The model around the rotary embeddings.
+
+        Raises:
+            ValueError: when this worker did not see it built.
+        """
+        if self._found is None:
+            if STATE.model is None:
+                raise ValueError(
+                    "scaling asks the whole model how it rotates, but this worker did not see it built: start vLLM's "
+                    "own worker, which builds the model itself"
+                )
+            self._found = STATE.model.found(self._vllm_config.compilation_config.static_forward_context.values())
+            STATE.forget_model()
+        return self._found
+
+    def _measure(self) -> Speed:
+        """Measure how fast this worker turns keys and reads its weights."""
+        assert self._rerotation is not None, "only a deployment that re-rotates has to know"
+        return measure(self._rerotation, num_weight_bytes(self._model()), self._kv_cache_config.num_blocks)
 
     def apply(self, plan: StepPlan) -> None:
         """Carry out a step's plan, on the runner's current stream, so that the forward pass sees the result."""
@@ -124,3 +168,12 @@ class WorkerHalf:
         taken = {"apply_seconds": self._apply_seconds, "rerotate_seconds": self._rerotate_seconds}
         self._apply_seconds, self._rerotate_seconds = [], []
         return {name: seconds for name, seconds in taken.items() if seconds} | RECORD.take()
+
+
+def _layers_with_keys(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Iterator[tuple[str, Any]]:
+    """The layers of this worker that cache the keys of tokens, by name; those with recurrent states do not."""
+    layers = vllm_config.compilation_config.static_forward_context
+    for group in kv_cache_config.kv_cache_groups:
+        for name, spec in layer_specs(group).items():
+            if isinstance(spec, AttentionSpec) and name in layers:
+                yield name, layers[name]

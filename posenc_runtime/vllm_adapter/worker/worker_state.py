@@ -24,6 +24,8 @@ class Rotary:
             None where attention rotates.
         is_fused: whether attention rotates in place of the embedding.
         factor_on_keys: whether cached keys carry the attention factor of their scale.
+        positions_factor: how many times the longest request its positions may reach: in M-RoPE, those of a video may
+            exceed its tokens.
         module: the rotary embedding itself.
         engine: id of the engine of this process that the embedding was built for.
     """
@@ -35,8 +37,19 @@ class Rotary:
     is_neox_style: bool
     is_fused: bool = False
     factor_on_keys: bool = True
+    positions_factor: int = 1
     module: Any = dataclasses.field(default=None, compare=False, repr=False)
     engine: str = dataclasses.field(default="", compare=False)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Rows of each scale's part of the stacked table."""
+        return tuple(self.positions_factor * length for length in self.deployment.scale_set.lengths)
+
+    @property
+    def row_offsets(self) -> tuple[int, ...]:
+        """First row of each scale's part of the stacked table."""
+        return tuple(self.positions_factor * offset for offset in self.deployment.scale_set.row_offsets)
 
     def as_built(self) -> Rotary:
         """The embedding after its model was built: some models change its ``is_neox_style``."""
@@ -67,20 +80,23 @@ class WorkerState:
             rotates, which has a table of its own (``RotaryScales.block_scale``).
         block_size: for each attention layer, tokens per block of its KV cache group.
         rotaries: the rotary embeddings of the engine that was built last.
-        model: finds the model of the first rotary embedding, if the deployment measures its budget.
+        model: finds the model of the first rotary embedding.
+        asked_rows: int64 ``[num_tokens]``, the rows that all tokens take while the model is asked how it rotates
+            (``layer_rotations``); None otherwise.
     """
 
     block_row_offset: Tensor | None = None
     block_size: dict[str, int] = dataclasses.field(default_factory=dict)
     rotaries: list[Rotary] = dataclasses.field(default_factory=list)
     model: WholeModel | None = None
+    asked_rows: Tensor | None = None
 
     def enter(self, rotary: Rotary) -> None:
         """Note a rotary embedding that was built. The first one of a new engine clears the state of the last engine."""
         if self.rotaries and self.rotaries[-1].engine != rotary.engine:
             self.block_row_offset, self.block_size, self.rotaries = None, {}, []
             self.forget_model()
-        if rotary.deployment.measures_budget and self.model is None:
+        if self.model is None:
             self.model = WholeModel(rotary.module)
         self.rotaries.append(rotary)
 

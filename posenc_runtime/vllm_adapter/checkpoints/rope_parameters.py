@@ -1,0 +1,62 @@
+"""Which of a checkpoint's rotary embeddings a deployment scales, by the checkpoint's own configuration.
+
+Layers that see a part of the request, whatever its length, may have a rotary embedding of their own, which stays as
+trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from posenc_runtime.vllm_adapter.errors import Unsupported
+
+# Plain RoPE whose slow pairs do not rotate (Gemma 4): its other pairs are scaled like plain RoPE's.
+PROPORTIONAL = "proportional"
+_SEES_ALL = "full_attention"
+
+
+def scaled_rope_parameters(hf_text_config: Any) -> dict[str, Any]:
+    """The rope parameters of the layers that see the whole request, flat, with one number as ``rope_theta``.
+
+    Args:
+        hf_text_config: a configuration with ``rope_parameters``.
+
+    Raises:
+        Unsupported: when it has several sets of them, and none for ``full_attention``.
+    """
+    rope_parameters = hf_text_config.rope_parameters
+    if _is_nested(rope_parameters):
+        if len(rope_parameters) > 1 and _SEES_ALL not in rope_parameters:
+            raise Unsupported(
+                f"rope_parameters must have a set for {_SEES_ALL}, which is scaled, got one for each of "
+                f"{', '.join(sorted(rope_parameters))}"
+            )
+        rope_parameters = rope_parameters.get(_SEES_ALL) or next(iter(rope_parameters.values()))
+    of_layer = _first_layer_that_sees_all(hf_text_config)
+    return {
+        key: value[of_layer] if key in ("rope_theta", "partial_rotary_factor") and _is_list(value) else value
+        for key, value in rope_parameters.items()
+    }
+
+
+def has_several(hf_text_config: Any) -> bool:
+    """Whether ``rope_parameters`` hold different rotary embeddings for different layers."""
+    rope_parameters = hf_text_config.rope_parameters
+    if _is_nested(rope_parameters):
+        sets = list(rope_parameters.values())
+        return any(each != sets[0] for each in sets)
+    return any(_is_list(rope_parameters.get(key)) for key in ("rope_theta", "partial_rotary_factor"))
+
+
+def _is_nested(rope_parameters: Mapping[str, Any]) -> bool:
+    return "rope_type" not in rope_parameters and all(isinstance(each, Mapping) for each in rope_parameters.values())
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _first_layer_that_sees_all(hf_text_config: Any) -> int:
+    layer_types = getattr(hf_text_config, "layer_types", None) or ()
+    return layer_types.index(_SEES_ALL) if _SEES_ALL in layer_types else 0
