@@ -13,6 +13,7 @@ from posenc_runtime.kv.budget import Speed
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.kv.step_plan import StepPlan
 from posenc_runtime.vllm_adapter.attention.record import RECORD
+from posenc_runtime.vllm_adapter.worker.attention_groups import attention_groups
 from posenc_runtime.vllm_adapter.worker.rerotation import Rerotation, of_like_changes
 from posenc_runtime.vllm_adapter.worker.scales_in_attention import rotate_in_attention
 from posenc_runtime.vllm_adapter.worker.speed import measure
@@ -36,6 +37,11 @@ class WorkerHalf:
         self.speed: Speed | None = None  # None until measured, and where the deployment sets the budget
         self._apply_seconds: list[float] = []
         self._rerotate_seconds: list[float] = []
+
+    @property
+    def scaled_groups(self) -> frozenset[int]:
+        """Numbers of the KV cache groups whose keys the deployment scales."""
+        return attention_groups(self._kv_cache_config)
 
     def register_kv_caches(self, kv_caches: Mapping[str, Tensor]) -> None:
         """Allocate the table of block scales, and let layers allocate what they keep beside their caches.
