@@ -69,17 +69,17 @@ class RotarySpec:
 class Scaling(Protocol):
     """One context-extension method. Each file of ``scaling/`` holds one, a frozen dataclass.
 
-    The fields are the method's parameters under Hugging Face's names. A method whose ``factor`` is the scale itself
-    has no field of that name.
+    The fields are the method's parameters under Hugging Face's names. A ``factor`` among them is the checkpoint's own;
+    that of a request is its scale.
 
     Attributes:
         rope_type: the method's name.
-        own_rope_type: the ``rope_type`` of the checkpoints that the method is for. At scale 1 the method gives these
+        own_rope_types: each ``rope_type`` of the checkpoints that the method is for. At scale 1 the method gives these
             checkpoints' own rotation.
     """
 
     rope_type: ClassVar[str]
-    own_rope_type: ClassVar[str]
+    own_rope_types: ClassVar[tuple[str, ...]]
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
         """Frequencies of a request that may grow to ``scale`` times the trained length; ``scale`` is at least 1."""
@@ -87,7 +87,10 @@ class Scaling(Protocol):
 
 
 class OwnScaling(Scaling, Protocol):
-    """A method that checkpoints were trained with. Such checkpoints have the method's name as their ``rope_type``."""
+    """A method that checkpoints were trained with. Such checkpoints have the method's name as their ``rope_type``.
+
+    Their own rotation is scale 1, even where it is a scaled one. A larger scale comes on top of it.
+    """
 
     @classmethod
     def of_checkpoint(

@@ -32,6 +32,7 @@ from posenc_runtime.vllm_adapter.refusals.engine import refuse_unsupported
 from posenc_runtime.vllm_adapter.scheduling.arrivals import salt_on_arrival
 from posenc_runtime.vllm_adapter.scheduling.scheduler_half import PosencMetadata, SchedulerHalf
 from posenc_runtime.vllm_adapter.worker.answers import let_one_answer
+from posenc_runtime.vllm_adapter.worker.attention_groups import attention_groups
 from posenc_runtime.vllm_adapter.worker.cpu_seeds import keep_seeds
 from posenc_runtime.vllm_adapter.worker.worker_half import WorkerHalf
 
@@ -46,9 +47,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class PosencHandshake(KVConnectorHandshakeMetadata):
-    """What a worker measured, on its way to the scheduler."""
+    """What a worker knows of its layers, on its way to the scheduler.
 
-    speed: Speed
+    Attributes:
+        speed: None where the deployment measures no budget.
+        scaled_groups: numbers of the KV cache groups whose keys the deployment scales.
+    """
+
+    speed: Speed | None
+    scaled_groups: frozenset[int]
 
 
 class PosencConnector(KVConnectorBase_V1, SupportsHMA):
@@ -70,6 +77,7 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
             let_one_answer(PosencConnector)
             block_sizes = [group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups]
             self._scheduler = SchedulerHalf(deployment, block_sizes, num_blocks=kv_cache_config.num_blocks)
+            self._scheduler.scaled_groups = attention_groups(kv_cache_config)  # until the workers say which
             salt_on_arrival()
             parallel = vllm_config.parallel_config
             self._ranks = set(
@@ -121,29 +129,38 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
         assert self._worker is not None
         self._worker.register_kv_caches(kv_caches)
 
-    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
+    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata:
         """What a worker tells the scheduler before the first step; vLLM asks when the KV caches are registered."""
         assert self._worker is not None
-        return PosencHandshake(self._worker.speed) if self._worker.speed else None
+        return PosencHandshake(self._worker.speed, self._worker.scaled_groups)
 
     def set_xfer_handshake_metadata_pp_aware(
         self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]
     ) -> None:
-        """Take in what the workers measured, by pipeline and tensor rank.
+        """Take in what the workers know, by pipeline and tensor rank.
+
+        A group is scaled if any worker says so: a stage of a pipeline knows only its own layers.
 
         Raises:
-            RuntimeError: when a worker that had to measure its speed did not tell it.
+            RuntimeError: when a stage did not tell its scaled groups, or a worker not its speed, which it had to measure.
         """
         assert self._scheduler is not None
+        told = {rank: each for rank, each in metadata.items() if isinstance(each, PosencHandshake)}
+        if missing := sorted({stage for stage, _ in self._ranks} - {stage for stage, _ in told}):
+            raise RuntimeError(
+                "every stage of the pipeline must say which KV cache groups have keys to scale, but nothing came from "
+                f"stage {', '.join(map(str, missing))}: the executor must collect get_kv_connector_handshake_metadata"
+            )
+        self._scheduler.scaled_groups = frozenset().union(*(each.scaled_groups for each in told.values()))
         if not self._scheduler.deployment.measures_budget:
             return
-        told = {rank: each for rank, each in metadata.items() if isinstance(each, PosencHandshake)}
-        if missing := sorted(self._ranks - told.keys()):
+        speeds = {rank: each.speed for rank, each in told.items() if each.speed is not None}
+        if missing_ranks := sorted(self._ranks - speeds.keys()):
             raise RuntimeError(
                 "every worker must say how fast it turns keys, but nothing came from those of pipeline and tensor rank "
-                f"{', '.join(map(str, missing))}: set scaling.rerotate_budget_tokens"
+                f"{', '.join(map(str, missing_ranks))}: set scaling.rerotate_budget_tokens"
             )
-        self._scheduler.set_budget(measured([each.speed for _, each in sorted(told.items())]))
+        self._scheduler.set_budget(measured([speed for _, speed in sorted(speeds.items())]))
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)

@@ -172,10 +172,12 @@ class PosencScheduler(AsyncScheduler):
         return None if num_coming else chosen
 
     def _held(self, request: Request) -> HeldBlocks:
-        """The blocks that hold a request's cached keys."""
+        """The blocks with a request's keys that are scaled; without blocks that have left a sliding window."""
         columns = []
         can_be_found = self._half.in_first_regime(request)
         for group, (blocks, block_size) in enumerate(self._block_tables(request)):
+            if group not in self._half.scaled_groups:
+                continue
             blocks = blocks[: cdiv(request.num_computed_tokens, block_size)]
             block_id = np.array([block.block_id for block in blocks], dtype=np.int64)
             first_position = np.arange(len(blocks)) * block_size

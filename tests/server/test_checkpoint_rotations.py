@@ -109,7 +109,7 @@ def test_a_llama_3_1_says_its_own_rotation_and_is_trained_on_all_that_it_serves(
     [
         (
             {"rope_type": "yarn", "scales": [1, 2]},
-            "own rope_type is default, but this one's is llama3: choose one of l",
+            "own rope_type is default or yarn, but this one's is llama3: choose one of l",
         ),
         (
             {"rope_type": "llama3", "scales": [1, 2], "original_max_position_embeddings": 64},
@@ -132,12 +132,13 @@ def test_a_wrong_trained_length_is_the_cause_where_it_makes_the_scales_too_small
     assert status == 2 and "got 64: leave it out, and the checkpoint's own is used" in err and "larger scale" not in err
 
 
-def test_check_refuses_a_checkpoint_that_cannot_be_scaled(tmp_path: pathlib.Path) -> None:
-    rope_parameters = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
-    scaled = save_tiny(tmp_path / "model", rope_parameters=rope_parameters)
-    status, _, err = run(tmp_path, {"model": str(scaled), "scaling": SCALING}, "check")
+def test_check_refuses_a_checkpoint_that_cannot_be_scaled(model: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    config["rope_parameters"] = {"rope_type": "ntk", "rope_theta": 1e4, "factor": 2.0}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    status, _, err = run(tmp_path, {"model": str(tmp_path), "scaling": SCALING}, "check")
     assert status == 2
-    rule = "posenc scales checkpoints whose own rope_type is one of default, llama3, longrope, got linear"
+    rule = "posenc scales checkpoints whose own rope_type is one of default, dynamic, linear, llama3, longrope, yarn, got ntk"
     assert f"refused model: {rule}" in err
 
 

@@ -102,7 +102,8 @@ CHANGED = {
     "factor-instead-of-scales": (
         "  beta_fast: 16",
         "  factor: 4.0",
-        "scaling.factor: is not a known setting, got 4.0; scaling.scales says it for yarn, as in [1, 4]",
+        "scaling.factor must come with old_context_len, because it is what a checkpoint was tuned with, got 4.0: if the "
+        "scale of long requests was meant, leave factor out, and list it in scales, as in [1, 4]",
     ),
     "parameter-of-another-method": ("yarn", "linear", "scaling.beta_fast: is not a known setting, got 16"),
     "unknown-method": ("yarn", "yarm", "scaling.rope_type must be one of auto, default, "),
@@ -120,7 +121,7 @@ CHANGED = {
     "parameter-out-of-range": (
         "beta_fast: 16",
         "beta_fast: 0.5",
-        "scaling.beta_fast must exceed beta_slow 1.0, got 0.5",
+        "scaling.beta_fast must be at least beta_slow 1.0, got 0.5",
     ),
     "scales-not-ascending": ("[1, 2, 4, 8]", "[1, 4, 2, 8]", "scaling.scales must ascend, got [1.0, 4.0, 2.0, 8.0]"),
     "scales-not-from-1": ("[1, 2, 4, 8]", "[2, 8]", "scaling.scales must start at 1, got [2.0, 8.0]"),

@@ -6,9 +6,8 @@ As in Llama, a pair is one element of the first half of a head and one of the se
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -88,9 +87,8 @@ def frequencies(rope_parameters: Mapping[str, Any], head_dim: int, max_position_
 
 
 def _scaled_by_factor() -> list[str]:
-    """The methods whose scale is Hugging Face's ``factor``; the others have a parameter of their own of that name."""
-    fields = {name: dataclasses.fields(cast(Any, method(name))) for name in available()}
-    return [name for name in fields if "factor" not in {field.name for field in fields[name]}]
+    """The methods for plain RoPE whose scale is Hugging Face's ``factor``. That of ``dynamic`` is no scale."""
+    return [name for name in available() if "default" in method(name).own_rope_types and name != "dynamic"]
 
 
 def rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ def method(rope_type: str) -> type[Scaling]:
 
 def own_rope_types() -> tuple[str, ...]:
     """The values of ``rope_type`` that a checkpoint may have."""
-    return tuple(sorted({method(rope_type).own_rope_type for rope_type in available()}))
+    return tuple(sorted({needed for rope_type in available() for needed in method(rope_type).own_rope_types}))
 
 
 def own(rope_type: str) -> type[OwnScaling]:

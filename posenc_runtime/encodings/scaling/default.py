@@ -14,7 +14,7 @@ class Default:
     """Plain RoPE's frequencies, the same at every scale."""
 
     rope_type: ClassVar[str] = "default"
-    own_rope_type: ClassVar[str] = "default"
+    own_rope_types: ClassVar[tuple[str, ...]] = ("default",)
 
     @classmethod
     def of_checkpoint(

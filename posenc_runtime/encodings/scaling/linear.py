@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from posenc_runtime.encodings.scaling.default import Default
 from posenc_runtime.encodings.spec import Frequencies, RotarySpec
@@ -11,13 +12,33 @@ from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Linear:
-    """Positions squeezed into the trained length: every frequency is divided by the scale."""
+    """Positions squeezed into the trained length: every frequency is divided by ``factor * scale``.
+
+    Attributes:
+        factor: divides every frequency at scale 1; 1 for checkpoints that rotate plainly.
+    """
 
     rope_type: ClassVar[str] = "linear"
-    own_rope_type: ClassVar[str] = "default"
+    own_rope_types: ClassVar[tuple[str, ...]] = ("default", "linear")
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.factor < 1:
+            raise ValueError(f"factor must be at least 1, got {self.factor}")
+
+    @classmethod
+    def of_checkpoint(
+        cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int
+    ) -> tuple[int, dict[str, Any]]:
+        """The trained length, tokens, and the method's parameters, read from a checkpoint's configuration.
+
+        ``max_position_embeddings`` is taken for the length after the tuning (Gemma 3, DeepSeek Coder). Checkpoints of
+        2023 state the length before it, which is then the shorter trained length.
+        """
+        return max_position_embeddings, {"factor": rope_parameters["factor"]}
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
-        return Frequencies(Default().frequencies(spec, scale).inv_freq / scale)
+        return Frequencies(Default().frequencies(spec, scale).inv_freq / (self.factor * scale))
 
 
 SCALING = Linear

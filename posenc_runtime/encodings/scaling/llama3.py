@@ -1,6 +1,6 @@
 """Llama 3.1's rotation (Grattafiori et al. 2024, arXiv:2407.21783; Meta's reference code), extended to longer texts.
 
-The checkpoints of Llama 3.1, 3.2 and 3.3 were tuned with a rotation that divides the frequencies of slow pairs by
+The checkpoints of Llama 3.1, 3.2, 3.3 and 4 were tuned with a rotation that divides the frequencies of slow pairs by
 ``factor``, at every length. That is their own rotation, scale 1. At scale s the same frequencies are divided by
 ``factor * s``. Decision 53.
 """
@@ -20,7 +20,8 @@ from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 class Llama3:
     """Keeps the frequencies of fast pairs, divides those of slow pairs, and blends both for the pairs between.
 
-    A pair is fast or slow by its number of turns within ``old_context_len`` tokens.
+    A pair is fast or slow by its number of turns within ``old_context_len`` tokens. Where ``low_freq_factor`` equals
+    ``high_freq_factor`` (Llama 4), no pair is between.
 
     Attributes:
         factor: divides the frequencies of slow pairs at scale 1.
@@ -31,7 +32,7 @@ class Llama3:
     """
 
     rope_type: ClassVar[str] = "llama3"
-    own_rope_type: ClassVar[str] = "llama3"
+    own_rope_types: ClassVar[tuple[str, ...]] = ("llama3",)
     factor: float | None = None
     low_freq_factor: float | None = None
     high_freq_factor: float | None = None
@@ -44,8 +45,8 @@ class Llama3:
             if (given := getattr(self, name)) is not None and given <= 0:
                 raise ValueError(f"{name} must be greater than 0, got {given}")
         low, high = self.low_freq_factor, self.high_freq_factor
-        if low is not None and high is not None and high <= low:
-            raise ValueError(f"high_freq_factor must exceed low_freq_factor {low}, got {high}")
+        if low is not None and high is not None and high < low:
+            raise ValueError(f"high_freq_factor must be at least low_freq_factor {low}, got {high}")
 
     @classmethod
     def of_checkpoint(
@@ -70,7 +71,7 @@ class Llama3:
             )
         inv_freq = Default().frequencies(spec, scale).inv_freq
         turns = before * inv_freq / (2 * math.pi)
-        kept = ((turns - low) / (high - low)).clamp(0, 1)
+        kept = (turns > high).double() if low == high else ((turns - low) / (high - low)).clamp(0, 1)
         return Frequencies(inv_freq * kept + inv_freq / (factor * scale) * (1 - kept))
 
     def _complete(self) -> tuple[float, float, float, int]:

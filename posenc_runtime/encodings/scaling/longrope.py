@@ -31,7 +31,7 @@ class LongRope:
     """
 
     rope_type: ClassVar[str] = "longrope"
-    own_rope_type: ClassVar[str] = "longrope"
+    own_rope_types: ClassVar[tuple[str, ...]] = ("longrope",)
     short_factor: Sequence[float] = ()
     long_factor: Sequence[float] = ()
     attention_factor: float | None = None

@@ -17,7 +17,7 @@ class Ntk:
     """Plain RoPE's frequencies over a base that grows with the scale."""
 
     rope_type: ClassVar[str] = "ntk"
-    own_rope_type: ClassVar[str] = "default"
+    own_rope_types: ClassVar[tuple[str, ...]] = ("default",)
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
         return Default().frequencies(stretched(spec, scale), scale)

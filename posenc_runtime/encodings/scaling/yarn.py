@@ -1,29 +1,47 @@
-"""YaRN (Peng et al. 2023, arXiv:2309.00071, sections 3.2 to 3.4), with Hugging Face's parameters."""
+"""YaRN (Peng et al. 2023, arXiv:2309.00071, sections 3.2 to 3.4), with Hugging Face's parameters.
+
+For checkpoints that rotate plainly, and for those that were tuned with YaRN (gpt-oss, DeepSeek, Kimi). These have a
+factor of their own: that is scale 1, and scale s is YaRN with ``factor * s``.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from posenc_runtime.encodings.scaling.default import Default
 from posenc_runtime.encodings.spec import Frequencies, RotarySpec
+
+# What vLLM calls YaRN in models that build it with the class for DeepSeek.
+_DEEPSEEK = ("deepseek_yarn", "deepseek_llama_scaling")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Yarn:
     """Keeps the frequencies of fast pairs, interpolates those of slow pairs, and blends both for the pairs between.
 
+    A pair is fast or slow by its number of turns within ``old_context_len`` tokens.
+
     Attributes:
-        beta_fast: a pair with more turns within the trained length keeps its frequency.
-        beta_slow: a pair with fewer turns within the trained length is fully interpolated.
-        attention_factor: replaces the paper's ``0.1 ln s + 1`` (equation 22) at every scale above 1.
+        factor: divides the frequencies of slow pairs at scale 1; 1 for checkpoints that rotate plainly.
+        old_context_len: tokens; the key ``original_max_position_embeddings`` of Hugging Face's ``yarn``. This is the
+            length before the model was tuned for longer texts. None takes the trained length, which is the same where
+            a checkpoint rotates plainly.
+        beta_fast: a pair with more turns keeps its frequency.
+        beta_slow: a pair with fewer turns is fully interpolated.
+        attention_factor: with ``factor`` 1, replaces the paper's ``0.1 ln s + 1`` (equation 22) at every scale above 1.
+            With a larger ``factor``, it is the attention factor of scale 1, and grows with the scale as the paper's
+            does.
         mscale, mscale_all_dim: together, DeepSeek's form of the attention factor.
         truncate: whether the first and the last pair of the blend are rounded to whole numbers.
     """
 
     rope_type: ClassVar[str] = "yarn"
-    own_rope_type: ClassVar[str] = "default"
+    own_rope_types: ClassVar[tuple[str, ...]] = ("default", "yarn")
+    factor: float = 1.0
+    old_context_len: int | None = None
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     attention_factor: float | None = None
@@ -32,28 +50,74 @@ class Yarn:
     truncate: bool = True
 
     def __post_init__(self) -> None:
+        if self.factor < 1:
+            raise ValueError(f"factor must be at least 1, got {self.factor}")
+        if self.old_context_len is not None and self.old_context_len < 1:
+            raise ValueError(f"old_context_len must be at least 1, got {self.old_context_len}")
+        if self.factor > 1 and self.old_context_len is None:
+            raise ValueError(
+                f"factor must come with old_context_len, because it is what a checkpoint was tuned with, got "
+                f"{self.factor}: if the scale of long requests was meant, leave factor out, and list it in scales, as "
+                f"in [1, {self.factor:g}]"
+            )
         if self.beta_slow <= 0:
             raise ValueError(f"beta_slow must be greater than 0, got {self.beta_slow}")
-        if self.beta_fast <= self.beta_slow:
-            raise ValueError(f"beta_fast must exceed beta_slow {self.beta_slow}, got {self.beta_fast}")
+        if self.beta_fast < self.beta_slow:
+            raise ValueError(f"beta_fast must be at least beta_slow {self.beta_slow}, got {self.beta_fast}")
         if self.attention_factor is not None and self.attention_factor <= 0:
             raise ValueError(f"attention_factor must be greater than 0, got {self.attention_factor}")
         mscales = (self.mscale, self.mscale_all_dim)
-        if (smallest := min((mscale for mscale in mscales if mscale is not None), default=1.0)) <= 0:
-            raise ValueError(f"mscale and mscale_all_dim must be greater than 0, got {smallest}")
-        if mscales != (None, None) and (None in mscales or self.attention_factor is not None):
+        if (smallest := min((mscale for mscale in mscales if mscale is not None), default=0.0)) < 0:
+            raise ValueError(f"mscale and mscale_all_dim must be at least 0, got {smallest}")
+        is_replaced = self.attention_factor is not None and self.factor == 1
+        if mscales != (None, None) and (None in mscales or is_replaced):
             raise ValueError(
                 "mscale and mscale_all_dim must be given together, and without attention_factor, got "
                 f"{self.mscale}, {self.mscale_all_dim} and {self.attention_factor}"
             )
 
+    @classmethod
+    def of_checkpoint(
+        cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int
+    ) -> tuple[int, dict[str, Any]]:
+        """The trained length, tokens, and the method's parameters, read from a checkpoint's configuration.
+
+        The keys are read as the class of vLLM reads them that the ``rope_type`` in ``rope_parameters`` stands for. The
+        class for ``yarn`` ignores ``mscale`` and ``mscale_all_dim`` unless both are above 0. The class for
+        ``deepseek_yarn`` and ``deepseek_llama_scaling`` takes 1 and 0 where they are missing, and ignores
+        ``attention_factor`` and ``truncate``.
+
+        Some checkpoints state the length that they were tuned to as ``max_position_embeddings``, others the one before.
+        """
+        said = {name: value for name, value in rope_parameters.items() if value is not None}
+        factor, before = said["factor"], said["original_max_position_embeddings"]
+        read = ["factor", "beta_fast", "beta_slow"]
+        mscales = {name: said.get(name, default) for name, default in (("mscale", 1.0), ("mscale_all_dim", 0.0))}
+        if said.get("rope_type") not in _DEEPSEEK:
+            read += ["attention_factor", "truncate"]
+            mscales = mscales if said.get("mscale") and said.get("mscale_all_dim") else {}
+        parameters = {name: said[name] for name in read if name in said} | {"old_context_len": before} | mscales
+        return max(max_position_embeddings, math.floor(factor * before)), parameters
+
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
+        """Plain RoPE's frequencies for fast pairs, divided by ``factor * scale`` for slow pairs, and a blend between.
+
+        Raises:
+            ValueError: when ``factor`` is above 1, and the trained length is not above ``old_context_len``.
+        """
         import torch
 
+        before, factor = self.old_context_len or spec.original_max_position_embeddings, self.factor * scale
+        if self.factor > 1 and spec.original_max_position_embeddings <= before:
+            raise ValueError(
+                f"original_max_position_embeddings must exceed old_context_len {before}, because it is the length that "
+                f"the checkpoint was tuned to, got {spec.original_max_position_embeddings}: leave it out, and the "
+                "checkpoint's own is used"
+            )
         inv_freq = Default().frequencies(spec, scale).inv_freq
-        if scale == 1:
+        if factor == 1:
             return Frequencies(inv_freq)
-        low, high = _pair_turning(spec, self.beta_fast), _pair_turning(spec, self.beta_slow)
+        low, high = _pair_turning(spec, before / self.beta_fast), _pair_turning(spec, before / self.beta_slow)
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, spec.rotary_dim - 1)
@@ -62,24 +126,34 @@ class Yarn:
         pair = torch.arange(spec.rotary_dim // 2, dtype=torch.float64)
         interpolated = ((pair - low) / (high - low)).clamp(0, 1)
         return Frequencies(
-            inv_freq * (1 - interpolated) + inv_freq / scale * interpolated, self._attention_factor(scale)
+            inv_freq * (1 - interpolated) + inv_freq / factor * interpolated, self._attention_factor(scale)
         )
 
     def _attention_factor(self, scale: float) -> float:
-        if self.attention_factor is not None:
+        """The attention factor of a scale.
+
+        A checkpoint's ``attention_factor`` says how it was tuned, and so holds at scale 1. YaRN's formula says by how
+        much the entropy of attention grows with the length. So past the tuned length, the checkpoint's is multiplied by
+        what the formula gives for the whole factor, over what it gives for the checkpoint's.
+        """
+        if self.attention_factor is None:
+            return self._formula(self.factor * scale)
+        if self.factor == 1:
             return self.attention_factor
-        if self.mscale is not None and self.mscale_all_dim is not None:
-            return _mscale(scale, self.mscale) / _mscale(scale, self.mscale_all_dim)
-        return _mscale(scale, 1.0)
+        return self.attention_factor * (self._formula(self.factor * scale) / self._formula(self.factor))
+
+    def _formula(self, factor: float) -> float:
+        if self.mscale is None or self.mscale_all_dim is None:
+            return _mscale(factor, 1.0)
+        return _mscale(factor, self.mscale) / _mscale(factor, self.mscale_all_dim)
 
 
-def _mscale(scale: float, mscale: float) -> float:
-    return 0.1 * mscale * math.log(scale) + 1.0
+def _mscale(factor: float, mscale: float) -> float:
+    return 0.1 * mscale * math.log(factor) + 1.0
 
 
-def _pair_turning(spec: RotarySpec, turns: float) -> float:
-    """Index of the pair that turns ``turns`` times over the trained length (equation 17, solved for the pair)."""
-    wavelength = spec.original_max_position_embeddings / turns  # tokens / turn
+def _pair_turning(spec: RotarySpec, wavelength: float) -> float:
+    """Index of the pair that turns once in ``wavelength`` tokens (equation 17, solved for the pair)."""
     return spec.rotary_dim * math.log(wavelength / (2 * math.pi)) / (2 * math.log(spec.rope_theta))
 
 

@@ -95,9 +95,9 @@ def in_cpu_runner() -> Iterator[Replaced]:
 def everywhere() -> Iterator[Replaced]:
     """Every method of our classes that overrides one of vLLM's, and every function that stands in for one of vLLM's."""
     from posenc_runtime.vllm_adapter.attention.implementation import Implementation
-    from posenc_runtime.vllm_adapter.rotary.registration import rotary_classes, substitute_of
+    from posenc_runtime.vllm_adapter.rotary.registration import substitutes
 
-    yield from _of_classes({*_classes(), *map(substitute_of, rotary_classes())})
+    yield from _of_classes({*_classes(), *substitutes().values()})
     for function in (*in_scheduler(), *in_server(), *in_cpu_runner()):
         if not function.name.startswith(("scheduler.", "connector.")):
             yield function

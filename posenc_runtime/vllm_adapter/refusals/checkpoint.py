@@ -20,11 +20,11 @@ def refuse_method(rope_type: str, own: str) -> None:
     Raises:
         Unsupported: when the method is made for another; the message names both rope types.
     """
-    needed = method(rope_type).own_rope_type
-    if own != needed:
+    made_for = method(rope_type).own_rope_types
+    if own not in made_for:
         raise Unsupported(
-            f"rope_type {rope_type} is for checkpoints whose own rope_type is {needed}, but this one's is {own}: "
-            f"choose one of {', '.join(name for name in available() if method(name).own_rope_type == own)}"
+            f"rope_type {rope_type} is for checkpoints whose own rope_type is {' or '.join(made_for)}, but this one's "
+            f"is {own}: choose one of {', '.join(name for name in available() if own in method(name).own_rope_types)}"
         )
 
 

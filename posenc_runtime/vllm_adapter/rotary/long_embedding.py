@@ -13,7 +13,7 @@ from torch import Tensor
 from vllm.model_executor.layers import rotary_embedding
 from vllm.model_executor.layers.rotary_embedding.phi3_long_rope_scaled_rope import Phi3LongRoPEScaledRotaryEmbedding
 
-from posenc_runtime.encodings.scaling.longrope import LongRope
+from posenc_runtime.encodings.spec import Frequencies
 from posenc_runtime.vllm_adapter.rotary import building
 from posenc_runtime.vllm_adapter.rotary.embedding import by_scale, stacked_table
 from posenc_runtime.vllm_adapter.rotary.rows import make_room_for_rows
@@ -31,9 +31,11 @@ class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
         deployment = building.checked_deployment()
         if deployment is None:
             return
-        assert isinstance(deployment.method, LongRope), "a method is checked against the checkpoint at start-up"
+        own = Frequencies(self._compute_inv_freq(self.short_factor), self.short_mscale)
+        made = building.enter(deployment, self, own, is_neox_style=True)
+        if made is None:
+            return
         self.posenc_scaled = True
-        made = building.enter(deployment, self, self._compute_inv_freq(self.short_factor), is_neox_style=True)
         self.posenc_fused = made.is_fused
         self.use_long_rope = False  # the parent would add the trained length to every position
         dtype = self.long_short_cos_sin_cache.dtype

@@ -25,15 +25,17 @@ def register() -> None:
     from posenc_runtime.vllm_adapter.rotary import embedding_cache, long_embedding, rows
 
     rows.register()
-    for rotary_class in rotary_classes():
-        if rotary_class.__name__ not in _SCALED:
-            continue
-        substitute = scaling(rotary_class)
+    for rotary_class, substitute in substitutes().items():
         name = rotary_class.name
         rotary_class.register_oot(substitute, name=rotary_class.__name__)
         substitute.name = name  # so that custom_ops=["+rotary_embedding"] goes on addressing it
     long_embedding.substitute()
     embedding_cache.substitute()
+
+
+def substitutes() -> dict[Any, Any]:
+    """The classes of vLLM that can be scaled, each with the class of ours that models get in its place."""
+    return {each: scaling(each) for each in rotary_classes() if each.__name__ in _SCALED}
 
 
 def rotary_classes() -> Iterator[Any]:

@@ -46,11 +46,14 @@ class SchedulerHalf:
 
     Attributes:
         hash_block_size: tokens that each of vLLM's block hashes covers; the connector sets it when vLLM says it.
+        scaled_groups: numbers of the KV cache groups whose keys are scaled; the connector sets them, too. The blocks of
+            the other groups have no scale: a state, or keys that are rotated alike at every scale, or not at all.
     """
 
     def __init__(self, deployment: Deployment, block_sizes: Sequence[int], *, num_blocks: int) -> None:
         self.deployment = deployment
         self.hash_block_size = min(block_sizes)
+        self.scaled_groups = frozenset(range(len(block_sizes)))
         self._coordinator = ScaleCoordinator(deployment, num_blocks=num_blocks)
         self._block_sizes = block_sizes
         self._arrived: dict[str, str | None] = {}  # clients' salts, of requests that the scheduler does not know yet
@@ -246,12 +249,13 @@ class SchedulerHalf:
             tables.append((request_id, block_ids, num_computed_tokens if resumed else 0))
         # Allocations before hits: a request may hit a block that another one gets, and fills, in this very step.
         for request_id, block_ids, num_hit_tokens in tables:
-            for ids, block_size in zip(block_ids, self._block_sizes, strict=True):
-                coordinator.allocated(request_id, ids[num_hit_tokens // block_size :] if num_hit_tokens else ids)
+            for group in self.scaled_groups:
+                ids, first = block_ids[group], num_hit_tokens // self._block_sizes[group]
+                coordinator.allocated(request_id, ids[first:] if first else ids)
         for request_id, block_ids, num_hit_tokens in tables:
             if num_hit_tokens:
-                for ids, block_size in zip(block_ids, self._block_sizes, strict=True):
-                    coordinator.hit(request_id, ids[: num_hit_tokens // block_size])
+                for group in self.scaled_groups:
+                    coordinator.hit(request_id, block_ids[group][: num_hit_tokens // self._block_sizes[group]])
         return PosencMetadata(coordinator.take_plan())
 
     def said_so_far(self, request: Request) -> dict[str, Any]:

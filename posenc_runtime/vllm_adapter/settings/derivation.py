@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from posenc_runtime.encodings.scaling import available, method
+from posenc_runtime.encodings.scaling import available
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
 from posenc_runtime.vllm_adapter.settings.section import ScalingSettings, SettingRefused
 
@@ -40,16 +40,13 @@ def derived(scaling: ScalingSettings, checkpoint: Checkpoint | None, model: str)
             f"scaling.rope_type: must name a method where the configuration of model {model!r} is not read, got auto: "
             f"choose one of {', '.join(available())}"
         )
-    own = checkpoint.rope_type
-    rope_type = _FOR_UNSCALED
-    reason = "its checkpoint rotates unscaled"
-    if own != "default":
-        rope_type = next(name for name in available() if method(name).own_rope_type == own)
-        reason = f"its checkpoint was tuned with {own}"
+    rope_type, reason = _FOR_UNSCALED, "its checkpoint rotates unscaled"
+    if checkpoint.rope_type != "default":
+        rope_type, reason = checkpoint.rope_type, f"its checkpoint's own rope_type is {checkpoint.rope_type}"
     scales, asked = _SCALES, scaling.model_fields_set
     trained = scaling.original_max_position_embeddings or checkpoint.max_position_embeddings
     if checkpoint.tuned_length is not None and trained is not None:
         scales = [1.0, checkpoint.tuned_length / trained] if checkpoint.tuned_length > trained else [1.0]
-        reason += f" for {checkpoint.tuned_length} tokens"
+        reason += f", tuned for {checkpoint.tuned_length} tokens"
     update = {"rope_type": rope_type} | ({} if "scales" in asked else {"scales": scales})
     return Derived(scaling=scaling.model_copy(update=update), reason=reason)

@@ -219,5 +219,6 @@ def _are_equal(keys: Tensor, others: Tensor) -> bool:
 
 def _table(rotary: Rotary) -> Tensor:
     module = rotary.module
-    table: Tensor = getattr(module, "long_short_cos_sin_cache", None)
-    return module.cos_sin_cache if table is None else table
+    name = "long_short_cos_sin_cache" if hasattr(module, "long_short_cos_sin_cache") else "cos_sin_cache"
+    table: Tensor = getattr(module, name)
+    return table

@@ -14,6 +14,7 @@ from posenc_runtime.kv.budget import Speed
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.kv.step_plan import StepPlan
 from posenc_runtime.vllm_adapter.attention.record import RECORD
+from posenc_runtime.vllm_adapter.worker.attention_groups import attention_groups
 from posenc_runtime.vllm_adapter.worker.cache_layers import layer_specs
 from posenc_runtime.vllm_adapter.worker.layer_rotations import Turned, layer_rotations
 from posenc_runtime.vllm_adapter.worker.rerotation import Rerotation, of_like_changes
@@ -37,7 +38,7 @@ class WorkerHalf:
         self._rerotation: Rerotation | None = None
         self._has_begun = False
         self._found: nn.Module | None = None
-        self.scaled_groups: frozenset[int] = frozenset()  # KV cache groups with keys that scales rotate
+        self.scaled_groups = attention_groups(kv_cache_config)  # until the model is asked which of them are rotated
         self.speed: Speed | None = None  # None until measured, and where the deployment sets the budget
         self._apply_seconds: list[float] = []
         self._rerotate_seconds: list[float] = []
@@ -55,11 +56,12 @@ class WorkerHalf:
                 "engine: the model has no rotary embeddings"
             )
         rotations = self._ask(rotaries)
-        self.scaled_groups = frozenset(
-            number
-            for number, group in enumerate(self._kv_cache_config.kv_cache_groups)
-            if any(rotations.get(layer) is not None for layer in group.layer_names)
-        )
+        if rotations:
+            self.scaled_groups = frozenset(
+                number
+                for number, group in enumerate(self._kv_cache_config.kv_cache_groups)
+                if any(rotations.get(layer) is not None for layer in group.layer_names)
+            )
         device = next(cache for cache in kv_caches.values() if isinstance(cache, Tensor)).device
         # One entry for each block: the first row of its scale, or, where attention rotates, the number of its scale.
         # Both are 0 for scale 1, which every block carries until a plan gives it another.

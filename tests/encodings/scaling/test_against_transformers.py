@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import HunYuanDenseV1Config, LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.hunyuan_v1_dense.modeling_hunyuan_v1_dense import HunYuanDenseV1RotaryEmbedding
 
 from posenc_runtime.encodings.scaling import from_parameters
 from posenc_runtime.encodings.spec import RotarySpec
@@ -92,11 +93,51 @@ def test_yarn_equals_transformers_yarn_with_the_scale_as_its_factor(
 
 @pytest.mark.parametrize(("head_dim", "partial", "theta", "trained"), SHAPES)
 @pytest.mark.parametrize("scale", SCALES)
-def test_linear_equals_transformers_linear_with_the_scale_as_its_factor(
-    head_dim: int, partial: float, theta: float, trained: int, scale: float
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        pytest.param({"factor": 40.0, "mscale": 0.707, "mscale_all_dim": 0.5}, id="deepseek-v2"),
+        pytest.param({"factor": 32.0, "truncate": False}, id="gpt-oss"),
+        pytest.param({"factor": 64.0, "beta_fast": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}, id="kimi-k2"),
+        pytest.param({"factor": 4.0}, id="qwen-by-hand"),
+    ],
+)
+def test_yarn_of_a_checkpoint_equals_transformers_yarn_with_the_scale_multiplying_its_factor(
+    head_dim: int, partial: float, theta: float, trained: int, scale: float, parameters: dict[str, Any]
+) -> None:
+    shape, before = (head_dim, partial, theta, trained), trained // 3
+    scaled = parameters | {"factor": parameters["factor"] * scale}
+    expected = theirs("yarn", shape, trained, original_max_position_embeddings=before, **scaled)
+    # blends two frequencies, one up to 2,048 times the other
+    blended = 2 * INV_FREQ_BLENDED_RELATIVE
+    assert_ours_equals("yarn", scale, shape, expected, tolerance=blended, old_context_len=before, **parameters)
+
+
+@pytest.mark.parametrize("mscales", [{}, {"mscale": 1.0, "mscale_all_dim": 0.5}], ids=["yarn", "deepseek"])
+@pytest.mark.parametrize("tuned", [1.0, 1.2079])
+def test_the_attention_factor_of_a_checkpoint_grows_with_the_scale_as_transformers_formula_does(
+    mscales: dict[str, float], tuned: float
+) -> None:
+    shape = (64, 1.0, 150000.0, 131072)
+    before = {"original_max_position_embeddings": 4096} | mscales
+    spec = RotarySpec(rotary_dim=64, rope_theta=150000.0, original_max_position_embeddings=131072)
+    own = from_parameters("yarn", {"factor": 32.0, "old_context_len": 4096, "attention_factor": tuned} | mscales)
+    assert own.frequencies(spec, 1.0).attention_factor == tuned
+    _, at_scale_1 = theirs("yarn", shape, 131072, factor=32.0, **before)
+    _, at_scale_4 = theirs("yarn", shape, 131072, factor=128.0, **before)
+    assert at_scale_4 > 1.02 * at_scale_1
+    assert own.frequencies(spec, 4.0).attention_factor == pytest.approx(tuned * at_scale_4 / at_scale_1, rel=1e-12)
+
+
+@pytest.mark.parametrize(("head_dim", "partial", "theta", "trained"), SHAPES)
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("factor", [1.0, 8.0], ids=["plain", "gemma-3"])
+def test_linear_equals_transformers_linear_with_the_scale_multiplying_its_factor(
+    head_dim: int, partial: float, theta: float, trained: int, scale: float, factor: float
 ) -> None:
     shape = (head_dim, partial, theta, trained)
-    assert_ours_equals("linear", scale, shape, theirs("linear", shape, trained, factor=scale))
+    expected = theirs("linear", shape, trained, factor=factor * scale)
+    assert_ours_equals("linear", scale, shape, expected, factor=factor)
 
 
 @pytest.mark.parametrize(("head_dim", "partial", "theta", "trained"), SHAPES)
@@ -109,6 +150,19 @@ def test_dynamic_equals_transformers_dynamic_at_the_length_of_the_scale(
     seq_len = scale * trained  # transformers takes any number here
     expected = theirs("dynamic", shape, seq_len, factor=factor)  # type: ignore[arg-type]
     assert_ours_equals("dynamic", scale, shape, expected, factor=factor)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_alpha_of_a_checkpoint_equals_transformers_alpha_times_the_stretch_of_the_scale(
+    scale: float, factor: float
+) -> None:
+    stretch = factor * scale - (factor - 1)
+    rope_parameters = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 1.0, "alpha": 1000.0 * stretch}
+    config = HunYuanDenseV1Config(head_dim=128, max_position_embeddings=32768, rope_parameters=rope_parameters)
+    module = HunYuanDenseV1RotaryEmbedding(config)
+    expected = module.inv_freq.double(), module.attention_scaling
+    assert_ours_equals("dynamic", scale, (128, 1.0, 10000.0, 32768), expected, factor=factor, alpha=1000.0)
 
 
 @pytest.mark.parametrize(("head_dim", "partial", "theta", "trained"), SHAPES)
@@ -134,7 +188,9 @@ def test_dynamic_with_factor_1_equals_ntk(head_dim: int, partial: float, theta: 
 @pytest.mark.parametrize(("head_dim", "partial", "theta", "trained"), SHAPES)
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize(
-    ("factor", "low_freq_factor", "high_freq_factor"), [(8.0, 1.0, 4.0), (32.0, 0.5, 3.0)], ids=["3.1", "wide-blend"]
+    ("factor", "low_freq_factor", "high_freq_factor"),
+    [(8.0, 1.0, 4.0), (32.0, 0.5, 3.0), (16.0, 1.0, 1.0)],
+    ids=["3.1", "wide-blend", "4"],
 )
 def test_llama3_equals_transformers_llama3_with_the_scale_multiplying_its_factor(
     head_dim: int,

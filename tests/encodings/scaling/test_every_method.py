@@ -22,7 +22,7 @@ COMPLETE = {
 }
 
 # Methods for checkpoints that are plain RoPE, which say all of it; others hold parameters of their own.
-PLAIN = [rope_type for rope_type in available() if method(rope_type).own_rope_type == "default"]
+PLAIN = [rope_type for rope_type in available() if "default" in method(rope_type).own_rope_types]
 
 
 @pytest.mark.parametrize("rope_type", PLAIN)
@@ -60,11 +60,15 @@ def test_an_unknown_parameter_is_refused(rope_type: str) -> None:
 
 @pytest.mark.parametrize("rope_type", available())
 def test_a_method_is_for_checkpoints_that_it_or_another_can_read(rope_type: str) -> None:
-    needed = method(rope_type).own_rope_type
-    assert needed in own_rope_types() and own(needed).rope_type == needed
-    if needed != rope_type:
-        with pytest.raises(ValueError, match=f"a checkpoint's rope_type must be one of .*, got '{rope_type}'"):
-            own(rope_type)
+    for needed in method(rope_type).own_rope_types:
+        assert needed in own_rope_types() and own(needed).rope_type == needed
+        assert needed in own(needed).own_rope_types
+
+
+def test_methods_of_which_no_checkpoint_says_anything_read_none() -> None:
+    assert own_rope_types() == ("default", "dynamic", "linear", "llama3", "longrope", "yarn")
+    with pytest.raises(ValueError, match=r"a checkpoint's rope_type must be one of .*, got 'ntk'"):
+        own("ntk")
 
 
 def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
@@ -76,9 +80,12 @@ def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
     ("rope_type", "parameters", "rule"),
     [
         ("yarn", {"beta_slow": 0.0}, "beta_slow must be greater than 0, got 0.0"),
-        ("yarn", {"beta_fast": 1.0}, "beta_fast must exceed beta_slow 1.0, got 1.0"),
+        ("yarn", {"beta_fast": 0.5}, "beta_fast must be at least beta_slow 1.0, got 0.5"),
+        ("yarn", {"factor": 0.5}, "factor must be at least 1, got 0.5"),
+        ("yarn", {"factor": 4.0}, r"factor must come with old_context_len, .* got 4.0: .* list it in scales, .* 4\]$"),
+        ("yarn", {"old_context_len": 0}, "old_context_len must be at least 1, got 0"),
         ("yarn", {"attention_factor": -1.0}, "attention_factor must be greater than 0, got -1.0"),
-        ("yarn", {"mscale": 1.0, "mscale_all_dim": -5.0}, "mscale_all_dim must be greater than 0, got -5.0"),
+        ("yarn", {"mscale": 1.0, "mscale_all_dim": -5.0}, "mscale_all_dim must be at least 0, got -5.0"),
         ("yarn", {"mscale": 1.0}, "mscale and mscale_all_dim must be given together, .* got 1.0, None and None"),
         (
             "yarn",
@@ -86,6 +93,8 @@ def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
             "without attention_factor, got 1.0, 0.5 and 1.2",
         ),
         ("dynamic", {"factor": 0.5}, "factor must be at least 1, got 0.5"),
+        ("dynamic", {"alpha": 0.5}, "alpha must be at least 1, got 0.5"),
+        ("linear", {"factor": 0.5}, "factor must be at least 1, got 0.5"),
         ("longrope", {"short_factor": [1.0, 0.0]}, "short_factor must hold numbers greater than 0, got 0.0"),
         ("longrope", {"long_factor": [-1.0]}, "long_factor must hold numbers greater than 0, got -1.0"),
         ("longrope", {"factor": 0.5}, "factor must be at least 1, got 0.5"),
@@ -94,8 +103,8 @@ def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
         ("llama3", {"old_context_len": 0}, "old_context_len must be greater than 0, got 0"),
         (
             "llama3",
-            {"low_freq_factor": 2.0, "high_freq_factor": 2.0},
-            "high_freq_factor must exceed low_freq_factor 2.0, got 2.0",
+            {"low_freq_factor": 2.0, "high_freq_factor": 1.0},
+            "high_freq_factor must be at least low_freq_factor 2.0, got 1.0",
         ),
         ("longrope", {"long_mscale": 0.0}, "long_mscale must be greater than 0, got 0.0"),
     ],

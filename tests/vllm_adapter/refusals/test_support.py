@@ -70,8 +70,8 @@ def test_architectures_that_only_the_transformers_backend_runs_are_refused_by_na
     ("rope_parameters", "rule"),
     [
         (
-            {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0},
-            "whose own rope_type is one of default, llama3, longrope, got yarn",
+            {"rope_type": "ntk", "rope_theta": 1e6, "factor": 4.0},
+            "whose own rope_type is one of default, dynamic, linear, llama3, longrope, yarn, got ntk",
         ),
         (LLAMA | {"mrope_section": [16, 24, 24]}, "rope_parameters with mrope_section"),
         (LLAMA | {"mrope_section": None}, "rope_parameters with mrope_section"),
@@ -176,7 +176,9 @@ def test_keys_that_our_kernels_lay_out_are_not_turned() -> None:
 @pytest.mark.parametrize(
     ("rope_type", "own", "rule"),
     [
-        ("yarn", "longrope", "yarn is for checkpoints whose own rope_type is default, but .* longrope: .* longrope$"),
+        ("yarn", "longrope", "whose own rope_type is default or yarn, but .* longrope: choose one of longrope$"),
+        ("linear", "yarn", "whose own rope_type is default or linear, but this one's is yarn: choose one of yarn$"),
+        ("ntk", "dynamic", "whose own rope_type is default, but this one's is dynamic: choose one of dynamic$"),
         ("longrope", "default", "own rope_type is longrope, but .* default: choose one of default, dynamic, .*yarn$"),
     ],
 )

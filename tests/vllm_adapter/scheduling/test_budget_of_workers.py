@@ -1,9 +1,10 @@
-"""From what workers measured to the scheduler, to the report, and to whoever asks a running engine."""
+"""From what workers know to the scheduler, to the report, and to whoever asks a running engine."""
 
 from __future__ import annotations
 
 import dataclasses
 import pickle
+import types
 from typing import Any
 
 import pytest
@@ -19,20 +20,21 @@ SET = dataclasses.replace(MEASURED, rerotate_budget_tokens=96)
 PINNED = dataclasses.replace(MEASURED, on_crossing="pin")
 FAST = Speed(token_seconds=1e-6, weights_seconds=0.02, weight_bytes=10**9, block_tokens=16)
 SLOW = dataclasses.replace(FAST, token_seconds=4e-6)
+GROUPS = (frozenset({1}), frozenset({1, 3}))
 
 
 def connector(deployment: Deployment) -> Any:
     """The scheduler's, of two stages of two workers each."""
     made = PosencConnector.__new__(PosencConnector)
-    made._scheduler, made._worker = SchedulerHalf(deployment, [16], num_blocks=64), None
+    made._scheduler, made._worker = SchedulerHalf(deployment, [16, 16, 16, 16], num_blocks=64), None
     made._ranks = {(0, 0), (0, 1), (1, 0), (1, 1)}
     return made
 
 
-def told(**speeds: Speed) -> dict[tuple[int, int], PosencHandshake]:
-    """By ranks, as in r01; each has been in another process."""
+def told(**speeds: Speed | None) -> dict[tuple[int, int], PosencHandshake]:
+    """By ranks, as in r01; each has been in another process. The second stage scales a group more than the first."""
     return {
-        (int(name[1]), int(name[2])): pickle.loads(pickle.dumps(PosencHandshake(speed)))
+        (int(name[1]), int(name[2])): pickle.loads(pickle.dumps(PosencHandshake(speed, GROUPS[int(name[1])])))
         for name, speed in speeds.items()
     }
 
@@ -49,17 +51,41 @@ def test_a_worker_that_does_not_tell_is_an_error_and_not_a_default() -> None:
     made = connector(MEASURED)
     with pytest.raises(RuntimeError, match=r"nothing came from those of pipeline and tensor rank \(0, 1\), \(1, 0\)"):
         made.set_xfer_handshake_metadata_pp_aware(told(r00=FAST, r11=FAST))
-    with pytest.raises(RuntimeError, match="nothing came from those"):
-        made.set_xfer_handshake_metadata_pp_aware({})
+    with pytest.raises(RuntimeError, match=r"tensor rank \(0, 1\): set scaling\.rerotate_budget_tokens"):
+        made.set_xfer_handshake_metadata_pp_aware(told(r00=FAST, r01=None, r10=FAST, r11=FAST))
     assert made._scheduler._coordinator.budget_tokens is None
 
 
 @pytest.mark.parametrize(("deployment", "tokens"), [(SET, 96), (PINNED, None)], ids=["set", "never-turns"])
-def test_workers_that_have_nothing_to_measure_need_not_tell(deployment: Deployment, tokens: int | None) -> None:
+def test_workers_that_have_nothing_to_measure_tell_no_speed(deployment: Deployment, tokens: int | None) -> None:
     made = connector(deployment)
-    made.set_xfer_handshake_metadata_pp_aware({})
+    made.set_xfer_handshake_metadata_pp_aware(told(r00=None, r10=None))
     assert made._scheduler._coordinator.budget_tokens == tokens
     assert made._scheduler.take_report().get("rerotate_budget_tokens") == (tokens and {"all": tokens})
+
+
+@pytest.mark.parametrize("deployment", [MEASURED, SET, PINNED], ids=["measured", "set", "never-turns"])
+def test_a_group_is_scaled_if_any_stage_of_the_pipeline_scales_it(deployment: Deployment) -> None:
+    made = connector(deployment)
+    assert made._scheduler.scaled_groups == {0, 1, 2, 3}
+    made.set_xfer_handshake_metadata_pp_aware(told(r00=FAST, r01=FAST, r10=FAST, r11=FAST))
+    assert made._scheduler.scaled_groups == {1, 3}
+
+
+@pytest.mark.parametrize("deployment", [MEASURED, SET, PINNED], ids=["measured", "set", "never-turns"])
+def test_a_stage_that_tells_no_groups_is_an_error(deployment: Deployment) -> None:
+    made = connector(deployment)
+    with pytest.raises(RuntimeError, match="every stage of the pipeline must say .* nothing came from stage 1: the"):
+        made.set_xfer_handshake_metadata_pp_aware(told(r00=FAST, r01=FAST))
+    with pytest.raises(RuntimeError, match="nothing came from stage 0, 1: the"):
+        made.set_xfer_handshake_metadata_pp_aware({})
+
+
+@pytest.mark.parametrize("speed", [None, FAST], ids=["set", "measured"])
+def test_a_worker_always_tells_its_groups(speed: Speed | None) -> None:
+    made = PosencConnector.__new__(PosencConnector)
+    made._worker = types.SimpleNamespace(speed=speed, scaled_groups=frozenset({2}))
+    assert made.get_handshake_metadata() == PosencHandshake(speed, frozenset({2}))
 
 
 class Engine:

@@ -110,3 +110,38 @@ def test_no_token_past_its_scales_length_is_planned_for_a_request_without_new_bl
             half.build_metadata(runs_on("chat", 60, num_new_tokens))
     else:
         assert half.build_metadata(runs_on("chat", 60, num_new_tokens)).plan.block_scales == {}
+
+
+def test_only_the_blocks_of_scaled_groups_have_a_scale() -> None:
+    half = SchedulerHalf(YARN, [16, 32, 16], num_blocks=64)
+    half.scaled_groups = frozenset({1, 2})
+    first, second = arrived(half, "first", max_tokens=60), arrived(half, "second", max_tokens=60)
+    output = SchedulerOutput.make_empty()
+    output.scheduled_new_reqs = [NewRequestData.from_request(first, ([1, 2, 3], [4, 5], [6, 7, 8]))]
+    output.num_scheduled_tokens = {"first": 40}
+    assert half.build_metadata(output).plan.block_scales == {1: [4, 5, 6, 7, 8]}
+    # The other begins with 32 tokens of the first. Nobody has told the scale of what it reads in the unscaled group.
+    second.num_computed_tokens = 32
+    output.scheduled_new_reqs = [NewRequestData.from_request(second, ([1, 2, 9], [4, 10], [0, 7, 11]))]
+    output.num_scheduled_tokens = {"second": 8}
+    assert half.build_metadata(output).plan.block_scales == {1: [10, 11]}
+    assert half.take_report()["kv_blocks"] == {"1": 0, "2": 7, "4": 0}
+
+
+def test_a_prefix_of_another_scale_is_seen_in_every_scaled_group() -> None:
+    half = SchedulerHalf(YARN, [16, 16], num_blocks=64)
+    for name, max_tokens, scaled, refused in (("unscaled", 8, {0}, False), ("scaled", 8, {0, 1}, True)):
+        half.scaled_groups = frozenset(scaled)
+        writer, reader = arrived(half, f"{name}-writer", max_tokens=60), arrived(half, name, max_tokens=max_tokens)
+        output = SchedulerOutput.make_empty()
+        output.scheduled_new_reqs = [NewRequestData.from_request(writer, ([0, 0, 3], [4, 5, 6]))]
+        output.num_scheduled_tokens = {writer.request_id: 40}
+        half.build_metadata(output)
+        reader.num_computed_tokens = 32
+        output.scheduled_new_reqs = [NewRequestData.from_request(reader, ([0, 0, 7], [4, 5, 8]))]
+        output.num_scheduled_tokens = {name: 8}
+        if refused:
+            with pytest.raises(MixedRotations, match="block 4 of the prefix cache carries number 1"):
+                half.build_metadata(output)
+        else:
+            half.build_metadata(output)

@@ -21,16 +21,24 @@ def checkpoint(rope_type: str, trained: int, tuned_length: int | None = None) ->
     ("found", "rope_type", "scales", "reason"),
     [
         (checkpoint("default", 256), "yarn", [1, 2, 4], "its checkpoint rotates unscaled"),
-        (checkpoint("llama3", 512), "llama3", [1, 2, 4], "its checkpoint was tuned with llama3"),
+        (checkpoint("llama3", 512), "llama3", [1, 2, 4], "its checkpoint's own rope_type is llama3"),
+        (checkpoint("yarn", 512), "yarn", [1, 2, 4], "its checkpoint's own rope_type is yarn"),
+        (checkpoint("linear", 512), "linear", [1, 2, 4], "its checkpoint's own rope_type is linear"),
+        (checkpoint("dynamic", 512), "dynamic", [1, 2, 4], "its checkpoint's own rope_type is dynamic"),
         (
             checkpoint("longrope", 4096, 131072),
             "longrope",
             [1, 32],
-            "its checkpoint was tuned with longrope for 131072 tokens",
+            "its checkpoint's own rope_type is longrope, tuned for 131072 tokens",
         ),
-        (checkpoint("longrope", 4096, 4000), "longrope", [1], "its checkpoint was tuned with longrope for 4000 tokens"),
+        (
+            checkpoint("longrope", 4096, 4000),
+            "longrope",
+            [1],
+            "its checkpoint's own rope_type is longrope, tuned for 4000 tokens",
+        ),
     ],
-    ids=["unscaled", "llama3", "longrope", "tuned for no more"],
+    ids=["unscaled", "llama3", "yarn", "linear", "dynamic", "longrope", "tuned for no more"],
 )
 def test_method_and_scales_are_what_the_checkpoint_was_made_for(
     found: Checkpoint, rope_type: str, scales: list[float], reason: str

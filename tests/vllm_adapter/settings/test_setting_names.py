@@ -44,7 +44,7 @@ def test_it_is_looked_for_in_every_section_and_named_with_another_one(section: s
     assert did_you_mean(section, name, known_names("yarn")) == f"; did you mean {meant}?"
 
 
-@pytest.mark.parametrize(("section", "name"), [(TOP_LEVEL, "zzz"), ("engine", "tp"), ("scaling", "factors")])
+@pytest.mark.parametrize(("section", "name"), [(TOP_LEVEL, "zzz"), ("engine", "tp"), ("scaling", "zoom")])
 def test_nothing_is_guessed_where_nothing_is_close(section: str, name: str) -> None:
     assert did_you_mean(section, name, known_names("yarn")) == ""
 
