@@ -1,0 +1,60 @@
+"""What a family is, and the sizes that most of them share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+TRAINED = 128  # tokens
+WINDOW = 32  # tokens: a block of the CPU's KV cache
+ORIGINAL = 32  # tokens that a checkpoint with a scaled rotation of its own was trained on before that
+OWN_FACTOR = 4.0  # of that rotation: OWN_FACTOR * ORIGINAL == TRAINED
+
+NO_SPECIAL_TOKENS: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+# Heads of 32: the smallest that vLLM's attention on the CPU takes, and hidden_size / num_attention_heads.
+SIZES: dict[str, Any] = {
+    "vocab_size": 320,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": TRAINED,
+    **NO_SPECIAL_TOKENS,
+}
+PLAIN: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0}
+LOCAL: dict[str, Any] = {"rope_type": "default", "rope_theta": 1000.0}  # another theta than the global rotation's
+YARN: dict[str, Any] = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": OWN_FACTOR,
+    "original_max_position_embeddings": ORIGINAL,
+}
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A tiny checkpoint of a real architecture.
+
+    Attributes:
+        architecture: as its config.json names it.
+        kind: what it is an example of.
+        config: makes its configuration.
+        dtype: of its weights, and of what vLLM computes on the CPU.
+        trained: its ``max_position_embeddings``, tokens.
+        window: of its layers with a sliding window or with chunks, tokens; None where it has no such layers.
+        in_transformers: what its configuration says to transformers instead, where vLLM means something else by it.
+        tokens: its tokenizer's special ones, in the order of their numbers, from 256 on.
+    """
+
+    architecture: str
+    kind: str
+    config: Callable[[], PreTrainedConfig]
+    dtype: str = "float32"
+    trained: int = TRAINED
+    window: int | None = None
+    in_transformers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    tokens: tuple[str, ...] = ()
