@@ -111,8 +111,8 @@ def test_a_generation_config_that_is_not_there_is_refused(model: pathlib.Path, t
 @pytest.mark.parametrize(
     ("uds", "named"),
     [
-        (None, "server.host, server.port: must be an address that is free, got 127.0.0.1 and 8000"),
-        ("/run/posenc.sock", "server.uds: must be an address that is free, got /run/posenc.sock"),
+        (None, "server.host, server.port: must be a free address, got 127.0.0.1 and 8000"),
+        ("/run/posenc.sock", "server.uds: must be a free address, got /run/posenc.sock"),
     ],
 )
 def test_an_address_that_is_taken_is_named_with_its_settings(
