@@ -196,7 +196,7 @@ def test_attention_is_not_made_to_rotate_where_it_cannot(monkeypatch: pytest.Mon
     monkeypatch.setattr(fused_rotary, "_capability", lambda: None)
     rotating = deployed(engine())
     rotating.additional_config[ATTENTION] = AttentionChoice(fused_rotary="on").to_mapping()
-    with pytest.raises(Unsupported, match=r"attention\.fused_rotary must be auto or off, got on, because the launch"):
+    with pytest.raises(Unsupported, match=r"attention\.fused_rotary must be auto or off, got on, because the kernel"):
         refuse_unsupported(rotating)
 
 
