@@ -248,5 +248,7 @@ def test_vllms_backends_rotate_where_the_engine_does_and_are_stock_elsewhere(
 
 def test_heads_of_which_a_part_is_rotated_apart_are_refused() -> None:
     wide = dataclasses.replace(rotary(), head_dim=HEAD_DIM // 2)
-    with pytest.raises(ValueError, match=f"but a has heads of {HEAD_DIM} of which its model rotates {HEAD_DIM // 2}"):
+    with pytest.raises(
+        ValueError, match=f"but a has heads of {HEAD_DIM} elements, and the .* gets {HEAD_DIM // 2}: set"
+    ):
         rotate_in_attention(engine(a=made()), {"a": 16}, [wide], torch.zeros(8).long())
