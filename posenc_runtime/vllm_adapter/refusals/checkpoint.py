@@ -61,12 +61,12 @@ def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
             "remove it there, and set scales in posenc instead"
         )
     # vLLM only checks whether mrope_section is there, whatever its value is.
-    for key, is_asked, reason in (
+    for key, is_asked, because in (
         ("mrope_section", "mrope_section" in rope_parameters, "a token then has several positions"),
         ("use_fope", rope_parameters.get("use_fope"), "a pair then has several frequencies"),
     ):
         if is_asked:
-            raise Unsupported(f"posenc does not scale rope_parameters with {key}: {reason}")
+            raise Unsupported(f"posenc does not scale rope_parameters with {key}: {because}")
     if (chunks := getattr(hf_text_config, "dual_chunk_attention_config", None)) is not None:
         raise Unsupported(
             f"posenc does not scale checkpoints with dual_chunk_attention_config, got {chunks}: their queries are "
