@@ -58,7 +58,7 @@ def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
         raise Unsupported(
             f"posenc scales checkpoints whose own rope_type is one of {', '.join(own_rope_types())}, got {rope_type}: "
             "its frequencies are already scaled. If this rope_type was added to config.json to serve longer requests, "
-            "remove it there, and set scales in posenc instead"
+            "remove it there, and set rope_type and scales for posenc instead"
         )
     # vLLM only checks whether mrope_section is there, whatever its value is.
     for key, is_asked, because in (
