@@ -60,7 +60,8 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
         deployment = deployment_of(vllm_config)
         if deployment is None:
             raise ValueError(
-                f"kv_connector PosencConnector needs additional_config.{KEY}, which says what to scale and how"
+                f"kv_connector PosencConnector needs additional_config.{KEY}, got none: add that section, which says "
+                "how requests are scaled"
             )
         refuse_unsupported(vllm_config)
         refuse_cache_groups(deployment, kv_cache_config)
@@ -140,8 +141,8 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
         told = {rank: each for rank, each in metadata.items() if isinstance(each, PosencHandshake)}
         if missing := sorted(self._ranks - told.keys()):
             raise RuntimeError(
-                "every worker must say how fast it turns keys, but nothing came from those of pipeline and tensor rank "
-                f"{', '.join(map(str, missing))}: set scaling.rerotate_budget_tokens"
+                "every worker must report how fast it re-rotates keys, but the workers of these pipeline and tensor "
+                f"ranks did not: {', '.join(map(str, missing))}. Set scaling.rerotate_budget_tokens to avoid this"
             )
         self._scheduler.set_budget(measured([each.speed for _, each in sorted(told.items())]))
 

@@ -102,7 +102,8 @@ CHANGED = {
     "factor-instead-of-scales": (
         "  beta_fast: 16",
         "  factor: 4.0",
-        "scaling.factor: is not a known setting, got 4.0; scaling.scales says it for yarn, as in [1, 4]",
+        "scaling.factor: is not a known setting, got 4.0; with rope_type yarn, set scaling.scales instead, for example "
+        "[1, 4]",
     ),
     "parameter-of-another-method": ("yarn", "linear", "scaling.beta_fast: is not a known setting, got 16"),
     "unknown-method": ("yarn", "yarm", "scaling.rope_type must be one of auto, default, "),
@@ -187,7 +188,7 @@ BAD = {
     "key-like-no-other": (GOOD + "zzz: 1", "zzz: is not a known setting, got 1"),
     "factor-without-a-method": (
         "model: a/b\nscaling: {factor: 2}",
-        "got 2; rope_type default does not scale, choose another",
+        "got 2; rope_type default does not scale: choose another",
     ),
     "scale-beyond-all-tokens": (
         GOOD.replace("[1, 2, 4, 8]", "[1, 1e300]").replace("max_model_len: 4096", ""),

@@ -31,17 +31,17 @@ def reason_against_scaling(hf_text_config: Any, architecture: str) -> str | None
     if not has_own_model(architecture):
         return (
             f"posenc does not serve {architecture}: vLLM has no model of its own for it, and its Transformers backend "
-            "rotates past the rotary embedding, so every request would run unscaled"
+            "does not use vLLM's rotary embedding, so every request would run unscaled"
         )
     if next(sources(architecture), None) is None:
         return (
-            f"posenc does not serve {architecture}: the source of its model, {module_of(architecture)}, cannot be "
-            "read, and nothing else says how it rotates"
+            f"posenc does not serve {architecture}: posenc reads the source of its model in vLLM, "
+            f"{module_of(architecture)}, to find how it rotates, and cannot read it"
         )
     if reader := reader_of_the_table(architecture):
         return (
-            f"posenc does not serve {architecture}: {reader} of vLLM reads the table of rotations past the rotary "
-            "embedding, so every request would run unscaled"
+            f"posenc does not serve {architecture}: {reader} of vLLM reads the table of cosines and sines "
+            "without calling the rotary embedding, so every request would run unscaled"
         )
     fixed = fixed_rope_type(architecture)
     if fixed not in (None, rope_type):
@@ -51,8 +51,8 @@ def reason_against_scaling(hf_text_config: Any, architecture: str) -> str | None
         )
     if others := _other_bases(hf_text_config, architecture):
         return (
-            f"posenc does not serve {architecture} with {others}: its layers must all rotate by one rope_theta, for "
-            "layers with another one see a part of the request, whatever its length"
+            f"posenc does not serve {architecture} with {others}: all layers must have the same rope_theta; a "
+            "layer with another one sees only a part of each request and must not be scaled"
         )
     return None
 
@@ -60,12 +60,15 @@ def reason_against_scaling(hf_text_config: Any, architecture: str) -> str | None
 def reason_against_turning(hf_text_config: Any, architecture: str) -> str | None:
     """What a model lacks for re-rotation, worded to follow "re-rotation needs"; None if it lacks nothing."""
     if condition := condition_of_rotating(architecture):
-        return f"a model that rotates the keys of every layer, but {architecture} of vLLM asks `{condition}` first"
+        return (
+            f"a model that rotates the keys of every layer, but {architecture} of vLLM rotates on the condition "
+            f"`{condition}`"
+        )
     before = getattr(hf_text_config, "qk_nope_head_dim", None)
     if before and mentions(architecture, "qk_rope_head_dim"):
         return (
-            f"a model that rotates heads from their beginning, but {architecture} leaves the first {before} elements "
-            "(qk_nope_head_dim) as they are"
+            f"a model that rotates the first elements of every head, but {architecture} does not rotate the first "
+            f"{before} (qk_nope_head_dim)"
         )
     return None
 

@@ -57,23 +57,21 @@ def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
     if rope_type not in own_rope_types():
         raise Unsupported(
             f"posenc scales checkpoints whose own rope_type is one of {', '.join(own_rope_types())}, got {rope_type}: "
-            "its frequencies are scaled already. If that was added to its config.json to serve longer requests, take "
-            "it out, and let the section scaling say it"
+            "its frequencies are already scaled. If this rope_type was added to config.json to serve longer requests, "
+            "remove it there, and set rope_type and scales for posenc instead"
         )
     # vLLM only checks whether mrope_section is there, whatever its value is.
-    for key, is_asked in (
-        ("mrope_section", "mrope_section" in rope_parameters),
-        ("use_fope", rope_parameters.get("use_fope")),
+    for key, is_asked, because in (
+        ("mrope_section", "mrope_section" in rope_parameters, "a token then has several positions"),
+        ("use_fope", rope_parameters.get("use_fope"), "a pair then has several frequencies"),
     ):
         if is_asked:
-            raise Unsupported(
-                f"posenc does not scale rope_parameters with {key}: its positions are not one number a token"
-            )
+            raise Unsupported(f"posenc does not scale rope_parameters with {key}: {because}")
     if (chunks := getattr(hf_text_config, "dual_chunk_attention_config", None)) is not None:
         raise Unsupported(
             f"posenc does not scale checkpoints with dual_chunk_attention_config, got {chunks}: their queries are "
-            "rotated several times, by positions within chunks. To do without, give hf_overrides "
-            "{dual_chunk_attention_config: null}, and original_max_position_embeddings as it was trained"
+            "rotated several times, by positions within chunks. To serve the checkpoint without it, set hf_overrides "
+            "to {dual_chunk_attention_config: null}, and original_max_position_embeddings to the trained length"
         )
     for architecture in architectures:
         if reason := reason_against_scaling(hf_text_config, architecture):

@@ -42,10 +42,10 @@ def derived(scaling: ScalingSettings, checkpoint: Checkpoint | None, model: str)
         )
     own = checkpoint.rope_type
     rope_type = _FOR_UNSCALED
-    reason = "its checkpoint rotates unscaled"
+    reason = "the checkpoint's own rotation is not scaled"
     if own != "default":
         rope_type = next(name for name in available() if method(name).own_rope_type == own)
-        reason = f"its checkpoint was tuned with {own}"
+        reason = f"the checkpoint was tuned with {own}"
     scales, asked = _SCALES, scaling.model_fields_set
     trained = scaling.original_max_position_embeddings or checkpoint.max_position_embeddings
     if checkpoint.tuned_length is not None and trained is not None:

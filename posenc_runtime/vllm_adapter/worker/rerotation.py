@@ -70,7 +70,7 @@ class Rerotation:
         if any(rotary != rotaries[0] for rotary in rotaries):
             raise ValueError(
                 "scaling.on_crossing rerotate needs one rotary embedding for all layers, but this model built "
-                f"{len(rotaries)} that differ: set on_crossing to recompute or pin"
+                f"{len(rotaries)} that differ: set on_crossing to recompute or pin, and prefix_reuse to exact"
             )
         self._rotary = rotaries[0]
         self._layers = vllm_config.compilation_config.static_forward_context
@@ -155,14 +155,15 @@ class Rerotation:
     def _layout(self, layer: str, spec: KVCacheSpec, cache: Tensor) -> KeyLayout:
         if cache.dim() != 4 or cache.shape[1] != spec.num_kv_heads or spec.block_size % cache.shape[2]:
             raise ValueError(
-                f"a cache must be [num_blocks, {spec.num_kv_heads}, {spec.block_size} or a part of it, "
-                f"{2 * spec.head_size}], got {list(cache.shape)} for {layer}"
+                f"re-rotation needs KV caches of the shape [num_blocks, {spec.num_kv_heads}, {spec.block_size} or a "
+                f"divisor of it, {2 * spec.head_size}], got {list(cache.shape)} for {layer}: set on_crossing to "
+                "recompute or pin, and prefix_reuse to exact"
             )
         if self._rotary.head_dim != spec.head_size:
             raise ValueError(
-                f"re-rotation turns the first part of every cached head, but {layer} caches heads of {spec.head_size} "
-                f"of which its model rotates {self._rotary.head_dim} apart: set on_crossing to recompute or pin, and "
-                "prefix_reuse to exact"
+                f"re-rotation needs a rotary embedding that gets whole heads, but {layer} caches heads of "
+                f"{spec.head_size} elements, and the rotary embedding gets {self._rotary.head_dim}: set on_crossing to "
+                "recompute or pin, and prefix_reuse to exact"
             )
         block_size, order = cache.shape[2], None
         if cache.device.type == "cpu":

@@ -39,8 +39,9 @@ class WholeModel:
         outside = {layer for layer in layers if isinstance(layer, nn.Module)} - set(self._found.modules())
         if outside:
             raise ValueError(
-                f"how long a step takes is told by the whole model, but {len(outside)} attention layers are outside of "
-                f"the {type(self._found).__name__} that its rotary embedding is in: set scaling.rerotate_budget_tokens"
+                f"posenc estimates how long a step takes from the whole model, but {len(outside)} attention layers are "
+                f"outside of the {type(self._found).__name__} that has the rotary embedding: set "
+                "scaling.rerotate_budget_tokens"
             )
         return self._found
 

@@ -46,13 +46,13 @@ class WorkerHalf:
         rotaries = [rotary.as_built() for rotary in STATE.rotaries if rotary.engine == self._vllm_config.instance_id]
         if self._deployment.rotates and not rotaries:
             raise ValueError(
-                "scaling needs a model whose rotary embedding posenc replaced, but this worker built none for this "
-                "engine: the model has no rotary embeddings"
+                "scaling needs a model with a rotary embedding that posenc can replace, but this worker built none: "
+                "leave the settings of scaling out"
             )
         if len(bases := sorted({rotary.own.rope_theta for rotary in rotaries})) > 1:
             raise ValueError(
-                f"scaling needs a model whose layers all rotate by one rope_theta, got {bases}: a base of their own "
-                "is for layers that see a part of the request, whatever its length"
+                f"scaling needs a model whose layers all rotate by one rope_theta, got {bases}: a layer with "
+                "another one sees only a part of each request and must not be scaled"
             )
         device = next(iter(kv_caches.values())).device
         # One entry for each block: the first row of its scale, or, where attention rotates, the number of its scale.
@@ -87,8 +87,8 @@ class WorkerHalf:
         assert self._rerotation is not None, "only a deployment that re-rotates has to know"
         if STATE.model is None:
             raise ValueError(
-                "how long a step takes is told by the whole model, but this worker did not see it built: set "
-                "scaling.rerotate_budget_tokens"
+                "posenc estimates how long a step takes from the whole model, but this worker did not see it built: "
+                "set scaling.rerotate_budget_tokens"
             )
         model = STATE.model.found(self._vllm_config.compilation_config.static_forward_context.values())
         STATE.forget_model()

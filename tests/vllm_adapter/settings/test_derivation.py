@@ -20,15 +20,15 @@ def checkpoint(rope_type: str, trained: int, tuned_length: int | None = None) ->
 @pytest.mark.parametrize(
     ("found", "rope_type", "scales", "reason"),
     [
-        (checkpoint("default", 256), "yarn", [1, 2, 4], "its checkpoint rotates unscaled"),
-        (checkpoint("llama3", 512), "llama3", [1, 2, 4], "its checkpoint was tuned with llama3"),
+        (checkpoint("default", 256), "yarn", [1, 2, 4], "the checkpoint's own rotation is not scaled"),
+        (checkpoint("llama3", 512), "llama3", [1, 2, 4], "the checkpoint was tuned with llama3"),
         (
             checkpoint("longrope", 4096, 131072),
             "longrope",
             [1, 32],
-            "its checkpoint was tuned with longrope for 131072 tokens",
+            "the checkpoint was tuned with longrope for 131072 tokens",
         ),
-        (checkpoint("longrope", 4096, 4000), "longrope", [1], "its checkpoint was tuned with longrope for 4000 tokens"),
+        (checkpoint("longrope", 4096, 4000), "longrope", [1], "the checkpoint was tuned with longrope for 4000 tokens"),
     ],
     ids=["unscaled", "llama3", "longrope", "tuned for no more"],
 )
