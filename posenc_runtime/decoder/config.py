@@ -88,16 +88,17 @@ class PosencConfig(PreTrainedConfig):
         for name, value in given.items():
             owners = positions.owners(name)
             if name in encoding.refused and value not in (None, False):
-                raise ValueError(f"{name} must be left out: {encoding.refused[name]}, got {value!r}")
+                raise ValueError(f"{name} must be left out, got {value!r}: {encoding.refused[name]}")
             if owners and chosen not in owners and value is not None:
                 raise ValueError(
                     f"{name} belongs to position_encoding_type {' and '.join(owners)}, got {value!r} for {chosen!r}, "
-                    f"which has {own}; leave it out"
+                    f"which takes {own}: leave {name} out"
                 )
             prefixes = tuple(f"{known}_" for known in positions.available())
             if not owners and name.startswith(prefixes):
                 raise ValueError(
-                    f"{name} is a key of no position encoding, got {value!r}; {chosen!r} has {own}, check the name"
+                    f"{name} is not a key of any position encoding, got {value!r}: check the name; {chosen!r} takes "
+                    f"{own}"
                 )
 
     def _check(self) -> None:
@@ -109,6 +110,6 @@ class PosencConfig(PreTrainedConfig):
         require_above("initializer_range", self.initializer_range, 0)
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
-                f"num_attention_heads must be a multiple of num_key_value_heads {self.num_key_value_heads}, so that "
-                f"each KV head serves as many query heads, got {self.num_attention_heads}"
+                f"num_attention_heads must be a multiple of num_key_value_heads {self.num_key_value_heads}, got "
+                f"{self.num_attention_heads}: every KV head serves the same number of query heads"
             )

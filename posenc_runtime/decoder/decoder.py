@@ -141,9 +141,10 @@ class PosencModel(PosencPreTrainedModel):
                 implies, the cache is of a fixed size, or attention weights are asked for.
         """
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("exactly one of input_ids and inputs_embeds must be given")
+            given = "neither" if input_ids is None else "both"
+            raise ValueError(f"exactly one of input_ids and inputs_embeds must be given, got {given}")
         if unused.get("output_attentions"):
-            raise ValueError("output_attentions must be false: no attention weights are kept, got true")
+            raise ValueError("output_attentions must be false, got true: the model does not keep attention weights")
         if past_key_values is not None and past_key_values.is_compileable:
             raise ValueError(
                 f"past_key_values must be a DynamicCache, which grows with its sequences, got a "

@@ -54,7 +54,7 @@ def require_even(name: str, value: int, reason: str) -> None:
         ValueError: when the value is odd.
     """
     if value % 2:
-        raise ValueError(f"{name} must be even, because {reason}, got {value}")
+        raise ValueError(f"{name} must be even, got {value}: {reason}")
 
 
 def _is_finite(value: Any) -> bool:

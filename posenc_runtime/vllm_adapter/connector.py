@@ -67,7 +67,8 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
         deployment = deployment_of(vllm_config)
         if deployment is None:
             raise ValueError(
-                f"kv_connector PosencConnector needs additional_config.{KEY}, which says what to scale and how"
+                f"kv_connector PosencConnector needs additional_config.{KEY}, got none: add that section, which says "
+                "how requests are scaled"
             )
         refuse_unsupported(vllm_config)
         refuse_cache_groups(deployment, kv_cache_config)
@@ -142,7 +143,7 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
         A group is scaled if any worker says so: a stage of a pipeline knows only its own layers.
 
         Raises:
-            RuntimeError: when a stage did not tell its scaled groups, or a worker not its speed, which it had to measure.
+            RuntimeError: when a stage did not report its scaled groups, or a worker the speed that it had to measure.
         """
         assert self._scheduler is not None
         told = {rank: each for rank, each in metadata.items() if isinstance(each, PosencHandshake)}
@@ -157,8 +158,8 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
         speeds = {rank: each.speed for rank, each in told.items() if each.speed is not None}
         if missing_ranks := sorted(self._ranks - speeds.keys()):
             raise RuntimeError(
-                "every worker must say how fast it turns keys, but nothing came from those of pipeline and tensor rank "
-                f"{', '.join(map(str, missing_ranks))}: set scaling.rerotate_budget_tokens"
+                "every worker must report how fast it re-rotates keys, but the workers of these pipeline and tensor "
+                f"ranks did not: {', '.join(map(str, missing_ranks))}. Set scaling.rerotate_budget_tokens to avoid this"
             )
         self._scheduler.set_budget(measured([speed for _, speed in sorted(speeds.items())]))
 

@@ -87,8 +87,8 @@ def _with_all_they_need(engine_args: Any) -> Any:
     additional = dict(engine_args.additional_config)
     if KEY not in additional:
         raise SettingRefused(
-            f"additional_config.{ATTENTION} needs additional_config.{KEY} beside it, which says how positions are "
-            f'scaled: "{KEY}": {{}} scales nothing'
+            f"additional_config.{ATTENTION} must be given with additional_config.{KEY}, got it alone: add "
+            f'"{KEY}": {{}} to scale nothing'
         )
     scaling, attention, longest = _sections(additional.pop(KEY), additional.pop(ATTENTION, {}))
     given = {name: getattr(engine_args, name) for name in _LOOKED_AT}
@@ -165,7 +165,7 @@ def _arguments(
     if engine_args.worker_extension_cls not in ("", WORKER_EXTENSION):
         raise SettingRefused(
             f"worker_extension_cls must be left out where additional_config.{KEY} is given, got "
-            f"{engine_args.worker_extension_cls}: posenc's own lets workers know how keys are rotated"
+            f"{engine_args.worker_extension_cls}: posenc needs its own class there"
         )
     transfer = ours.pop("kv_transfer_config")
     theirs = engine_args.kv_transfer_config
@@ -186,7 +186,7 @@ def _say_what_auto_is(sections: Completed) -> None:
     deployment = sections.deployment
     scales = ", ".join(deployment.scale_set.label(index) for index in range(len(deployment.scales)))
     logger.info(
-        "rope_type auto is %s at scales %s of the trained %d tokens, because %s",
+        "rope_type auto chose %s with scales %s and the trained length %d tokens, because %s",
         deployment.rope_type,
         scales,
         deployment.original_max_position_embeddings,

@@ -127,17 +127,15 @@ def run(args: argparse.Namespace, ended: str, leave: Callable[[int], NoReturn]) 
         settings, address = "server.host, server.port", f"{args.host} and {args.port}"
         if args.uds is not None:
             settings, address = "server.uds", args.uds
-        raise CannotListen(
-            f"{settings}: must be an address that is free, got {address}: {error.strerror or error}"
-        ) from error
+        raise CannotListen(f"{settings}: must be a free address, got {address}: {error.strerror or error}") from error
     except RuntimeError as error:
         if not str(error).startswith("Engine core initialization failed"):
             raise
         # The engine's own process has logged the cause; this error says only that the engine ended.
         raise EngineDidNotStart(
-            "the engine did not start: the cause is above; --verbose shows all that vLLM says"
+            "the engine did not start: the cause is above; --verbose shows all of vLLM's log"
         ) from error
     finally:
         AsyncEngineArgs.create_engine_config = stock
     if getattr(args, ended, False):
-        raise EngineDied("the engine ended while it served: the cause is above; --verbose shows all that vLLM says")
+        raise EngineDied("the engine ended while it served: the cause is above; --verbose shows all of vLLM's log")

@@ -57,11 +57,20 @@ def rope(**parameters: Any) -> dict[str, Any]:
         pytest.param(
             "rope", {"alibi_bias_max": 8.0}, "alibi_bias_max belongs to .* alibi and .*alibi_sqrt", id="alibi's"
         ),
-        pytest.param("alibi", rope(rope_theta=1e4), "rope_parameters belongs to .* rope, got .* leave it", id="rope's"),
+        pytest.param(
+            "alibi",
+            rope(rope_theta=1e4),
+            "rope_parameters belongs to .* rope, got .* leave rope_parameters out",
+            id="rope's",
+        ),
         pytest.param("none", {"cope_val_gates": True}, "cope_val_gates belongs to", id="cope's"),
-        pytest.param("rope", {"rope_theta": 1e4}, "rope_theta is a key of no .*'rope' has rope_par", id="old key"),
-        pytest.param("cope", {"cope_npos": 32}, "cope_npos is a key of no .*cope_npos_max", id="misspelled"),
-        pytest.param("cope", {"cope_sep_key": True}, "cope_sep_key must be left out: .*third cached", id="sep key"),
+        pytest.param(
+            "rope", {"rope_theta": 1e4}, "rope_theta is not a key of any .*'rope' takes rope_par", id="old key"
+        ),
+        pytest.param("cope", {"cope_npos": 32}, "cope_npos is not a key of any .*cope_npos_max", id="misspelled"),
+        pytest.param(
+            "cope", {"cope_sep_key": True}, "cope_sep_key must be left out, got True: .*separate key", id="sep key"
+        ),
         pytest.param("cope", {"cope_val_gates": True}, "cope_val_gates must be left out", id="value gates"),
         pytest.param("cope", {"cope_qe_scale": 1.0}, "cope_qe_scale must be one of 'one', 'head_dim'", id="qe scale"),
         pytest.param("cope", {"cope_npos_max": 1}, "cope_npos_max must be a whole number of at least 2", id="npos"),
@@ -72,21 +81,21 @@ def rope(**parameters: Any) -> dict[str, Any]:
         pytest.param("t5", {"relative_attention_max_distance": 16}, "at least 17, got 16", id="buckets do not fit"),
         pytest.param("shaw", {"max_relative_position": 0}, "max_relative_position must be", id="no distance"),
         pytest.param("xpos", {"xpos_scale_base": float("nan")}, "xpos_scale_base must be", id="not a number"),
-        pytest.param(
-            "xpos", {"head_dim": 7}, "head_dim must be even, because xpos rotates pairs, got 7", id="odd xpos"
-        ),
-        pytest.param(
-            "rope", {"head_dim": 7}, "head_dim must be even, because rope rotates pairs, got 7", id="odd rope"
-        ),
+        pytest.param("xpos", {"head_dim": 7}, "head_dim must be even, got 7: xpos rotates pairs", id="odd xpos"),
+        pytest.param("rope", {"head_dim": 7}, "head_dim must be even, got 7: rope rotates pairs", id="odd rope"),
         pytest.param("sinusoidal", {"hidden_size": 33}, "hidden_size must be even", id="odd sinusoid"),
         pytest.param("transformer_xl", {"hidden_size": 33}, "hidden_size must be even", id="odd distances"),
         pytest.param("rope", rope(rope_type="dynamic", factor=2.0), "rope_type .* one of 'default'", id="dynamic"),
         pytest.param("rope", rope(rope_type="llama3", factor=8.0), "rope_type .* one of 'default'", id="llama3"),
         pytest.param("rope", rope(rope_type="yarn"), "factor in rope_parameters must be given", id="no factor"),
-        pytest.param("rope", rope(rope_type="default", factor=2.0), "left out for 'default'", id="factor of none"),
+        pytest.param(
+            "rope", rope(rope_type="default", factor=2.0), "left out with rope_type 'default'", id="factor of none"
+        ),
         pytest.param("rope", rope(rope_type="linear", factor=0.5), "factor .* at least 1, got 0.5", id="shrinking"),
-        pytest.param("rope", rope(rope_type="linear", factor=2.0, beta_fast=1), "'linear' does not take", id="beta"),
-        pytest.param("rope", rope(partial_rotary_factor=0.5), "'default' does not take", id="partial"),
+        pytest.param(
+            "rope", rope(rope_type="linear", factor=2.0, beta_fast=1), "of rope_type 'linear' and no others", id="beta"
+        ),
+        pytest.param("rope", rope(partial_rotary_factor=0.5), "of rope_type 'default' and no others", id="partial"),
         pytest.param("rope", {"num_key_value_heads": 3}, "multiple of num_key_value_heads 3.*got 4", id="groups"),
         pytest.param("rope", {"num_hidden_layers": 0}, "num_hidden_layers must be a whole number", id="no layer"),
         pytest.param("rope", {"num_attention_heads": "4"}, "num_attention_heads must be a whole number", id="heads"),

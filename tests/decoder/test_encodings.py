@@ -158,7 +158,9 @@ def test_xpos_refuses_positions_whose_factors_take_more_than_half_of_the_exponen
         here = places(length - 1, 1, None, torch.device("cpu"))
         states = torch.ones(1, 2, 1, 4, dtype=dtype)
         if refused:
-            with pytest.raises(ValueError, match=f"positions must be within {within} of 10, .*got {length - 1}"):
+            with pytest.raises(
+                ValueError, match=f"positions must be at most {within} from 10 .*got positions {length - 1}"
+            ):
                 position.encode(states, states, here, position.prepare(here, torch.float32))
         else:
             query, key = position.encode(states, states, here, position.prepare(here, torch.float32))

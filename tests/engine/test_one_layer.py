@@ -40,5 +40,5 @@ def test_turned_keys_of_the_first_layer_are_those_of_another_prefill(
 
 def test_keys_of_which_the_end_is_rotated_are_not_turned(prompts: PromptMaker, tmp_path: pathlib.Path) -> None:
     model = save_tiny(tmp_path / "minicpm3", "minicpm3", num_hidden_layers=1, **LATENT)
-    with pytest.raises(EngineFailed, match="a model that rotates heads from their beginning"):
+    with pytest.raises(EngineFailed, match="a model that rotates the first elements of every head"):
         crossed(model, prompts(240), "rerotate", tmp_path)

@@ -108,7 +108,7 @@ def test_a_hub_that_is_silent_is_told_without_importing_vllm(command: str, tmp_p
         2,
         "",
         f"refused model: the configuration of 'some/model' cannot be read: the hub {address} is out of reach: no "
-        "answer within 1 s; check the network, proxies and HF_ENDPOINT, set HF_HUB_ETAG_TIMEOUT to more seconds, or "
+        "answer within 1 s; check the network, proxies and HF_ENDPOINT, or set HF_HUB_ETAG_TIMEOUT to more seconds, or "
         "give a folder that has it as engine.hf_config_path",
         [],
     )

@@ -39,7 +39,11 @@ def test_a_file_that_can_be_served_is_accepted(model: pathlib.Path, tmp_path: pa
 
 ON_THE_CPU = pytest.mark.skipif(not current_platform.is_cpu(), reason="other backends take other sizes")
 REFUSED = [
-    pytest.param({"engine": {"kv_cache_dtype": "fp8"}}, "engine.kv_cache_dtype fp8 cannot be re-rotated", id="fp8"),
+    pytest.param(
+        {"engine": {"kv_cache_dtype": "fp8"}},
+        "engine.kv_cache_dtype must be one of auto, float16, bfloat16 where keys are re-rotated, got fp8",
+        id="fp8",
+    ),
     pytest.param(
         {"engine": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}},
         "posenc does not serve speculative_config",
@@ -111,8 +115,8 @@ def test_a_generation_config_that_is_not_there_is_refused(model: pathlib.Path, t
 @pytest.mark.parametrize(
     ("uds", "named"),
     [
-        (None, "server.host, server.port: must be an address that is free, got 127.0.0.1 and 8000"),
-        ("/run/posenc.sock", "server.uds: must be an address that is free, got /run/posenc.sock"),
+        (None, "server.host, server.port: must be a free address, got 127.0.0.1 and 8000"),
+        ("/run/posenc.sock", "server.uds: must be a free address, got /run/posenc.sock"),
     ],
 )
 def test_an_address_that_is_taken_is_named_with_its_settings(
@@ -184,7 +188,10 @@ def test_heads_of_which_the_end_is_rotated_are_computed_again(tmp_path: pathlib.
     model = saved(tmp_path, "MiniCPM3ForCausalLM", MiniCPM3Config())
     status, _, err = check(model, tmp_path)
     assert status == 2
-    assert "refused re-rotation needs a model that rotates heads from their beginning, but MiniCPM3ForCausalLM" in err
+    assert (
+        "refused re-rotation needs a model that rotates the first elements of every head, but MiniCPM3ForCausalLM"
+        in err
+    )
     scaling = {"rope_type": "yarn", "scales": [1, 2], "on_crossing": "recompute"}
     assert check(model, tmp_path, scaling=scaling)[0] == 0
 
@@ -193,7 +200,7 @@ def test_prompts_that_are_read_in_both_directions_are_not_computed_again(tmp_pat
     model = saved(tmp_path, "HrmTextForCausalLM", HrmTextConfig())
     status, _, err = check(model, tmp_path)
     assert status == 2
-    assert "refused on_crossing must be pin, and prefix_reuse exact, for HrmTextForCausalLM" in err
+    assert "refused on_crossing must be pin and prefix_reuse must be exact for HrmTextForCausalLM" in err
     assert check(model, tmp_path, scaling={"rope_type": "yarn", "scales": [1, 2], "on_crossing": "pin"})[0] == 0
 
 

@@ -54,7 +54,7 @@ def test_a_longrope_checkpoint_says_its_own_factors_and_trained_length(
         ),
         (
             {"rope_type": "longrope", "scales": [1, 8], "short_mscale": 3.0},
-            "attention factor 3.0 where the checkpoint's is 1.1726039399558574: say what",
+            "(attention factor 3.0, in the checkpoint 1.1726039399558574): take the",
         ),
         (
             {"rope_type": "longrope", "scales": [1, 8], "factor": 2.0},
@@ -62,7 +62,7 @@ def test_a_longrope_checkpoint_says_its_own_factors_and_trained_length(
         ),
         (
             {"rope_type": "longrope", "scales": [1, 8], "short_factor": [2.0] * 16},
-            "scale 1 must be the checkpoint's own rotation",
+            "scale 1 must rotate exactly as the checkpoint does",
         ),
         (
             {"rope_type": "longrope", "scales": [1, 8], "original_max_position_embeddings": 2048},
@@ -148,11 +148,14 @@ def test_check_refuses_a_checkpoint_that_cannot_be_scaled(model: pathlib.Path, t
         ({"partial_rotary_factor": 0.0}, "partial_rotary_factor must be above 0 and at most 1, got 0.0"),
         ({"partial_rotary_factor": 1.5}, "partial_rotary_factor must be above 0 and at most 1, got 1.5"),
         ({"partial_rotary_factor": 0.04}, "rotary_dim must be even and at least 2, got 1"),
-        ({"partial_rotary_factor": "half"}, "no rotary embedding can be made of what LlamaForCausalLM says: "),
+        (
+            {"partial_rotary_factor": "half"},
+            "the configuration of LlamaForCausalLM does not describe a rotary embedding: ",
+        ),
         ({"rope_theta": 1.0}, "rope_theta must be greater than 1, got 1.0"),
         (LONGROPE | {"attention_factor": 1.5}, "which give an attention factor of 1.1726, got 1.5"),
-        (LONGROPE | {"original_max_position_embeddings": 1}, "no rotary embedding can be made of what"),
-        (LONGROPE | {"factor": "8"}, "no rotary embedding can be made of what"),
+        (LONGROPE | {"original_max_position_embeddings": 1}, "does not describe a rotary embedding"),
+        (LONGROPE | {"factor": "8"}, "does not describe a rotary embedding"),
     ],
 )
 def test_check_refuses_a_checkpoint_whose_rotation_cannot_be_made(

@@ -188,7 +188,7 @@ BAD = {
     "key-like-no-other": (GOOD + "zzz: 1", "zzz: is not a known setting, got 1"),
     "factor-without-a-method": (
         "model: a/b\nscaling: {factor: 2}",
-        "got 2; rope_type default does not scale, choose another",
+        "got 2; rope_type default does not scale: choose another",
     ),
     "scale-beyond-all-tokens": (
         GOOD.replace("[1, 2, 4, 8]", "[1, 1e300]").replace("max_model_len: 4096", ""),

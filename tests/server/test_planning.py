@@ -18,8 +18,12 @@ from tests.checkpoints import save_tiny
 @pytest.mark.parametrize(
     ("longest", "said", "reason"),
     [
-        (None, -1, "auto: its checkpoint rotates unscaled; requests may be as long as the cache has room for"),
-        (700, 700, "auto: its checkpoint rotates unscaled"),
+        (
+            None,
+            -1,
+            "auto: the checkpoint's own rotation is not scaled; requests may be as long as the cache has room for",
+        ),
+        (700, 700, "auto: the checkpoint's own rotation is not scaled"),
     ],
     ids=["no length is given", "a length is given"],
 )

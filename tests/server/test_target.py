@@ -38,5 +38,7 @@ def test_two_things_named_are_refused(tmp_path: pathlib.Path) -> None:
 
 
 def test_auto_takes_no_parameters_of_a_method() -> None:
-    with pytest.raises(SettingRefused, match=r"rope_type must name a method where it is given parameters, got auto"):
+    with pytest.raises(
+        SettingRefused, match=r"rope_type must name a method where scaling has parameters of a method, got auto"
+    ):
         settings_of("some/model", None, ["scaling.beta_fast=16"])

@@ -96,7 +96,11 @@ def test_the_async_arguments_of_a_server_are_looked_at_as_well(model: str) -> No
         (YARN | {"max_model_len": "long"}, {}, r"^additional_config\.posenc\.max_model_len: must be a whole number"),
         (YARN, {"max_model_len": 2000}, r"scales must cover max_model_len 2000"),
         (YARN, {"worker_extension_cls": "their.Extension"}, "^worker_extension_cls must be left out where"),
-        (YARN, {"hf_overrides": {"rope_theta": 5.0}}, r"^hf_overrides\.rope_theta: the section scaling says"),
+        (
+            YARN,
+            {"hf_overrides": {"rope_theta": 5.0}},
+            r"^hf_overrides\.rope_theta: must be left out, got 5\.0: the section scaling",
+        ),
         (
             YARN,
             {"additional_config": {"posenc_attention": {"backend": "x"}}},
@@ -119,7 +123,7 @@ def test_a_scheduler_that_cannot_cross_is_refused(model: str) -> None:
 def test_attention_alone_is_refused_with_what_is_missing(model: str) -> None:
     hook.install()
     arguments = EngineArgs(model=model, additional_config={"posenc_attention": {}})
-    with pytest.raises(SettingRefused, match=r"needs additional_config\.posenc beside it"):
+    with pytest.raises(SettingRefused, match=r"must be given with additional_config\.posenc"):
         arguments.create_engine_config()
 
 

@@ -30,7 +30,7 @@ class CopeEncoding(PositionEncoding):
 
     defaults: ClassVar = {"cope_npos_max": 64, "cope_qe_scale": "one", "cope_shared": False}
     refused: ClassVar = {
-        "cope_sep_key": "gates from a key projection of their own would need a third cached tensor a layer",
+        "cope_sep_key": "gates from a separate key projection are not implemented, only gates from the cached keys",
         "cope_val_gates": "gates from values are not implemented, only gates from keys",
     }
 

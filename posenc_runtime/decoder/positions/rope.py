@@ -41,7 +41,7 @@ class Rope(PositionEncoding):
 
     @classmethod
     def check(cls, config: Any) -> None:
-        require_even("head_dim", config.head_dim, "rope rotates pairs")
+        require_even("head_dim", config.head_dim, "rope rotates pairs of elements")
         frequencies(config.rope_parameters, config.head_dim, config.max_position_embeddings)
 
     def prepare(self, places: Places, dtype: torch.dtype) -> Prepared:
@@ -68,14 +68,18 @@ def frequencies(rope_parameters: Mapping[str, Any], head_dim: int, max_position_
     require_one_of("rope_type in rope_parameters", rope_type, _scaled_by_factor())
     if (rope_type == "default") == ("factor" in rope_parameters):
         raise ValueError(
-            f"factor in rope_parameters must be given for a scaling and left out for 'default', got {rope_parameters}"
+            f"factor in rope_parameters must be {'left out' if rope_type == 'default' else 'given'} with rope_type "
+            f"{rope_type!r}, got {rope_parameters}"
         )
     factor = rope_parameters.get("factor", 1.0)
     require_at_least("factor in rope_parameters", factor, 1)
     try:
         scaling = from_parameters(rope_type, {k: v for k, v in rope_parameters.items() if k not in OF_THE_SPEC})
     except TypeError as error:
-        raise ValueError(f"rope_parameters holds what {rope_type!r} does not take: {error}") from error
+        raise ValueError(
+            f"rope_parameters must have the parameters of rope_type {rope_type!r} and no others, got "
+            f"{rope_parameters}: {error}"
+        ) from error
     spec = RotarySpec(
         rotary_dim=head_dim,
         rope_theta=rope_parameters.get("rope_theta", 10000.0),

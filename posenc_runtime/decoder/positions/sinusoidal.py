@@ -50,8 +50,8 @@ def refuse_beyond(max_position_embeddings: int, places: Places) -> None:
     # A sequence has no more positions than keys, so that positions are read from the device only if keys are too many.
     if places.num_keys > max_position_embeddings and int(places.positions.max()) >= max_position_embeddings:
         raise ValueError(
-            f"a sequence must have at most max_position_embeddings {max_position_embeddings} tokens under absolute "
-            f"positions, got {int(places.positions.max()) + 1}; shorten it, or train a longer one"
+            f"a sequence must have at most max_position_embeddings {max_position_embeddings} tokens, got "
+            f"{int(places.positions.max()) + 1}: the model has no positions for more tokens; shorten the sequence"
         )
 
 

@@ -37,7 +37,7 @@ class TransformerXl(PositionEncoding):
 
     @classmethod
     def check(cls, config: Any) -> None:
-        require_even("hidden_size", config.hidden_size, "half of a sinusoid are sines")
+        require_even("hidden_size", config.hidden_size, "half of the elements are sines, and half are cosines")
 
     @classmethod
     def is_shared(cls, config: Any) -> bool:

@@ -46,7 +46,7 @@ class Xpos(PositionEncoding):
 
     @classmethod
     def check(cls, config: Any) -> None:
-        require_even("head_dim", config.head_dim, "xpos rotates pairs")
+        require_even("head_dim", config.head_dim, "xpos rotates pairs of elements")
         require_above("xpos_scale_base", config.xpos_scale_base, 0)
 
     @classmethod
@@ -80,9 +80,9 @@ class Xpos(PositionEncoding):
             return
         if int((places.positions - self.origin).abs().max()) > allowed:
             raise ValueError(
-                f"positions must be within {allowed} of {self.origin}, half of max_position_embeddings, for xpos with "
-                f"xpos_scale_base {self.scale_base} and keys of {dtype}, got {int(places.positions.min())} to "
-                f"{int(places.positions.max())}; shorten the text, or use keys of a wider range"
+                f"positions must be at most {allowed} from {self.origin} (half of max_position_embeddings) with "
+                f"xpos_scale_base {self.scale_base} and keys of {dtype}, got positions {int(places.positions.min())} "
+                f"to {int(places.positions.max())}: shorten the sequence, or use a data type of larger range"
             )
 
 

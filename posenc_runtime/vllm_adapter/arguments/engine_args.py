@@ -45,24 +45,22 @@ def engine_arguments(
     given = dict(engine or {})
     for key, setting in DERIVED.items():
         if key in given:
-            hint = f"; did you mean {as_path(TOP_LEVEL, key)}?" if key == setting else ""
-            raise ArgumentRefused(
-                f"engine.{key}: follows from {setting} and must not be given, got {given[key]!r}{hint}"
-            )
+            source = as_path(TOP_LEVEL, key) if key == setting else setting
+            raise ArgumentRefused(f"engine.{key}: must be left out, got {given[key]!r}: posenc sets it from {source}")
     for key in ("tensor_parallel_size", "pipeline_parallel_size"):
         if key in given and (type(given[key]) is not int or given[key] < 1):
             raise ArgumentRefused(f"engine.{key}: must be a whole number of at least 1, got {given[key]!r}")
     hf_overrides = given.pop("hf_overrides", None) or {}
     if not isinstance(hf_overrides, Mapping):
         raise ArgumentRefused(
-            f"engine.hf_overrides: must be a mapping, got {hf_overrides!r}: what a function changes could be how "
-            "positions are rotated"
+            f"engine.hf_overrides: must be a mapping, got {hf_overrides!r}: posenc must see whether it "
+            "changes how positions are rotated"
         )
     for key in ("max_position_embeddings", "rope_parameters", "rope_scaling", "rope_theta"):
         if key in hf_overrides:
             raise ArgumentRefused(
-                f"engine.hf_overrides.{key}: the section scaling says how positions are rotated; "
-                f"must not be given, got {hf_overrides[key]!r}"
+                f"engine.hf_overrides.{key}: must be left out, got {hf_overrides[key]!r}: the section scaling sets how "
+                "positions are rotated"
             )
     additional_config = given.pop("additional_config", None) or {}
     if not isinstance(additional_config, Mapping):
@@ -70,8 +68,8 @@ def engine_arguments(
     for key, setting in ((KEY, "scaling"), (ATTENTION, "attention")):
         if key in additional_config:
             raise ArgumentRefused(
-                f"engine.additional_config.{key}: follows from {setting} and must not be given, got "
-                f"{additional_config[key]!r}"
+                f"engine.additional_config.{key}: must be left out, got {additional_config[key]!r}: posenc sets it "
+                f"from the section {setting}"
             )
     ours = {
         "max_model_len": deployment.max_model_len,
@@ -90,14 +88,15 @@ def engine_arguments(
     }
     if attention is not None and attention.fused_rotary == "on" and not _is_cuda():
         raise ArgumentRefused(
-            "attention.fused_rotary: must be auto or off on this device, got 'on': the launch that "
-            "rotates and caches is for NVIDIA GPUs"
+            "attention.fused_rotary: must be auto or off on this device, got 'on': the kernel that "
+            "rotates and writes the KV cache needs an NVIDIA GPU"
         )
     if attention is not None and attention.takes_ours and _is_cuda():
         if "attention_backend" in given:
             raise ArgumentRefused(
-                f"engine.attention_backend: must be left out where attention.backend is {attention.backend} and layers "
-                f"need ours, got {given['attention_backend']!r}: set attention.backend to stock to choose among vLLM's"
+                f"engine.attention_backend: must be left out, got {given['attention_backend']!r}: with "
+                f"attention.backend {attention.backend}, this model's layers use a backend of posenc. To choose one of "
+                "vLLM's backends, set attention.backend to stock"
             )
         ours["attention_backend"] = "CUSTOM"
     if needs_ours(deployment, given.get("scheduling_policy", "fcfs")):
@@ -106,8 +105,8 @@ def engine_arguments(
         if given.get("async_scheduling"):
             raise ArgumentRefused(
                 "engine.async_scheduling: must be false where engine.pipeline_parallel_size is above 1, unless "
-                "scaling.on_crossing is pin and scaling.prefix_reuse exact, got true: no test shows that every "
-                "stage of the pipeline then has a crossing request's keys"
+                "scaling.on_crossing is pin and scaling.prefix_reuse is exact, got true: no test shows that every "
+                "pipeline stage then has the keys of a crossing request"
             )
         ours["async_scheduling"] = False
     return given | ours
@@ -139,8 +138,8 @@ def serve_arguments(
     for name in _OF_PARTS:
         if http.get(name) and len(deployment.scales) > 1:
             raise ArgumentRefused(
-                f"server.{name}: must be false where scaling.scales are several, got true: its routes do a part "
-                "of a request, and nobody would say at which scale"
+                f"server.{name}: must be false where scaling.scales has several scales, got true: its routes do only a "
+                "part of a request, and their answers do not say at which scale"
             )
     parser, known = _parser()
     complete = _complete(deployment, engine, attention, max_model_len)
@@ -208,8 +207,8 @@ def _serve_flags(
         for key, value in given.items():
             if key in OF_SEVERAL_SERVERS and (value or key not in actions):
                 raise ArgumentRefused(
-                    f"{section}.{key}: must be left out, got {value!r}: posenc serve has one API server; to have "
-                    "others, give it to vllm serve, beside what posenc flags prints"
+                    f"{section}.{key}: must be left out, got {value!r}: posenc serve runs one API server. For several, "
+                    f"run the command that posenc flags prints, and add {key} to it"
                 )
             if key not in actions:
                 raise ArgumentRefused(no_argument(section, key, value, rope_type))

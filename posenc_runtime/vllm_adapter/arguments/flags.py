@@ -31,7 +31,7 @@ def flags_of(name: str, action: argparse.Action, value: Any) -> Iterator[str]:
         ArgumentRefused: when the type of the value does not fit the flag.
     """
     if action.dest in _SECRETS and (value is None or value in ("", []) or (isinstance(value, list) and "" in value)):
-        raise ArgumentRefused(f"{name}: must be a text that is not empty, got {value!r}: leave it out to have none")
+        raise ArgumentRefused(f"{name}: must be a string that is not empty, got {value!r}: leave it out for no key")
     if value is None:
         return
     positive = next(option for option in action.option_strings if option.startswith("--"))
@@ -54,11 +54,14 @@ def flags_of(name: str, action: argparse.Action, value: Any) -> Iterator[str]:
     items = value if isinstance(value, list) and action.nargs in ("*", "+") else [value]
     for item in items:
         if not isinstance(item, str) and _is_read_as_text(action, item):
-            raise ArgumentRefused(f"{name}: must be a text, got {item!r}: quote it")
+            raise ArgumentRefused(f"{name}: must be a string, got {item!r}: quote it")
     texts = [item if isinstance(item, str) else json.dumps(item) for item in items]
     dashed = [text for text in texts if text.startswith("-")]
     if dashed and len(texts) > 1:
-        raise ArgumentRefused(f"{name}: of several texts none may begin with a dash, got {dashed[0]!r}")
+        raise ArgumentRefused(
+            f"{name}: must have no string that begins with a dash beside others, got {dashed[0]!r}: vLLM would read it "
+            "as a flag"
+        )
     if dashed:
         yield f"{positive}={dashed[0]}"
         return

@@ -21,7 +21,10 @@ def refuse_unusable(args: argparse.Namespace) -> None:
     _refuse_certificates(args)
     _refuse_middleware(args.middleware)
     if args.lora_modules and not args.enable_lora:
-        raise ArgumentRefused("server.lora_modules: must be left out unless engine.enable_lora is true")
+        raise ArgumentRefused(
+            "server.lora_modules: must be left out where engine.enable_lora is false, got "
+            f"{', '.join(module.name for module in args.lora_modules)}: set engine.enable_lora to true"
+        )
 
 
 def _refuse_unknown_parsers(args: argparse.Namespace) -> None:
@@ -43,7 +46,9 @@ def _refuse_certificates(args: argparse.Namespace) -> None:
     if not certificate and not key:
         return
     if not certificate:
-        raise ArgumentRefused(f"server.ssl_certfile: must be given beside server.ssl_keyfile, got {key!r} alone")
+        raise ArgumentRefused(
+            f"server.ssl_certfile: must be given with server.ssl_keyfile, got only server.ssl_keyfile {key!r}"
+        )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(certificate, key)
@@ -74,5 +79,5 @@ def _refuse_middleware(names: list[str]) -> None:
 
 def _no_middleware(name: str, why: str) -> ArgumentRefused:
     return ArgumentRefused(
-        f"server.middleware: must be classes or coroutine functions, each by its module and name, got {name!r}: {why}"
+        f"server.middleware: must name classes or coroutine functions, each as module.name, got {name!r}: {why}"
     )

@@ -101,4 +101,6 @@ def reason_against_backend(backend: Backend, needs: Kind) -> str | None:
         return None
     if backend == "cope":
         return "must be auto for a model without contextual positions"
-    return f"must be auto for a model with {'contextual positions' if needs == 'cope' else 'attention of its own'}"
+    return (
+        f"must be auto for a model with {'contextual positions' if needs == 'cope' else 'attention in plain PyTorch'}"
+    )

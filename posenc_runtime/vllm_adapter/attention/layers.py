@@ -15,7 +15,12 @@ from posenc_runtime.kernels.attention.paged import PagedBatch
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Kind, can_attend
 from posenc_runtime.vllm_adapter.errors import Unsupported
 
-_HAS = {"stock": "nothing of its own", "bias": "a distance bias", "cope": "contextual positions", "plain": "no kernel"}
+_HAS = {
+    "stock": "ordinary attention",
+    "bias": "a distance bias",
+    "cope": "contextual positions",
+    "plain": "attention in plain PyTorch",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,7 +97,7 @@ def select(choice: AttentionChoice, asked: Asked, *, stock_has_alibi_sqrt: bool)
     )
     if not can_attend(choice.backend, wanted, stock_can=stock_can):
         raise Unsupported(
-            f"attention.backend must be auto for layers that have {_HAS[wanted]} ({asked.name}), got {choice.backend}"
+            f"attention.backend must be auto for layers with {_HAS[wanted]} ({asked.name}), got {choice.backend}"
         )
     return choice.backend
 
@@ -109,6 +114,6 @@ def refuse(asked: Asked, **settings: Any) -> None:
     for name, value in settings.items():
         if value:
             raise Unsupported(
-                f"{name} must be left out for layers that have {_HAS[asked.wants]} ({asked.name}), got {value!r}: "
-                "our kernels attend to all earlier keys, as they were cached"
+                f"{name} must be left out for layers with {_HAS[asked.wants]} ({asked.name}), got {value!r}: posenc's "
+                "attention reads all earlier keys, exactly as the model computed them"
             )

@@ -72,7 +72,7 @@ def read_checkpoint(model: str, engine: Mapping[str, Any], place: str | None = N
     source = engine.get("hf_config_path") or model
     place = look(model, engine).place if place is None else place
     if "://" in place:
-        raise UnreadableCheckpoint(source, "an object store's is read by vLLM, with the weights")
+        raise UnreadableCheckpoint(source, "posenc cannot read an object store; vLLM reads it with the weights")
     models.register()
     overrides = engine.get("hf_overrides")
     try:
@@ -145,9 +145,9 @@ def refuse_another(checkpoint: Checkpoint, rope_type: str, parameters: Mapping[s
         or unscaled.attention_factor != own.attention_factor
     ):
         raise ValueError(
-            "rope_type: scale 1 must be the checkpoint's own rotation, got parameters that make it another one, with "
-            f"attention factor {unscaled.attention_factor!r} where the checkpoint's is {own.attention_factor!r}: say "
-            "what the checkpoint's configuration says, or nothing"
+            "rope_type: scale 1 must rotate exactly as the checkpoint does, got parameters that change the rotation "
+            f"(attention factor {unscaled.attention_factor!r}, in the checkpoint {own.attention_factor!r}): take the "
+            "parameters from the checkpoint's configuration, or leave them out"
         )
 
 
@@ -172,7 +172,7 @@ def _said_by(config: Any) -> Checkpoint:
     except (ValueError, TypeError, ArithmeticError, KeyError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise Unsupported(
-            f"no rotary embedding can be made of what {', '.join(architectures)} says: {reason}"
+            f"the configuration of {', '.join(architectures)} does not describe a rotary embedding: {reason}"
         ) from None
 
 

@@ -121,9 +121,9 @@ def _fetched(source: str, revision: str | None, token: str | bool | None) -> Fou
     if constants.HF_HUB_OFFLINE and cached is None:
         raise UnreadableCheckpoint(
             source,
-            f"it is not in the cache {constants.HF_HUB_CACHE}, and no hub is asked where HF_HUB_OFFLINE or "
+            f"it is not in the cache {constants.HF_HUB_CACHE}, and posenc asks no hub because HF_HUB_OFFLINE or "
             "TRANSFORMERS_OFFLINE is set",
-            "download the model before, or unset it",
+            "download the model first, or unset the variable",
         )
     if cached is not None and (constants.HF_HUB_OFFLINE or REGEX_COMMIT_HASH.fullmatch(revision or "")):
         return Found(cached)
@@ -173,7 +173,7 @@ def _failure(source: str, revision: str | None, token: str | bool | None) -> Exc
             source,
             constants.ENDPOINT,
             f"no answer within {seconds} s",
-            f"{advice}, set HF_HUB_ETAG_TIMEOUT to more seconds",
+            f"{advice}, or set HF_HUB_ETAG_TIMEOUT to more seconds",
         )
     return OutOfReach(source, constants.ENDPOINT, str(failure), advice)
 

@@ -95,5 +95,6 @@ def _misfits(replaced: Iterable[overrides.Replaced]) -> list[str]:
 def _require(lacking: Iterable[str]) -> None:
     if found := list(lacking):
         raise IncompatibleVllm(
-            f"vLLM {installed()} is not as posenc knows it: {'; '.join(found)}. Reinstall vLLM {installed()} unmodified"
+            f"vLLM {installed()} must be the unmodified release, but it lacks or changes what posenc uses: "
+            f"{'; '.join(found)}. Reinstall vLLM {installed()}"
         )

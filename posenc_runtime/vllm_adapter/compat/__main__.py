@@ -19,10 +19,14 @@ from posenc_runtime.vllm_adapter.compat.versions import SUPPORTED
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m posenc_runtime.vllm_adapter.compat",
-        description=f"Hold vLLM against what posenc knows of it; posenc knows {', '.join(SUPPORTED)}.",
+        description=f"Check that vLLM has what posenc uses. Supported releases: {', '.join(SUPPORTED)}.",
     )
-    parser.add_argument("folders", nargs="*", type=pathlib.Path, help="folders with a package vllm in them")
-    parser.add_argument("--report", action="store_true", help="of the installed one, in a line for programs")
+    parser.add_argument(
+        "folders", nargs="*", type=pathlib.Path, help="folders with an unpacked vllm package, to check too"
+    )
+    parser.add_argument(
+        "--report", action="store_true", help="print only one line, for programs, about the installed vLLM"
+    )
     options = parser.parse_args(arguments)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # importing all of vLLM warns of much that is not ours

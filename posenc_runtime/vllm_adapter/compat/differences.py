@@ -65,12 +65,12 @@ def _says(module: str, path: str, pattern: str) -> bool:
 
 ARGUMENTS_BESIDE_LAUNCHERS = Difference(
     before="0.33.0",
-    what="the parser of serve's arguments lies beside the launchers",
+    what="the parser of the arguments of vllm serve is in vllm.entrypoints.launchers",
     seen=lambda: importlib.util.find_spec("vllm.entrypoints.launchers.cli_args") is not None,
 )
 STREAMS_WITHOUT_PARAMS = Difference(
     before="0.33.0",
-    what="chunks of a streamed chat or completion carry no kv_transfer_params",
+    what="chunks of a streamed chat or completion have no kv_transfer_params",
     seen=lambda: (
         "kv_transfer_params"
         not in importlib.import_module(
@@ -80,26 +80,26 @@ STREAMS_WITHOUT_PARAMS = Difference(
 )
 MESSAGES_MADE_OF_TEXTS = Difference(
     before="0.33.0",
-    what="events of a streamed message are made of a chat's events, which are texts, and not of its chunks",
+    what="the Anthropic route makes a streamed message from a chat's events (strings), not from its chunks",
     seen=lambda: _lacks(
         "vllm.entrypoints.anthropic.serving", "AnthropicServingMessages.chat_completion_stream_generator_raw"
     ),
 )
 PREFIX_HITS_WITHOUT_BOUND = Difference(
     before="0.33.0",
-    what="the scheduler does not say how long a cached prefix may be at most",
+    what="the scheduler looks up a cached prefix without a largest length",
     seen=lambda: _lacks(
         "vllm.v1.core.sched.scheduler", "Scheduler._get_local_prefix_cache_hit", "max_cache_hit_length"
     ),
 )
 ADAPTERS_OF_A_STEP_ALONE = Difference(
     before="0.33.0",
-    what="of running requests, only those that are in a step keep the place of their LoRA adapter",
+    what="only the adapters of running requests in the present step count towards max_loras",
     seen=lambda: _says("vllm.v1.core.sched.scheduler", "Scheduler.schedule", r"for req in scheduled_running_reqs\s+if"),
 )
 OUTPUTS_AHEAD_APART = Difference(
     before="0.33.0",
-    what="the scheduler that works ahead takes outputs in by a method of its own",
+    what="the asynchronous scheduler processes outputs in a method of its own",
     seen=lambda: (
         "_update_request_with_output"
         in vars(importlib.import_module("vllm.v1.core.sched.async_scheduler").AsyncScheduler)
@@ -107,13 +107,13 @@ OUTPUTS_AHEAD_APART = Difference(
 )
 NO_FETCH_STAGES = Difference(
     before="0.32.0",
-    what="the scheduler does not note how far a request's keys from elsewhere have come",
+    what="the scheduler does not record how far the transfer of a request's keys has come",
     seen=lambda: _lacks("vllm.v1.core.sched.scheduler", "Scheduler._set_kv_fetch_stage"),
 )
 
 PAUSES_ADMIT_NOBODY = Difference(
     before="0.32.0",
-    what="while requests under way are served and no others, one that is under way and has no blocks is not, either",
+    what="while no new requests are admitted, preempted requests are not resumed either",
     seen=lambda: _says(
         "vllm.v1.core.sched.scheduler", "Scheduler.schedule", r"_pause_state == PauseState\.UNPAUSED:\s+step_skipped"
     ),

@@ -91,7 +91,7 @@ class Report:
         said = folder / "vllm" / "_version.py"
         named = re.search(r"^__version__ = .*'(.+)'", said.read_text() if said.exists() else "", re.MULTILINE)
         if named is None:
-            raise ValueError(f"must be a folder with vllm/_version.py in it, got {folder}")
+            raise ValueError(f"a folder to check must contain vllm/_version.py, got {folder}")
         version = named[1].split("+")[0]
         with tempfile.TemporaryDirectory() as metadata:
             built = f"{version}+cpu" if device == "cpu" else version
@@ -110,7 +110,7 @@ class Report:
             if line.startswith(_MARK):
                 return cls(**json.loads(line.removeprefix(_MARK)))
         reason = "\n".join(looked.stderr.strip().splitlines()[-5:])
-        raise ValueError(f"vLLM {version} in {folder} cannot be looked at:\n{reason}")
+        raise ValueError(f"vLLM {version} in {folder} cannot be checked:\n{reason}")
 
     def line(self) -> str:
         """The report in one line, for ``of_sources`` in another process to read."""
@@ -122,15 +122,17 @@ class Report:
         Args:
             where: where this vLLM was found.
         """
-        known = "" if self.is_known else ", which posenc does not know"
-        compiled = "" if self.is_compiled else "; without its compiled libraries: read, and not to be run"
+        known = "" if self.is_known else ", which posenc does not support"
+        compiled = "" if self.is_compiled else "; without its compiled libraries, so it can be checked but not run"
         lines = [f"vLLM {self.version}{known} ({where}{compiled})"]
-        lines += _part(f"{self.num_names} names that posenc touches", "there", self.lacking)
-        lines += _part(f"{self.num_functions} functions of posenc in the place of vLLM's", "called alike", self.misfits)
-        lines += [f"  done unlike vLLM {versions.SUPPORTED[-1]}: {len(self.old_ways) or 'nothing'}"]
+        lines += _part(f"{self.num_names} names of vLLM that posenc uses", "found", self.lacking)
+        lines += _part(
+            f"{self.num_functions} functions of posenc that vLLM calls instead of its own", "compatible", self.misfits
+        )
+        lines += [f"  differences from vLLM {versions.SUPPORTED[-1]}: {len(self.old_ways) or 'none'}"]
         lines += [f"    {name}: {DIFFERENCES[name].what}" for name in self.old_ways]
         if self.astray:
-            lines += [f"  not as its version says: {', '.join(self.astray)}"]
+            lines += [f"  differences that do not fit its version: {', '.join(self.astray)}"]
         return "\n".join(lines)
 
 

@@ -45,15 +45,15 @@ def _misfits(mine: list[Parameter], theirs: list[Parameter]) -> Iterator[str]:
         place = places[index] if given.kind in _IN_PLACE and index < len(places) else None
         named = by_name.get(given.name) if given.kind != Parameter.POSITIONAL_ONLY else None
         if given.kind in _IN_PLACE and place is None and Parameter.VAR_POSITIONAL not in takes:
-            yield f"takes no {given.name} in its place"
+            yield f"takes no positional argument {given.name}"
         elif given.kind != Parameter.POSITIONAL_ONLY and named is None and Parameter.VAR_KEYWORD not in takes:
-            yield f"takes no {given.name} by its name"
+            yield f"takes no keyword argument {given.name}"
         elif place is not None and named is not None and place is not named:
-            yield f"takes {place.name} in the place of {given.name}"
+            yield f"takes {place.name} at the position of {given.name}"
         for each in dict.fromkeys(each for each in (place, named) if each is not None):
             filled.add(each.name)
             if given.default is not Parameter.empty and each.default is Parameter.empty:
-                yield f"demands {each.name}, which may be left out"
+                yield f"requires {each.name}, which vLLM may leave out"
     for each in mine:
         if each.kind not in _ANY and each.default is Parameter.empty and each.name not in filled:
-            yield f"demands {each.name}, which vLLM does not give"
+            yield f"requires {each.name}, which vLLM does not pass"

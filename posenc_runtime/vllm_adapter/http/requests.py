@@ -66,8 +66,8 @@ def refuse_several(state: Any) -> None:
 def _refusing(serving: Any, route: str, parts: str) -> Callable[..., Any]:
     async def refused(*_: Any) -> Any:
         return serving.create_error_response(
-            f"{route} is not served where requests have scales of their own: {parts} of one answer would be read at "
-            "several"
+            f"{route} is not served where the deployment has several scales: {parts} of one answer could run at "
+            "different scales"
         )
 
     return refused
@@ -118,8 +118,8 @@ def _refusing_beams(to_beam_search_params: Callable[..., Any], deployment: Deplo
         _refuse_unknown_keys(request)
         if len(deployment.scales) > 1:
             raise ValueError(
-                "use_beam_search must be false where requests have scales of their own, got true: one answer would be "
-                "made at several"
+                "use_beam_search must be false where the deployment has several scales, got true: the beams of one "
+                "answer could run at different scales"
             )
         return to_beam_search_params(request, *args, **kwargs)
 
@@ -149,11 +149,10 @@ def _refuse_unknown_keys(request: Any) -> None:
     for key in request.vllm_xargs or {}:
         if key.lower().startswith(_OURS) and key != ON_CROSSING:
             raise ValueError(
-                f"of the keys of vllm_xargs that start with {_OURS} there is {ON_CROSSING} alone, got {key!r}: "
-                "check the name"
+                f"{ON_CROSSING} is the only key of vllm_xargs that starts with {_OURS}, got {key!r}: check the name"
             )
         if key == "kv_transfer_params":
-            raise ValueError("kv_transfer_params belongs beside vllm_xargs, got it inside: vLLM ends such a request")
+            raise ValueError("kv_transfer_params belongs beside vllm_xargs, got it inside: vLLM would end the request")
     beside = dict(request.model_extra or {})
     # Client libraries name an argument for further keys so, and send only its keys. Whoever writes the name itself into
     # a body means vllm_xargs.

@@ -33,7 +33,8 @@ _COUNTERS: dict[str, tuple[Metric, tuple[str, ...], str]] = {
     "generation_tokens": (
         Metric.GENERATION_TOKENS,
         ("scale",),
-        "Tokens generated, by the scale that each was computed at; counted once a KV block, and at a request's end.",
+        "Generated tokens, by the scale at which each was computed; updated when a request fills a KV block, crosses "
+        "or ends.",
     ),
     "prefix_hit_tokens": (
         Metric.PREFIX_HIT_TOKENS,
@@ -43,28 +44,30 @@ _COUNTERS: dict[str, tuple[Metric, tuple[str, ...], str]] = {
     "crossings": (
         Metric.CROSSINGS,
         ("from", "to", "how"),
-        "Requests that outgrew their scale and went on at another, each crossing once however often it is replayed.",
+        "Requests that outgrew their scale and went on at another. A crossing that is replayed after a preemption is "
+        "counted once.",
     ),
     "rerotated_tokens": (
         Metric.REROTATED_TOKENS,
         (),
-        "Cached tokens whose keys were re-rotated, replays after a preemption among them.",
+        "Cached tokens whose keys were re-rotated, including replays after a preemption.",
     ),
     "copied_blocks": (
         Metric.COPIED_BLOCKS,
         (),
-        "KV-cache blocks copied because somebody else reads them or may want them at the scale that they carry.",
+        "KV-cache blocks copied because another request reads them, or a later one may reuse them at their old scale.",
     ),
     "window_kv_blocks_read": (
         Metric.WINDOW_KV_BLOCKS_READ,
         (),
-        "KV-cache blocks that attention with a distance bias read, one for each layer, KV head and tile of queries; "
-        "with several workers, those of the one that has the tokens.",
+        "KV-cache blocks that attention with a distance bias read, counted for each layer, KV head and tile of queries."
+        " With several workers, only one reports.",
     ),
     "window_kv_blocks_skipped": (
         Metric.WINDOW_KV_BLOCKS_SKIPPED,
         (),
-        "KV-cache blocks that a distance bias made too small to matter, and that were not read; counted likewise.",
+        "KV-cache blocks that such attention did not read, because the bias makes their weights too small to matter. "
+        "Counted like the blocks read.",
     ),
     "prefix_reused_tokens": (
         Metric.PREFIX_REUSED_TOKENS,
@@ -76,14 +79,14 @@ _HISTOGRAMS: dict[str, tuple[Metric, tuple[float, ...], str]] = {
     "apply_seconds": (
         Metric.APPLY_SECONDS,
         (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0),
-        "Seconds a worker spends before a forward on giving blocks their scale; on CUDA the time to launch it. With "
-        "several workers, of the one that has the tokens.",
+        "Seconds that a worker spent giving blocks their scale before a forward pass; on CUDA, only the time of the "
+        "launches. With several workers, only one reports.",
     ),
     "rerotate_seconds": (
         Metric.REROTATE_SECONDS,
         (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0),
-        "Seconds a worker spends before a forward on re-rotating cached keys; on CUDA the time to launch it. With "
-        "several workers, of the one that has the tokens.",
+        "Seconds that a worker spent re-rotating cached keys before a forward pass; on CUDA, only the time of the "
+        "launches. With several workers, only one reports.",
     ),
     "crossing_wait_seconds": (
         Metric.CROSSING_WAIT_SECONDS,
@@ -128,14 +131,14 @@ class PosencPromMetrics(KVConnectorPromMetrics):
         )
         self._budget = self._gauge_cls(
             name=Metric.REROTATE_BUDGET_TOKENS,
-            documentation="Cached tokens whose keys are re-rotated before one step, at most; 0 until there was one.",
+            documentation="Most cached tokens that are re-rotated before one step; 0 until the first step.",
             labelnames=labelnames,
             multiprocess_mode=_ACROSS_SERVERS,
         )
         self._saturation = self._gauge_cls(
             name=Metric.COPE_SATURATION_RATIO,
-            documentation="The part of the keys walked since the last report that stood past the last contextual "
-            "position, where attention is plain; with several workers, by the heads of the one that has the tokens.",
+            documentation="Share of the keys read since the last report that are past CoPE's last position; CoPE does "
+            "not tell these keys apart. With several workers, only one reports.",
             labelnames=labelnames,
             multiprocess_mode=_ACROSS_SERVERS,
         )
@@ -201,7 +204,7 @@ def show_attention(groups: list[LayerGroup], model_name: str, engines: Iterable[
     labels = ("model_name", "engine", "layer_group", "backend", "encoding")
     gauge = Gauge(
         Metric.ATTENTION_BACKEND_INFO,
-        "Which backend attends in which layers, and their position encoding; the value is always 1.",
+        "Which backend computes attention in which layers, and their position encoding; the value is always 1.",
         labels,
         multiprocess_mode=_ACROSS_SERVERS,
     )

@@ -38,7 +38,7 @@ def obstacle(architecture: str) -> str | None:
                 rotates |= name in derived_from
                 if in_the_way := _in_the_way(statement, following):
                     return f"`{in_the_way}` in {name}"
-    return None if rotates else "no rotation in its own source"
+    return None if rotates else "its source has no call of the rotary embedding"
 
 
 def _modules_of_bases(tree: ast.Module, name: str) -> set[str]:

@@ -31,17 +31,17 @@ def reason_against_scaling(hf_text_config: Any, architecture: str) -> str | None
     if not has_own_model(architecture):
         return (
             f"posenc does not serve {architecture}: vLLM has no model of its own for it, and its Transformers backend "
-            "rotates past the rotary embedding, so every request would run unscaled"
+            "does not use vLLM's rotary embedding, so every request would run unscaled"
         )
     if next(sources(architecture), None) is None:
         return (
-            f"posenc does not serve {architecture}: the source of its model, {module_of(architecture)}, cannot be "
-            "read, and nothing else says how it rotates"
+            f"posenc does not serve {architecture}: posenc reads the source of its model in vLLM, "
+            f"{module_of(architecture)}, to find how it rotates, and cannot read it"
         )
     if reader := reader_of_the_table(architecture):
         return (
-            f"posenc does not serve {architecture}: {reader} of vLLM reads the table of rotations past the rotary "
-            "embedding, so every request would run unscaled"
+            f"posenc does not serve {architecture}: {reader} of vLLM reads the table of cosines and sines "
+            "without calling the rotary embedding, so every request would run unscaled"
         )
     fixed = fixed_rope_type(architecture)
     if fixed not in (None, rope_type):

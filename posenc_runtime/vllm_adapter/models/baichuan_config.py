@@ -75,8 +75,8 @@ def refuse(config: Any) -> None:
         if getattr(config, key) is None:
             sizes = " or ".join(map(str, known))
             raise Unsupported(
-                f"{key} must be in a Baichuan checkpoint's config.json, true or false, where {by} is not {sizes}, got "
-                f"{by} {getattr(config, by)}: no other key says it"
+                f"{key} must be in a Baichuan checkpoint's config.json where {by} is not {sizes}, got {by} "
+                f"{getattr(config, by)} without it: add {key}, true or false as the model was trained"
             )
     if config.hidden_size % config.num_attention_heads:
         raise Unsupported(
@@ -85,6 +85,6 @@ def refuse(config: Any) -> None:
         )
     if config.norm_head and config.tie_word_embeddings:
         raise Unsupported(
-            "tie_word_embeddings must be false where norm_head is true, got true: the rows of one are normalised and "
-            "those of the other are not"
+            "tie_word_embeddings must be false where norm_head is true, got true: norm_head normalises the rows of "
+            "the head, but not those of the embedding"
         )

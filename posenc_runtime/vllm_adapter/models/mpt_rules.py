@@ -10,10 +10,10 @@ from posenc_runtime.vllm_adapter.errors import Unsupported
 # Keys of ``attn_config``, with allowed values. Keys that only matter in training (attn_uses_sequence_id) or choose a
 # kernel (attn_impl) are not checked.
 _ATTENTION: dict[str, tuple[Collection[Any], str]] = {
-    "attn_type": (("multihead_attention",), "Wqkv is read as queries, keys and values of one width"),
+    "attn_type": (("multihead_attention",), "only multi-head attention is implemented"),
     "alibi": ((True,), "learned positions and rotary embeddings of MPT are not implemented"),
     "rope": ((None, False), "rotary embeddings of MPT are not implemented"),
-    "prefix_lm": ((None, False), "a prefix that attends in both directions is not causal"),
+    "prefix_lm": ((None, False), "only causal attention is implemented"),
     "qk_ln": ((None, False), "norms of queries and keys are not implemented"),
     "qk_gn": ((None, False), "norms of queries and keys are not implemented"),
     "sliding_window_size": ((None, -1), "windows of MPT are not implemented"),
@@ -21,7 +21,7 @@ _ATTENTION: dict[str, tuple[Collection[Any], str]] = {
 }
 _MODEL: dict[str, tuple[Collection[Any], str]] = {
     "norm_type": (("layernorm", "low_precision_layernorm"), "other norms are not implemented"),
-    "ffn_config": ((None, {"ffn_type": "mptmlp"}), "other layers between attentions are not implemented"),
+    "ffn_config": ((None, {"ffn_type": "mptmlp"}), "other feed-forward layers are not implemented"),
     "block_overrides": ((None,), "all layers must be alike"),
     "final_logit_softcapping": ((None,), "capped logits are not implemented"),
 }
@@ -37,8 +37,8 @@ def refuse(config: Any) -> None:
     """
     if isinstance(config.attn_config, dict):
         raise Unsupported(
-            "engine.trust_remote_code must be left out for MPT: the checkpoint's own configuration class was read, and "
-            "vLLM knows the names of transformers' only"
+            "engine.trust_remote_code must be left out for MPT, got true: it loads the checkpoint's own configuration "
+            "class, but vLLM needs that of transformers"
         )
     for where, settings, rules in (("attn_config.", config.attn_config, _ATTENTION), ("", config, _MODEL)):
         for key, (accepted, reason) in rules.items():

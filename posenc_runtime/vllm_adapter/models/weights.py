@@ -19,11 +19,11 @@ def refuse_lora_and_quantised(vllm_config: VllmConfig) -> None:
     architectures = ", ".join(vllm_config.model_config.architectures)
     if vllm_config.quant_config is not None:
         raise Unsupported(
-            f"quantization must be left out for {architectures}, and weights must not be quantised, got "
-            f"{vllm_config.model_config.quantization}: posenc loads them as they were trained"
+            f"quantization must be left out for {architectures}, got {vllm_config.model_config.quantization}: posenc "
+            "loads only weights that are not quantised. Choose a checkpoint without quantisation"
         )
     if vllm_config.lora_config is not None:
         raise Unsupported(
-            f"enable_lora must be false for {architectures}, got true: posenc knows no adapters for its weights; "
-            "merge them into the checkpoint"
+            f"enable_lora must be false for {architectures}, got true: posenc cannot apply LoRA adapters to this "
+            "architecture. Merge them into the checkpoint"
         )

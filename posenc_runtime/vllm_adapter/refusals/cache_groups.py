@@ -26,9 +26,11 @@ def refuse_cache_groups(deployment: Deployment, kv_cache_config: KVCacheConfig) 
         for layer, spec in layer_specs(group).items():
             kind = type(spec).__name__
             if not isinstance(spec, AttentionSpec) or isinstance(spec, MLAAttentionSpec):
-                raise Unsupported(f"posenc serves layers that cache the keys of tokens, but {layer} has a {kind}")
+                raise Unsupported(
+                    f"posenc serves only layers that cache the keys of tokens, but the KV cache of {layer} is a {kind}"
+                )
             if deployment.rerotates and type(spec) is not FullAttentionSpec:
                 raise Unsupported(
-                    f"re-rotation needs layers that keep all keys of a request, but {layer} has a {kind}: set "
-                    "on_crossing to recompute or pin, and prefix_reuse to exact"
+                    f"re-rotation needs layers that keep all keys of a request, but the KV cache of {layer} is a "
+                    f"{kind}: set on_crossing to recompute or pin, and prefix_reuse to exact"
                 )

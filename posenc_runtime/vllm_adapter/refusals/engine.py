@@ -42,24 +42,24 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
     model, parallel, transfer = vllm_config.model_config, vllm_config.parallel_config, vllm_config.kv_transfer_config
     if vllm_config.cache_config.kv_offloading_size is not None:
         raise Unsupported(
-            f"kv_offloading_size must be left out, got {vllm_config.cache_config.kv_offloading_size}: its connector "
-            "would take the place of posenc's, which gives blocks their scale"
+            f"kv_offloading_size must be left out, got {vllm_config.cache_config.kv_offloading_size}: it "
+            "replaces the KV connector of posenc, which gives blocks their scales"
         )
     if transfer is None or transfer.kv_connector != CONNECTOR:
         raise Unsupported(
             f"additional_config.posenc needs kv_transfer_config.kv_connector to be {CONNECTOR}, got "
-            f"{transfer.kv_connector if transfer else None}: without it no block is ever given its scale"
+            f"{transfer.kv_connector if transfer else None}: without it no block gets its scale"
         )
     if transfer.kv_role != "kv_both":
         raise Unsupported(
-            f"kv_transfer_config.kv_role must be kv_both, got {transfer.kv_role}: with prefill and decode apart, the "
-            "two sides would choose a request's scale from different lengths"
+            f"kv_transfer_config.kv_role must be kv_both, got {transfer.kv_role}: with prefill and decode in "
+            "separate engines, each would choose a request's scale from a different length"
         )
     if deployment is not None:
         if model.max_model_len > deployment.max_model_len:
             raise Unsupported(
                 f"max_model_len must be at most additional_config.posenc.max_model_len {deployment.max_model_len}, "
-                f"which the largest scale covers, got {model.max_model_len}: set them alike"
+                f"which the largest scale covers, got {model.max_model_len}: set both to the same length"
             )
         refuse_moving_requests(vllm_config, deployment)
     refusals = {
@@ -67,7 +67,7 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
         "multi-head latent attention (MLA)": model.use_mla
         or any(caches_latents(model.hf_text_config, architecture) for architecture in model.architectures),
         "pooling and draft models": model.runner_type != "generate",
-        "models that run on vLLM's Transformers backend, which rotates by itself": model.using_transformers_backend(),
+        "models on vLLM's Transformers backend, which has its own rotation": model.using_transformers_backend(),
         "prefill_context_parallel_size above 1": parallel.prefill_context_parallel_size > 1,
         "decode_context_parallel_size above 1": parallel.decode_context_parallel_size > 1,
         "enable_dbo, or ubatch_size above 1": parallel.use_ubatching,

@@ -101,8 +101,8 @@ def _scaled_spec(
     )
     if not _are_alike(deployment.frequencies(spec, 0), own):
         raise ValueError(
-            f"scale 1 must be the checkpoint's own rotation, got another one by {deployment.rope_type} with "
-            f"{dict(deployment.parameters)}: leave out what the checkpoint's configuration says"
+            f"scale 1 must rotate exactly as the checkpoint does, got another rotation by {deployment.rope_type} with "
+            f"{dict(deployment.parameters)}: leave out the parameters that the checkpoint's configuration has"
         )
     return spec
 
@@ -165,6 +165,6 @@ def _refuse_beside_another(engine: str) -> None:
 
     if has_kv_transfer_group() and any(rotary.engine != engine for rotary in STATE.rotaries):
         raise ValueError(
-            "a process can have one engine with scales at a time, and an earlier one was not shut down: call its "
-            "engine_core.shutdown(), or start each in a process of its own"
+            "a process can have only one engine with scales at a time, and an earlier one is still there: call "
+            "engine_core.shutdown() of the earlier engine, or start each engine in its own process"
         )

@@ -64,8 +64,8 @@ def _rope_rows(positions: Tensor, rows: Tensor) -> None:
     layer = next((name for name in context.slot_mapping if name in STATE.block_size), None)
     if layer is None:
         raise RuntimeError(
-            "a token's scale is that of the block that its key is written to, but no layer with slots in this forward "
-            f"is known to cache keys: got slots of {sorted(context.slot_mapping)}, known are {sorted(STATE.block_size)}"
+            "a forward pass must have slots for a layer with a registered KV cache, because a token's scale is that of "
+            f"its block, got slots for {sorted(context.slot_mapping)}, registered are {sorted(STATE.block_size)}"
         )
     looked_up = positions.data_ptr(), num_tokens, _is_capturing(positions)
     known = context.additional_kwargs.setdefault("posenc_rows", {})

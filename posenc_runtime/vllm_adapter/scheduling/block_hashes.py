@@ -45,7 +45,7 @@ class LazyHashes(Sequence[bytes], abc.ABC):
     def extend(self, new: Iterable[bytes]) -> None:
         """vLLM appends hashes by this method; all are here already, so ``new`` must be empty."""
         if any(True for _ in new):
-            raise ValueError("a request's hashes are as many as its full blocks, got more")
+            raise ValueError("a request must have exactly one hash for each full block, got more")
 
     @abc.abstractmethod
     def _hash(self, number: int) -> bytes:

@@ -18,7 +18,7 @@ class NeedsOurs:
 
     Attributes:
         where: the settings that need it.
-        otherwise: what goes wrong with vLLM's own scheduler, and what to set to use it all the same.
+        otherwise: what goes wrong with vLLM's own scheduler, and what to set.
     """
 
     where: str
@@ -33,13 +33,14 @@ def needs_ours(deployment: Deployment, policy: str) -> NeedsOurs | None:
     """
     if deployment.changes_scales:
         return NeedsOurs(
-            f"on_crossing is {deployment.on_crossing} and prefix_reuse {deployment.prefix_reuse}",
-            "no request ever crosses (or set on_crossing to pin and prefix_reuse to exact)",
+            f"on_crossing is {deployment.on_crossing} and prefix_reuse is {deployment.prefix_reuse}",
+            "with another scheduler no request crosses. Leave scheduler_cls out, or set on_crossing to pin and "
+            "prefix_reuse to exact",
         )
     if policy == "priority":
         return NeedsOurs(
             "scheduling_policy is priority",
-            "blocks that were never computed stay in the prefix cache, and end the engine (or set scheduling_policy to "
-            "fcfs)",
+            "with another scheduler, blocks that were never computed stay in the prefix cache, and end the engine. "
+            "Leave scheduler_cls out, or set scheduling_policy to fcfs",
         )
     return None

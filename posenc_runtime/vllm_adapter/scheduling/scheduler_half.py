@@ -89,7 +89,7 @@ class SchedulerHalf:
 
     def set_budget(self, budget: Budget) -> None:
         """Set, once, how many cached tokens are re-rotated before a step at most; log and report the figure."""
-        logger.info("%d cached tokens are re-rotated before a step: %s", budget.tokens, budget.reason)
+        logger.info("at most %d cached tokens are re-rotated before a step: %s", budget.tokens, budget.reason)
         self._coordinator.budget_tokens = budget.tokens
         self._budget_report = {"rerotate_budget_tokens": {TOTAL: budget.tokens}}
 
@@ -290,7 +290,9 @@ class SchedulerHalf:
         except ValueError as error:
             # The API server refuses a choice that the deployment does not offer. ``LLM`` does not, so we warn.
             if warns:
-                logger.warning("request %s: %s; it gets the deployment's own", request.request_id, error)
+                logger.warning(
+                    "request %s: %s; the request gets the deployment's on_crossing instead", request.request_id, error
+                )
             asked = None
         return {"max_tokens": max_tokens, "on_crossing": asked}
 

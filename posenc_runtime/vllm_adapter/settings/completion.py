@@ -89,7 +89,7 @@ def _rotated(
     trained = scaling.original_max_position_embeddings
     if trained is None:
         if checkpoint is None or checkpoint.max_position_embeddings is None:
-            reason = "is not read" if checkpoint is None else "does not say it"
+            reason = "is not read" if checkpoint is None else "does not have it"
             raise SettingRefused(
                 "scaling.original_max_position_embeddings: must be given, because the configuration of model "
                 f"{model!r} {reason}"
@@ -141,8 +141,8 @@ def _refuse_disabled_window(engine: Mapping[str, Any], checkpoint: Checkpoint, m
     if engine.get("disable_sliding_window") and window is not None and max_model_len > window:
         raise SettingRefused(
             f"engine.disable_sliding_window: must be false where max_model_len is above {window}, the window that "
-            f"{checkpoint.architecture} was trained with, got true and {max_model_len}: lower max_model_len, or leave "
-            "the window and set scaling.on_crossing to recompute or pin"
+            f"{checkpoint.architecture} was trained with, got true and max_model_len {max_model_len}: lower "
+            "max_model_len, or keep the window and set scaling.on_crossing to recompute or pin"
         )
 
 

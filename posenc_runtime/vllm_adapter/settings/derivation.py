@@ -40,9 +40,9 @@ def derived(scaling: ScalingSettings, checkpoint: Checkpoint | None, model: str)
             f"scaling.rope_type: must name a method where the configuration of model {model!r} is not read, got auto: "
             f"choose one of {', '.join(available())}"
         )
-    rope_type, reason = _FOR_UNSCALED, "its checkpoint rotates unscaled"
+    rope_type, reason = _FOR_UNSCALED, "the checkpoint's own rotation is not scaled"
     if checkpoint.rope_type != "default":
-        rope_type, reason = checkpoint.rope_type, f"its checkpoint's own rope_type is {checkpoint.rope_type}"
+        rope_type, reason = checkpoint.rope_type, f"the checkpoint's own rope_type is {checkpoint.rope_type}"
     scales, asked = _SCALES, scaling.model_fields_set
     trained = scaling.original_max_position_embeddings or checkpoint.max_position_embeddings
     if checkpoint.tuned_length is not None and trained is not None:

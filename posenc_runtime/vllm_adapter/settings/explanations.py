@@ -40,9 +40,9 @@ def _hint(path: str, value: Any, rope_type: str, sections: Collection[str]) -> s
     """The end of an error about an unknown setting: it suggests the setting that was probably meant."""
     if path == "scaling.factor":  # one in Hugging Face's configurations; here each request has its own
         if rope_type == "default":
-            return "; rope_type default does not scale, choose another"
+            return "; rope_type default does not scale: choose another"
         largest = f"{value:g}" if isinstance(value, int | float) and 1 < value < 1e6 else "4"
-        return f"; scaling.scales says it for {rope_type}, as in [1, {largest}]"
+        return f"; with rope_type {rope_type}, set scaling.scales instead, for example [1, {largest}]"
     section, _, name = path.rpartition(".")
     return did_you_mean(section, name, known_names(rope_type, sections))
 

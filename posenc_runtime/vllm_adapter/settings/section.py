@@ -56,7 +56,7 @@ class ScalingSettings(BaseModel):
         if self.rope_type == AUTO:
             if self.parameters:
                 raise ValueError(
-                    f"rope_type must name a method where it is given parameters, got {AUTO} and "
+                    f"rope_type must name a method where scaling has parameters of a method, got {AUTO} and "
                     f"{', '.join(self.parameters)}: choose one of {', '.join(available())}"
                 )
             if "scales" in self.model_fields_set:

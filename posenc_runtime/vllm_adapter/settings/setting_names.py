@@ -23,7 +23,7 @@ DERIVED = {
     "max_model_len": "max_model_len",
     "kv_transfer_config": "scaling",
     "scheduler_cls": "scaling.on_crossing and engine.scheduling_policy",
-    "worker_extension_cls": "posenc itself, which asks workers about their layers,",
+    "worker_extension_cls": "scaling",
 }
 
 # Arguments by which vllm serve has API servers other than the one in its own process; posenc serve refuses them.

@@ -56,6 +56,7 @@ def _written(keys: Tensor, isa: str) -> Tensor:
 
 def _refusal(what: str, block_size: int, head_dim: int, dtype: torch.dtype, isa: str) -> str:
     return (
-        f"the CPU backend's packing of keys must be a known permutation to re-rotate them, but that of isa {isa}, "
-        f"block_size {block_size}, head_dim {head_dim}, {dtype} {what}: set scaling.on_crossing to recompute or pin"
+        f"re-rotation needs keys whose elements are stored in one known order for all heads, but the order of vLLM's "
+        f"CPU backend for isa {isa}, block_size {block_size}, head_dim {head_dim}, {dtype} {what}: set "
+        "scaling.on_crossing to recompute or pin, and scaling.prefix_reuse to exact"
     )

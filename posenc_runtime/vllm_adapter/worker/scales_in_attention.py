@@ -31,7 +31,7 @@ def rotate_in_attention(
     if any(other != rotary for other in rotaries):
         raise ValueError(
             f"attention.fused_rotary needs one rotary embedding for all layers, but this model built {len(rotaries)} "
-            "that differ: set it to off"
+            "that differ: set attention.fused_rotary to off"
         )
     frequencies = [rotary.frequencies(index) for index in range(len(rotary.deployment.scales))]
     of_size = {
@@ -49,7 +49,8 @@ def rotate_in_attention(
             )
         if layers[name].head_size != rotary.head_dim:
             raise ValueError(
-                f"attention.fused_rotary rotates the first part of every head, but {name} has heads of "
-                f"{layers[name].head_size} of which its model rotates {rotary.head_dim} apart: set it to off"
+                f"attention.fused_rotary needs a rotary embedding that gets whole heads, but {name} has heads of "
+                f"{layers[name].head_size} elements, and the rotary embedding gets {rotary.head_dim}: set "
+                "attention.fused_rotary to off"
             )
         rotate_by(of_size[size])

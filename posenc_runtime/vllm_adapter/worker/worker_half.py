@@ -52,8 +52,8 @@ class WorkerHalf:
         rotaries = [rotary.as_built() for rotary in STATE.rotaries if rotary.engine == self._vllm_config.instance_id]
         if self._deployment.rotates and not rotaries:
             raise ValueError(
-                "scaling needs a model whose rotary embedding posenc replaced, but this worker built none for this "
-                "engine: the model has no rotary embeddings"
+                "scaling needs a model with a rotary embedding that posenc can replace, but this worker built none: "
+                "leave the settings of scaling out"
             )
         rotations = self._ask(rotaries)
         if rotations:

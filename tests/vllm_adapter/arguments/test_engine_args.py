@@ -86,28 +86,39 @@ def test_true_gives_a_flag_that_has_no_opposite() -> None:
         ({"api_key": "x"}, "engine.api_key: is not an argument of vLLM, got 'x'; did you mean server.api_key?"),
         (
             {"max_model_len": 5},
-            "engine.max_model_len: follows from max_model_len and must not be given, got 5; did you mean max_model_len "
-            "at the top level?",
+            "engine.max_model_len: must be left out, got 5: posenc sets it from max_model_len at the top level",
         ),
-        ({"scheduler_cls": "their.Scheduler"}, "engine.scheduler_cls: follows from scaling.on_crossing"),
+        (
+            {"scheduler_cls": "their.Scheduler"},
+            "engine.scheduler_cls: must be left out, got 'their.Scheduler': posenc sets it from scaling.on_crossing",
+        ),
         (
             {"async_scheduling": True, "pipeline_parallel_size": 2},
             "engine.async_scheduling: must be false where engine.pipeline_parallel_size is above 1",
         ),
-        ({"kv_transfer_config": {}}, "engine.kv_transfer_config: follows from scaling"),
-        ({"hf_overrides": {"rope_theta": 5.0}}, "engine.hf_overrides.rope_theta: the section scaling says"),
-        ({"additional_config": {"posenc": {}}}, "engine.additional_config.posenc: follows from scaling"),
+        (
+            {"kv_transfer_config": {}},
+            "engine.kv_transfer_config: must be left out, got {}: posenc sets it from scaling",
+        ),
+        (
+            {"hf_overrides": {"rope_theta": 5.0}},
+            "engine.hf_overrides.rope_theta: must be left out, got 5.0: the section scaling",
+        ),
+        (
+            {"additional_config": {"posenc": {}}},
+            "engine.additional_config.posenc: must be left out, got {}: posenc sets it from the section scaling",
+        ),
         ({"additional_config": ["x"]}, "engine.additional_config: must be a mapping, got ['x']"),
         ({"enable_prefix_caching": 0}, "engine.enable_prefix_caching: must be true or false, got 0"),
         ({"async_scheduling": "off"}, "engine.async_scheduling: must be true or false, got 'off'"),
-        ({"revision": 1234}, "engine.revision: must be a text, got 1234: quote it"),
+        ({"revision": 1234}, "engine.revision: must be a string, got 1234: quote it"),
         ({"reasoning_parser": "foo"}, "engine.reasoning_parser: must be one of "),
         (
             {"structured_outputs_config": {"reasoning_parser": "foo"}},
             "engine.structured_outputs_config.reasoning_parser: must be one of ",
         ),
         ({"port": 5}, "engine.port: is not an argument of vLLM"),
-        ({"api_server_count": 2}, "engine.api_server_count: must be left out, got 2: posenc serve has one API server"),
+        ({"api_server_count": 2}, "engine.api_server_count: must be left out, got 2: posenc serve runs one API server"),
         (
             {"data_parallel_multi_port_external_lb": True},
             "engine.data_parallel_multi_port_external_lb: must be left out, got True",
@@ -123,13 +134,13 @@ def test_a_bad_engine_argument_is_refused_by_its_path(engine: dict[str, Any], ru
 @pytest.mark.parametrize(
     ("key", "rule"),
     [
-        (83, "must be a text, got 83: quote it"),
-        (["a", 83], "must be a text, got 83: quote it"),
-        (None, "must be a text that is not empty, got None: leave it out to have none"),
-        ("", "must be a text that is not empty, got ''"),
-        ([], r"must be a text that is not empty, got \[\]"),
-        (["a", ""], r"must be a text that is not empty, got \['a', ''\]"),
-        (["a", "-b"], "of several texts none may begin with a dash, got '-b'"),
+        (83, "must be a string, got 83: quote it"),
+        (["a", 83], "must be a string, got 83: quote it"),
+        (None, "must be a string that is not empty, got None: leave it out for no key"),
+        ("", "must be a string that is not empty, got ''"),
+        ([], r"must be a string that is not empty, got \[\]"),
+        (["a", ""], r"must be a string that is not empty, got \['a', ''\]"),
+        (["a", "-b"], "must have no string that begins with a dash beside others, got '-b'"),
     ],
 )
 def test_a_key_that_would_be_another_one_or_none_is_refused(key: object, rule: str) -> None:
@@ -222,6 +233,6 @@ def test_attention_that_rotates_is_refused_on_the_cpu(monkeypatch: pytest.Monkey
 def test_on_cuda_another_attention_is_refused_where_layers_need_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_args, "_is_cuda", lambda: True)
     engine = {"attention_backend": "FLASH_ATTN"}
-    with pytest.raises(ArgumentRefused, match=r"attention_backend: must be left out .*, got 'FLASH_ATTN'"):
+    with pytest.raises(ArgumentRefused, match=r"attention_backend: must be left out, got 'FLASH_ATTN': with"):
         engine_arguments(YARN, engine, AttentionChoice(needs="bias"))
     assert engine_arguments(YARN, engine, AttentionChoice())["attention_backend"] == "FLASH_ATTN"

@@ -65,7 +65,7 @@ def test_a_certificate_its_key_and_authorities_that_can_be_read_are_accepted(pai
 def test_a_key_without_a_certificate_is_refused(pair: dict[str, str]) -> None:
     key = pair["ssl_keyfile"]
     assert refusal(ssl_keyfile=key) == (
-        f"server.ssl_certfile: must be given beside server.ssl_keyfile, got {key!r} alone"
+        f"server.ssl_certfile: must be given with server.ssl_keyfile, got only server.ssl_keyfile {key!r}"
     )
 
 
@@ -103,7 +103,7 @@ def test_authorities_that_cannot_be_read_are_refused(pair: dict[str, str]) -> No
 )
 def test_middleware_that_cannot_be_imported_is_refused(name: str, why: str) -> None:
     refused = refusal(middleware=[name])
-    assert refused.startswith("server.middleware: must be classes or coroutine functions, each by its module and name")
+    assert refused.startswith("server.middleware: must name classes or coroutine functions, each as module.name")
     assert f"got {name!r}" in refused and why in refused
 
 
@@ -114,7 +114,8 @@ def test_middleware_may_be_a_class_or_a_coroutine_function() -> None:
 
 def test_lora_modules_are_refused_where_lora_is_not_enabled() -> None:
     modules = [{"name": "a", "path": "/b", "base_model_name": "c"}]
-    assert refusal(lora_modules=modules) == "server.lora_modules: must be left out unless engine.enable_lora is true"
+    refused = refusal(lora_modules=modules)
+    assert refused.startswith("server.lora_modules: must be left out where engine.enable_lora is false, got a: set")
     assert parsed({"enable_lora": True}, lora_modules=modules).lora_modules[0].name == "a"
 
 

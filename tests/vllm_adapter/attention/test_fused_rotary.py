@@ -61,25 +61,29 @@ ON = AttentionChoice(fused_rotary="on")
         pytest.param(engine(ON, backend="FLASH_ATTN", cache_dtype="fp8"), None, id="float8"),
         pytest.param(engine(ON, UNROTATED), "this model has no rotary embeddings", id="unrotated"),
         pytest.param(
-            engine(AttentionChoice(fused_rotary="on", needs="cope")), "layers get attention of ours", id="ours"
+            engine(AttentionChoice(fused_rotary="on", needs="cope")), "layers use attention of posenc", id="ours"
         ),
         pytest.param(engine(ON, backend="FLASHINFER"), "engine.attention_backend is FLASHINFER", id="flashinfer"),
         pytest.param(engine(ON, per_kind={"full_attention": "FLASHINFER"}), "backend_per_kind", id="per-kind"),
-        pytest.param(engine(ON, cache_dtype="nvfp4"), "fp8, fp8_e4m3: nvfp4", id="cache"),
+        pytest.param(
+            engine(ON, cache_dtype="nvfp4"), "kv_cache_dtype is nvfp4, and not one of .*, fp8, fp8_e4m3", id="cache"
+        ),
         pytest.param(
             engine(ON, cache_dtype="fp8", kv_cache_scheme={"strategy": "tensor"}), None, id="float8-checkpoint"
         ),
         pytest.param(
             engine(ON, cache_dtype="fp8", kv_cache_scheme={"strategy": "attn_head"}),
-            "a scale of its KV cache for each head",
+            "its KV cache with a scale for each head",
             id="float8-checkpoint-by-heads",
         ),
         pytest.param(
-            engine(ON, architecture="CohereForCausalLM"), "asks `.*` before it rotates", id="some-layers-do-not-rotate"
+            engine(ON, architecture="CohereForCausalLM"),
+            "rotates on the condition `.*`",
+            id="some-layers-do-not-rotate",
         ),
         pytest.param(
             engine(ON, architecture="Qwen3NextForCausalLM"),
-            "does not hand what it rotated to attention",
+            "pass rotated queries and keys to attention unchanged",
             id="in-between",
         ),
     ],
@@ -95,7 +99,7 @@ def test_what_cannot_rotate_in_attention_is_named(engine: Any, reason: str | Non
 
 def test_other_devices_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused_rotary, "_capability", lambda: None)
-    assert "for NVIDIA GPUs" in str(reason_against_rotating(engine(ON)))
+    assert "needs an NVIDIA GPU" in str(reason_against_rotating(engine(ON)))
 
 
 @pytest.mark.usefixtures("on_hopper")

@@ -54,10 +54,10 @@ def test_a_backend_that_can_is_taken_when_asked_for(backend: Any, asked: Asked) 
         ("stock", BIAS, r"a distance bias \(t5\), got stock"),
         ("stock", ALIBI_SQRT, r"a distance bias \(alibi_sqrt\), got stock"),
         ("stock", COPE, r"contextual positions \(cope\), got stock"),
-        ("stock", SHAW, r"no kernel \(shaw\), got stock"),
+        ("stock", SHAW, r"attention in plain PyTorch \(shaw\), got stock"),
         ("bias", COPE, r"contextual positions \(cope\), got bias"),
-        ("bias", SHAW, r"no kernel \(shaw\), got bias"),
-        ("cope", PLAIN_LAYER, r"nothing of its own \(the model's own\), got cope"),
+        ("bias", SHAW, r"attention in plain PyTorch \(shaw\), got bias"),
+        ("cope", PLAIN_LAYER, r"ordinary attention \(the model's own\), got cope"),
         ("cope", ALIBI, r"a distance bias \(alibi\), got cope"),
     ],
 )

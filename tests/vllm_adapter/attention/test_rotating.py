@@ -136,7 +136,9 @@ def test_a_step_may_come_before_the_cache_is_registered() -> None:
 
 
 def test_a_layer_that_reads_the_keys_of_another_is_refused() -> None:
-    with pytest.raises(Unsupported, match=r"fused_rotary must be off for a layer that reads .*, got layers\.3"):
+    with pytest.raises(
+        Unsupported, match=r"fused_rotary must be off for a layer that reads .*, got one that reads those of layers\.3"
+    ):
         made(shared="layers.3")
 
 
@@ -246,5 +248,7 @@ def test_vllms_backends_rotate_where_the_engine_does_and_are_stock_elsewhere(
 
 def test_heads_of_which_a_part_is_rotated_apart_are_refused() -> None:
     wide = dataclasses.replace(rotary(), head_dim=HEAD_DIM // 2)
-    with pytest.raises(ValueError, match=f"but a has heads of {HEAD_DIM} of which its model rotates {HEAD_DIM // 2}"):
+    with pytest.raises(
+        ValueError, match=f"but a has heads of {HEAD_DIM} elements, and the .* gets {HEAD_DIM // 2}: set"
+    ):
         rotate_in_attention(engine(a=made()), {"a": 16}, [wide], torch.zeros(8).long())

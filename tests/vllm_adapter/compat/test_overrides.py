@@ -70,8 +70,8 @@ def test_what_an_override_does_not_take_is_found_in_classes_and_in_what_is_mixed
         each.__module__ = "posenc_runtime.vllm_adapter.somewhere"
     told = [misfit.split(".")[-1] for each in overrides._of_classes([Late]) for misfit in each.misfits()]
     assert told == [
-        "build_kv_connector_stats takes no data in its place",
-        "on_new_request demands now, which vLLM does not give",
+        "build_kv_connector_stats takes no positional argument data",
+        "on_new_request requires now, which vLLM does not pass",
     ]
     bounded = [misfit for each in overrides._of_classes([Bounded]) for misfit in each.misfits()]
     assert bool(bounded) is not compat.PREFIX_HITS_WITHOUT_BOUND.is_here

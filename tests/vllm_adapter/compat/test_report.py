@@ -50,7 +50,10 @@ def test_the_vllm_that_is_installed_is_as_we_know_it(capsys: pytest.CaptureFixtu
     assert main([]) == 0
     out = capsys.readouterr().out
     assert f"vLLM {compat.installed()} (installed)\n" in out
-    assert "names that posenc touches: all there" in out and "in the place of vLLM's: all called alike" in out
+    assert (
+        "names of vLLM that posenc uses: all found" in out
+        and "that vLLM calls instead of its own: all compatible" in out
+    )
 
 
 def test_other_sources_are_looked_at_and_what_does_not_fit_is_told(
@@ -63,21 +66,27 @@ def test_other_sources_are_looked_at_and_what_does_not_fit_is_told(
     )
     assert main([str(sources), str(sources / "vllm")]) == 1
     _, _, other = capsys.readouterr().out.partition("(installed)")
-    assert f"vLLM {compat.installed()} ({sources}; without its compiled libraries: read, and not to be run)" in other
-    assert "1 not there\n    vllm.v1.core.block_pool.BlockPool.evict_blocks\n" in other
-    assert "2 not called alike\n    scheduler.PosencScheduler.schedule takes no urgent in its place\n" in other
-    assert f"must be a folder with vllm/_version.py in it, got {sources / 'vllm'}" in other
+    assert (
+        f"vLLM {compat.installed()} ({sources}; without its compiled libraries, so it can be checked but not run)"
+        in other
+    )
+    assert "1 not found\n    vllm.v1.core.block_pool.BlockPool.evict_blocks\n" in other
+    assert "2 not compatible\n    scheduler.PosencScheduler.schedule takes no positional argument urgent\n" in other
+    assert f"a folder to check must contain vllm/_version.py, got {sources / 'vllm'}" in other
 
 
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
-        ({"is_known": False}, "which posenc does not know"),
-        ({"is_compiled": False}, "without its compiled libraries: read, and not to be run"),
-        ({"lacking": ["vllm.x"]}, "  3 names that posenc touches: 1 not there\n    vllm.x\n"),
-        ({"misfits": ["a takes no b"]}, "  2 functions of posenc in the place of vLLM's: 1 not called alike\n"),
-        ({"old_ways": ["NO_FETCH_STAGES"]}, "    NO_FETCH_STAGES: the scheduler does not note"),
-        ({"astray": ["NO_FETCH_STAGES"]}, "  not as its version says: NO_FETCH_STAGES"),
+        ({"is_known": False}, "which posenc does not support"),
+        ({"is_compiled": False}, "without its compiled libraries, so it can be checked but not run"),
+        ({"lacking": ["vllm.x"]}, "  3 names of vLLM that posenc uses: 1 not found\n    vllm.x\n"),
+        (
+            {"misfits": ["a takes no b"]},
+            "  2 functions of posenc that vLLM calls instead of its own: 1 not compatible\n",
+        ),
+        ({"old_ways": ["NO_FETCH_STAGES"]}, "    NO_FETCH_STAGES: the scheduler does not record"),
+        ({"astray": ["NO_FETCH_STAGES"]}, "  differences that do not fit its version: NO_FETCH_STAGES"),
     ],
 )
 def test_what_is_not_as_it_should_be_is_told_and_is_not_good(changed: dict[str, object], line: str) -> None:

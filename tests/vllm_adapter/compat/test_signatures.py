@@ -65,14 +65,14 @@ def in_place_alone(a: int, b: int, c: int = 0, /, *, d: int = 0) -> None:
 
 FITTING = [alike, taking_anything, naming_the_first, with_more_places]
 UNFIT = {
-    without_the_last: ["takes no c in its place", "takes no d by its name"],
-    by_other_names: ["takes no a by its name", "takes no b by its name", "takes no c by its name"],
-    in_another_order: ["takes b in the place of a", "takes a in the place of b"],
-    demanding_what_may_be_left_out: ["demands c, which may be left out"],
-    demanding_more: ["demands e, which vLLM does not give"],
-    demanding_another_place: ["demands d, which may be left out"],
-    by_name_alone: ["takes no c in its place"],
-    in_place_alone: ["takes no a by its name", "takes no b by its name", "takes no c by its name"],
+    without_the_last: ["takes no positional argument c", "takes no keyword argument d"],
+    by_other_names: ["takes no keyword argument a", "takes no keyword argument b", "takes no keyword argument c"],
+    in_another_order: ["takes b at the position of a", "takes a at the position of b"],
+    demanding_what_may_be_left_out: ["requires c, which vLLM may leave out"],
+    demanding_more: ["requires e, which vLLM does not pass"],
+    demanding_another_place: ["requires d, which vLLM may leave out"],
+    by_name_alone: ["takes no positional argument c"],
+    in_place_alone: ["takes no keyword argument a", "takes no keyword argument b", "takes no keyword argument c"],
 }
 
 
@@ -113,7 +113,7 @@ def test_what_the_function_of_vllm_collects_is_collected_by_ours() -> None:
         pass
 
     assert found(taking_anything, collecting) == found(naming_the_first, collecting) == []
-    assert found(alike, collecting) == ["takes no *rest", "takes no **named", "demands b, which vLLM does not give"]
+    assert found(alike, collecting) == ["takes no *rest", "takes no **named", "requires b, which vLLM does not pass"]
 
 
 def test_a_function_of_vllm_that_takes_anything_says_nothing() -> None:

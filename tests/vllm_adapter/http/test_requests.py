@@ -56,7 +56,9 @@ def test_a_known_key_reaches_the_engine_beside_those_of_others(kind: type[Any]) 
 @each_kind
 @pytest.mark.parametrize("key", ["posenc_on_crosing", "posenc_scale", "Posenc_on_crossing", "posenc"])
 def test_a_misspelled_key_of_ours_is_refused(kind: type[Any], key: str) -> None:
-    with pytest.raises(ValueError, match=f"there is posenc_on_crossing alone, got '{key}'"):
+    with pytest.raises(
+        ValueError, match=f"posenc_on_crossing is the only key of vllm_xargs that starts with posenc, got '{key}'"
+    ):
         sampling(kind, vllm_xargs={key: "pin"})
 
 
@@ -86,11 +88,13 @@ def test_what_vllm_would_stumble_over_in_vllm_xargs_is_refused(kind: type[Any]) 
 @pytest.mark.parametrize("kind", BEAMING)
 def test_beams_of_which_each_would_have_a_scale_are_refused(kind: Any) -> None:
     asked = kind(**BODIES[kind], use_beam_search=True)
-    with pytest.raises(ValueError, match="use_beam_search must be false where requests have scales of their own"):
+    with pytest.raises(ValueError, match="use_beam_search must be false where the deployment has several scales"):
         asked.to_beam_search_params(32, {})
     check_requests(UNSCALED)
     assert asked.to_beam_search_params(32, {}).max_tokens == 32
-    with pytest.raises(ValueError, match="there is posenc_on_crossing alone, got 'posenc_scale'"):
+    with pytest.raises(
+        ValueError, match="posenc_on_crossing is the only key of vllm_xargs that starts with posenc, got 'posenc_scale'"
+    ):
         kind(**BODIES[kind], use_beam_search=True, vllm_xargs={"posenc_scale": 2}).to_beam_search_params(32, {})
 
 
@@ -128,5 +132,5 @@ async def test_an_answer_of_several_requests_is_refused_where_they_may_have_seve
     serving = types.SimpleNamespace(create_error_response=lambda message: message)
     refuse_several(types.SimpleNamespace(**{name: serving}))
     refused = await getattr(serving, method)(object(), object())
-    assert refused.startswith(f"{route} is not served where requests have scales of their own")
+    assert refused.startswith(f"{route} is not served where the deployment has several scales")
     refuse_several(types.SimpleNamespace())  # a model that has none of them

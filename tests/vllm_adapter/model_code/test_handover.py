@@ -42,8 +42,8 @@ def test_architectures_whose_rotated_states_go_straight_to_attention_are_let_thr
         ("Llama4ForCausalLM", r"`if self\.rotary_emb is not None:` in .*llama4"),
         ("DeepseekV2ForCausalLM", r"` in vllm\..*deepseek_v2"),
         ("PosencForCausalLM", r"`if self\.rotary_emb is not None:` in posenc_runtime"),
-        ("MPTForCausalLM", "no rotation in its own source"),
-        ("NobodyHeardOfForCausalLM", "no rotation in its own source"),
+        ("MPTForCausalLM", "its source has no call of the rotary embedding"),
+        ("NobodyHeardOfForCausalLM", "its source has no call of the rotary embedding"),
     ],
 )
 def test_architectures_with_something_in_between_are_named_with_it(architecture: str, obstacle: str) -> None:

@@ -80,5 +80,7 @@ def test_a_condition_of_rotating_is_found_where_layers_come_from_another_models_
 
 def test_a_model_whose_source_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
-    with pytest.raises(Unsupported, match="the source of its model, __main__, cannot be read"):
+    with pytest.raises(
+        Unsupported, match="the source of its model in vLLM, __main__, to find how it rotates, and cannot read it"
+    ):
         refuse_checkpoint(config(), ["TypedForCausalLM"])

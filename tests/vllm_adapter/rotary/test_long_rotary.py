@@ -122,7 +122,7 @@ def test_parameters_that_would_change_scale_1_are_refused(
     )
     monkeypatch.setattr(building, "checked_deployment", lambda: deployment)
     with pytest.raises(
-        ValueError, match="scale 1 must be the checkpoint's own rotation, got parameters that make it another"
+        ValueError, match="scale 1 must rotate exactly as the checkpoint does, got parameters that change"
     ):
         made()
 

@@ -112,5 +112,5 @@ def test_in_a_dummy_run_which_caches_nothing_rows_are_positions(monkeypatch: pyt
 
 def test_slots_of_which_nobody_knows_the_blocks_end_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     in_a_forward(monkeypatch, {"unknown": SLOTS})
-    with pytest.raises(RuntimeError, match=r"got slots of \['unknown'\], known are \['layer'\]"):
+    with pytest.raises(RuntimeError, match=r"got slots for \['unknown'\], registered are \['layer'\]"):
         rows(POSITIONS)

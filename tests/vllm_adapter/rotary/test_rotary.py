@@ -132,7 +132,7 @@ def test_an_engine_with_scales_is_not_built_beside_another_with_the_same_blocks(
     build(one)
     monkeypatch.setattr(kv_transfer, "has_kv_transfer_group", lambda: True)
     build(one)
-    with pytest.raises(ValueError, match="one engine with scales at a time, and an earlier one was not shut down"):
+    with pytest.raises(ValueError, match="one engine with scales at a time, and an earlier one is still there"):
         build(other)
     assert [made.engine for made in STATE.rotaries] == [one.instance_id] * 2
     monkeypatch.setattr(kv_transfer, "has_kv_transfer_group", lambda: False)
@@ -225,7 +225,9 @@ def test_where_nothing_is_scaled_a_rotary_embedding_keeps_its_own_table(monkeypa
 
 
 def test_parameters_that_say_another_rotation_than_the_checkpoint_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="scale 1 must be the checkpoint's own rotation, got another one by llama3"):
+    with pytest.raises(
+        ValueError, match="scale 1 must rotate exactly as the checkpoint does, got another rotation by llama3"
+    ):
         llama3(4.0, monkeypatch)
 
 

@@ -93,5 +93,5 @@ def test_a_request_is_gone_when_nobody_has_it_any_more(hashes: Callable[..., Any
 
 
 def test_more_hashes_than_full_blocks_are_an_error() -> None:
-    with pytest.raises(ValueError, match="as many as its full blocks, got more"):
+    with pytest.raises(ValueError, match="exactly one hash for each full block, got more"):
         PrivateHashes(arrived(), BLOCK_SIZE).extend([b"new"])

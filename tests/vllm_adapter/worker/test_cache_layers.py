@@ -70,11 +70,13 @@ def test_layers_that_are_cached_unalike_are_served() -> None:
 def test_layers_that_give_keys_back_are_refused_where_keys_are_turned() -> None:
     groups = cached(KVCacheGroupSpec(["all"], full()), KVCacheGroupSpec(["local"], CHUNKED))
     refuse_cache_groups(deployment("pin"), groups)
-    with pytest.raises(Unsupported, match=r"^re-rotation .*, but local has a ChunkedLocalAttentionSpec"):
+    with pytest.raises(Unsupported, match=r"^re-rotation .*, but the KV cache of local is a ChunkedLocalAttentionSpec"):
         refuse_cache_groups(deployment("rerotate"), groups)
 
 
 @pytest.mark.parametrize("spec", [STATE, LATENT], ids=["recurrent", "latent"])
 def test_layers_that_do_not_cache_the_keys_of_tokens_are_refused(spec: KVCacheSpec) -> None:
-    with pytest.raises(Unsupported, match=f"cache the keys of tokens, but layer has a {type(spec).__name__}"):
+    with pytest.raises(
+        Unsupported, match=f"cache the keys of tokens, but the KV cache of layer is a {type(spec).__name__}"
+    ):
         refuse_cache_groups(deployment("pin"), cached(KVCacheGroupSpec(["layer"], spec)))

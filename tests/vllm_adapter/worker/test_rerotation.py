@@ -77,13 +77,13 @@ def test_keys_of_every_layer_are_turned_once(split: int, monkeypatch: pytest.Mon
         pytest.param(
             (NUM_BLOCKS, BLOCK_SIZE, 2, 2 * HEAD_DIM),
             ROTARY,
-            r"must be \[num_blocks, 2, 4 or a part of it, 16\], got \[6, 4, 2, 16\] for layer",
+            r"of the shape \[num_blocks, 2, 4 or a divisor of it, 16\], got \[6, 4, 2, 16\] for layer",
             id="tokens-before-heads",
         ),
         pytest.param(
             (NUM_BLOCKS, 2, BLOCK_SIZE, 2 * HEAD_DIM),
             dataclasses.replace(ROTARY, head_dim=4),
-            "layer caches heads of 8 of which its model rotates 4 apart",
+            "layer caches heads of 8 elements, and the rotary embedding gets 4: set",
             id="heads-put-together",
         ),
     ],

@@ -280,7 +280,7 @@ def test_what_attention_did_while_the_engine_warmed_up_is_not_reported() -> None
 
 
 def test_a_model_whose_rotary_embedding_was_not_built_for_the_engine_is_refused() -> None:
-    with pytest.raises(ValueError, match="scaling needs a model whose rotary embedding posenc replaced"):
+    with pytest.raises(ValueError, match="scaling needs a model with a rotary embedding that posenc can replace"):
         worker(engine="another")
 
 

@@ -38,25 +38,32 @@ def reason_against_rotating(vllm_config: VllmConfig) -> str | None:
     """Why attention cannot rotate in this engine, worded to follow "because"; None if it can."""
     deployment, choice = deployment_of(vllm_config), choice_of(vllm_config)
     if _capability() is None:
-        return "the launch that rotates and caches is for NVIDIA GPUs, and this vLLM runs on another device"
+        return (
+            "the kernel that rotates and writes the KV cache needs an NVIDIA GPU, and this vLLM runs on another device"
+        )
     if deployment is None or not deployment.rotates:
         return "this model has no rotary embeddings"
     if choice is not None and choice.takes_ours:
-        return f"layers get attention of ours (attention.backend {choice.backend}), which takes keys as they come"
+        return f"layers use attention of posenc (attention.backend {choice.backend}), which does not rotate"
     asked = vllm_config.attention_config.backend
     if asked is not None and asked.name not in _BACKENDS:
         return f"only {' and '.join(_BACKENDS)} rotate, and engine.attention_backend is {asked.name}"
     if vllm_config.attention_config.backend_per_kind:
         return "attention_config.backend_per_kind gives layers different backends"
     if vllm_config.cache_config.cache_dtype not in _CACHE_DTYPES:
-        return f"kv_cache_dtype is none of {', '.join(_CACHE_DTYPES)}: {vllm_config.cache_config.cache_dtype}"
+        return f"kv_cache_dtype is {vllm_config.cache_config.cache_dtype}, and not one of {', '.join(_CACHE_DTYPES)}"
     if (getattr(vllm_config.quant_config, "kv_cache_scheme", None) or {}).get("strategy") == "attn_head":
-        return "the checkpoint has a scale of its KV cache for each head, and the launch takes one for all"
+        return (
+            "the checkpoint quantises its KV cache with a scale for each head, and the kernel takes one for all heads"
+        )
     for architecture in vllm_config.model_config.architectures:
         if condition := condition_of_rotating(architecture):
-            return f"{architecture} of vLLM asks `{condition}` before it rotates"
+            return f"{architecture} of vLLM rotates on the condition `{condition}`"
         if in_the_way := obstacle(architecture):
-            return f"{architecture} of vLLM does not hand what it rotated to attention as it is: {in_the_way}"
+            return (
+                f"{architecture} of vLLM must pass rotated queries and keys to attention unchanged, which its source "
+                f"does not show: {in_the_way}"
+            )
     return None
 
 
