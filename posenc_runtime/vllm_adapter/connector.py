@@ -142,7 +142,8 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
         A group is scaled if any worker says so: a stage of a pipeline knows only its own layers.
 
         Raises:
-            RuntimeError: when a stage did not tell its scaled groups, or a worker not its speed, which it had to measure.
+            RuntimeError: when a stage did not tell its scaled groups, or a worker that had to measure its speed did not
+                tell it.
         """
         assert self._scheduler is not None
         told = {rank: each for rank, each in metadata.items() if isinstance(each, PosencHandshake)}
