@@ -10,7 +10,7 @@ from posenc_runtime.kv.calendar import Calendar, steps_until_due
 from posenc_runtime.kv.counts import TOTAL, Counts
 from posenc_runtime.kv.crossing import Crossing, CrossingQueue, Rotation
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
-from posenc_runtime.kv.ledger import NULL_BLOCK, BlockLedger, MixedRotations
+from posenc_runtime.kv.ledger import NULL_BLOCK, BlockLedger, MixedRotations, Numbers
 from posenc_runtime.kv.moves import Moves
 from posenc_runtime.kv.regime import private, regime
 from posenc_runtime.kv.running import ReusedPrefix, Running
@@ -175,11 +175,20 @@ class ScaleCoordinator:
             return num_new_tokens
         return left if left > 0 else 0
 
+    def holds_only(self, request_id: str, block_ids: Numbers, alone: Numbers) -> None:
+        """A request is about to cross whose layers have a sliding window: blocks may have left it and other requests.
+
+        Args:
+            block_ids: all blocks that the request holds.
+            alone: blocks that no other request holds, whether this request does or not.
+        """
+        self._ledger.hold_only(request_id, block_ids, alone)
+
     def rerotate(self, request_id: str, to_index: int, moves: Moves, *, num_tokens: int) -> str:
         """Begin to turn a request's cached keys; it must not run until ``advance`` names it.
 
         Args:
-            moves: one for every block with keys of the request.
+            moves: one for every block with keys of the request; none if all its keys have left their windows.
             num_tokens: tokens computed so far.
 
         Returns:
@@ -246,6 +255,7 @@ class ScaleCoordinator:
         for crossing in completed:
             request_id = crossing.request_id
             running = self._requests[request_id]
+            running.scale_index = crossing.to_index  # also where no block had to be moved
             self._ledger.check(request_id, crossing.to_index)
             self._limits[request_id] = self._lengths[crossing.to_index]
             if crossing.reuses_prefix:

@@ -69,7 +69,7 @@ class BlockLedger:
         """A request got fresh blocks, which it will fill with keys of its scale.
 
         Any other holder of such a block loses it. With a sliding window, vLLM takes blocks from a request that still
-        runs, and this call is how the ledger learns of it.
+        runs. The ledger learns of it from this call, or from ``hold_only``.
         """
         self._now += 1
         holdings = self._of(request_id)
@@ -110,6 +110,27 @@ class BlockLedger:
             self._num_held[scale_index] += int((self._num_holders[blocks] == 0).sum())
             self._num_holders[blocks] += 1
             holdings.read.append((self._share(blocks), self._now))
+
+    def hold_only(self, request_id: str, block_ids: Numbers, alone: Numbers) -> None:
+        """Before a request crosses: learn what vLLM has taken away from it and from other requests meanwhile.
+
+        With a sliding window, blocks leave a request that still runs, and nobody tells the ledger.
+
+        Args:
+            block_ids: all blocks that the request holds.
+            alone: blocks that no other request holds, whether this request does or not.
+        """
+        self.release(request_id)
+        self._now += 1
+        blocks, free = np.asarray(block_ids, dtype=np.int32), np.asarray(alone, dtype=np.int32)
+        self._count(free[self._num_holders[free] > 0], -1)
+        self._num_holders[free] = 0
+        self._writer[free] = _NOBODY
+        self._written_at[free] = self._now
+        if len(blocks):
+            self._count(blocks[self._num_holders[blocks] == 0], 1)
+            self._num_holders[blocks] += 1
+            self._of(request_id).read.append((self._share(blocks), self._now))
 
     def copy(self, request_id: str, sources: Numbers, targets: Numbers, from_index: int, to_index: int) -> None:
         """A request gets re-rotated copies of blocks that it does not hold.

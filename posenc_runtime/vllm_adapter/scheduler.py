@@ -7,34 +7,30 @@ prefixes, ``prefix_reuse`` does. vLLM gets this class as ``scheduler_cls``.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-from vllm.utils.math_utils import cdiv
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
-from posenc_runtime.kv.crossing import blocks_to_copy
-from posenc_runtime.kv.ledger import NULL_BLOCK
-from posenc_runtime.kv.moves import HeldBlocks, Mask, Moves
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.scheduling.block_tables import replace_as_new, replace_as_resumed
+from posenc_runtime.vllm_adapter.scheduling.crossing_blocks import CrossingBlocks
 from posenc_runtime.vllm_adapter.scheduling.prefix_reuse import PrefixReuse
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
-    from vllm.v1.core.kv_cache_utils import KVCacheBlock
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.engine import EngineCoreOutputs
     from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.request import Request
 
+    from posenc_runtime.kv.moves import HeldBlocks, Mask
     from posenc_runtime.vllm_adapter.scheduling.scheduler_half import SchedulerHalf
 
 
@@ -54,6 +50,7 @@ class PosencScheduler(AsyncScheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._half: SchedulerHalf = self.connector.scheduler_half
+        self._blocks = CrossingBlocks(self.kv_cache_manager, self._half)
         self._reblocked: set[str] = set()  # requests whose block table the workers must replace, not append to
         self._read_by_now: list[int] = []  # sources of copies that the step being planned makes
         self._held_back: set[str] = set()  # requests to preempt when no step under way has them
@@ -127,24 +124,16 @@ class PosencScheduler(AsyncScheduler):
 
     def _rerotate(self, request: Request, to_index: int) -> bool:
         """Begin a request's crossing by re-rotation. False: it has to wait for free blocks, or was preempted itself."""
+        self._blocks.leave_windows(request)
         chosen = self._make_room(request)
         if chosen is None:
             return False
         held, is_copied = chosen
         pool = self.kv_cache_manager.block_pool
         pool.evict_blocks(set(held.block_id[~is_copied].tolist()))
-        target = held.block_id.copy()
         if is_copied.any():
-            target[is_copied] = self._exchange(request, held, is_copied)
             self._reblocked.add(request.request_id)
-        moves = Moves(
-            group=held.group,
-            source=held.block_id,
-            target=target,
-            first_position=held.first_position,
-            num_tokens=held.num_tokens,
-        )
-        self._half.rerotate(request, to_index, moves)
+        self._half.rerotate(request, to_index, self._blocks.exchange(request, held, is_copied))
         return True
 
     def _make_room(self, request: Request) -> tuple[HeldBlocks, Mask] | None:
@@ -157,7 +146,14 @@ class PosencScheduler(AsyncScheduler):
             The blocks that the request has, and which of them are to be copied; None: not in this step.
         """
         num_coming = 0  # blocks that come free when the requests held back are preempted
-        while (chosen := self._blocks_to_copy(request, num_coming)) is None:
+        while (
+            chosen := self._blocks.to_copy(
+                request,
+                num_coming=num_coming,
+                num_running=len(self.running),
+                max_tokens=self.max_num_scheduled_tokens,
+            )
+        ) is None:
             victim = self._least_important()
             if victim is request and self._held_back:
                 return None
@@ -166,71 +162,10 @@ class PosencScheduler(AsyncScheduler):
                 self._preempt_request(victim, time.monotonic())
             else:
                 self._held_back.add(victim.request_id)
-                num_coming += sum(block.ref_cnt == 1 for blocks, _ in self._block_tables(victim) for block in blocks)
+                num_coming += self._blocks.num_freed(victim)
             if victim is request:
                 return None
         return None if num_coming else chosen
-
-    def _held(self, request: Request) -> HeldBlocks:
-        """The blocks with a request's keys that are scaled; without blocks that have left a sliding window."""
-        columns = []
-        can_be_found = self._half.in_first_regime(request)
-        for group, (blocks, block_size) in enumerate(self._block_tables(request)):
-            if group not in self._half.scaled_groups:
-                continue
-            blocks = blocks[: cdiv(request.num_computed_tokens, block_size)]
-            block_id = np.array([block.block_id for block in blocks], dtype=np.int64)
-            first_position = np.arange(len(blocks)) * block_size
-            column = (
-                np.full(len(blocks), group),
-                block_id,
-                first_position,
-                np.minimum(request.num_computed_tokens - first_position, block_size),
-                np.array([block.ref_cnt > 1 for block in blocks], dtype=np.bool_),
-                np.array([can_be_found and block.block_hash is not None for block in blocks], dtype=np.bool_),
-            )
-            is_real = block_id != NULL_BLOCK
-            columns.append([values[is_real] for values in column])
-        group_of, block_id, position, num_tokens, shared, cached = map(np.concatenate, zip(*columns, strict=True))
-        return HeldBlocks(
-            group=group_of,
-            block_id=block_id,
-            first_position=position,
-            num_tokens=num_tokens,
-            shared=shared,
-            cached=cached,
-        )
-
-    def _block_tables(self, request: Request) -> Iterator[tuple[list[KVCacheBlock], int]]:
-        for manager in self.kv_cache_manager.coordinator.single_type_managers:
-            yield manager.req_to_blocks[request.request_id], manager.block_size
-
-    def _blocks_to_copy(self, request: Request, num_coming: int) -> tuple[HeldBlocks, Mask] | None:
-        held = self._held(request)
-        num_tokens = min(request.num_tokens, request.num_computed_tokens + self.max_num_scheduled_tokens)
-        tables = list(self._block_tables(request))
-        is_copied = blocks_to_copy(
-            held,
-            num_free=self.kv_cache_manager.block_pool.get_num_free_blocks() + num_coming,
-            num_needed=sum(max(cdiv(num_tokens, block_size) - len(blocks), 0) for blocks, block_size in tables),
-            # Every other running request may need one more block in this very step.
-            num_reserved=(len(self.running) - 1) * len(tables),
-        )
-        return None if is_copied is None else (held, is_copied)
-
-    def _exchange(self, request: Request, held: HeldBlocks, is_copied: Mask) -> list[int]:
-        """Put fresh blocks in the place of those that are to be copied. The old ones stay held until they were read.
-
-        Returns:
-            Ids of the fresh blocks.
-        """
-        tables = list(self._block_tables(request))
-        fresh = self.kv_cache_manager.block_pool.get_new_blocks(int(is_copied.sum()))
-        groups, positions = held.group[is_copied].tolist(), held.first_position[is_copied].tolist()
-        for group, first_position, block in zip(groups, positions, fresh, strict=True):
-            table, block_size = tables[group]
-            table[first_position // block_size] = block
-        return [block.block_id for block in fresh]
 
     def _least_important(self) -> Request:
         """The request that vLLM itself would preempt, of those that are not held back."""
@@ -293,7 +228,7 @@ class PosencScheduler(AsyncScheduler):
         self.kv_cache_manager.block_pool.evict_blocks(
             {
                 block.block_id
-                for blocks, block_size in self._block_tables(request)
+                for blocks, block_size in self._blocks.tables(request)
                 for block in blocks[request.num_computed_tokens // block_size :]
                 if not block.is_null
             }

@@ -83,6 +83,19 @@ ENGINE_NAMES: Names = (
     ("vllm.v1.core.kv_cache_manager", "KVCacheManager.prefix_cache_lookup_enabled", ("request",)),
     ("vllm.v1.core.kv_cache_manager", "KVCacheManager.get_block_ids", ("request_id",)),
     (
+        "vllm.v1.core.kv_cache_manager",
+        "KVCacheManager.remove_skipped_blocks",
+        ("request_id", "processed_computed_tokens", "num_prompt_tokens"),
+    ),
+    (
+        "vllm.v1.core.kv_cache_coordinator",
+        "KVCacheCoordinator.get_num_blocks_to_allocate",
+        (
+            *("request_id", "num_tokens", "new_computed_blocks", "num_encoder_tokens", "total_computed_tokens"),
+            *("num_local_computed_tokens", "num_tokens_main_model"),
+        ),
+    ),
+    (
         "vllm.v1.core.kv_cache_coordinator",
         "KVCacheCoordinator.find_longest_cache_hit",
         ("block_hashes", "max_cache_hit_length"),
@@ -199,7 +212,7 @@ ENGINE_ATTRIBUTES: Names = (
         "Request",
         (
             *("cache_salt", "block_hashes", "_block_hasher", "resumable", "max_tokens", "num_prompt_tokens"),
-            *("sampling_params", "num_output_placeholders"),
+            *("sampling_params", "num_output_placeholders", "num_in_flight_tokens"),
         ),
     ),
     (
@@ -229,7 +242,14 @@ ENGINE_ATTRIBUTES: Names = (
     ),
     ("vllm.v1.core.kv_cache_manager", "KVCacheManager", ("coordinator", "block_pool", "watermark_blocks")),
     ("vllm.v1.core.kv_cache_coordinator", "KVCacheCoordinator", ("single_type_managers",)),
-    ("vllm.v1.core.single_type_kv_cache_manager", "SingleTypeKVCacheManager", ("req_to_blocks", "block_size")),
+    (
+        "vllm.v1.core.single_type_kv_cache_manager",
+        "SingleTypeKVCacheManager",
+        (
+            *("req_to_blocks", "block_size", "num_cached_block", "kv_cache_spec"),
+            "max_admission_blocks_per_request",
+        ),
+    ),
     ("vllm.v1.core.block_pool", "BlockPool", ("blocks",)),
 )
 CORE_ATTRIBUTES: Names = (("vllm.v1.engine.core", "EngineCore", ("scheduler", "request_block_hasher")),)

@@ -1,5 +1,7 @@
 """A new request whose prefix is cached at another scale gets re-rotated copies of the prefix's blocks.
 
+Blocks of KV cache groups that are not scaled hold the same at every scale: the request shares them, and copies nothing.
+
 vLLM handles such a request as one whose keys a connector loads: the request gets its blocks, waits beside the queue
 while the workers make the copies, at most the re-rotation budget in each step, and runs when all are made. Decision 23.
 """
@@ -129,22 +131,31 @@ class PrefixReuse:
     def _has_room(self, found: _Found) -> bool:
         """Whether the block pool has room for the cached prefix, its copy, and the rest of the request."""
         pool = self._manager.block_pool
-        num_unheld = sum(block.ref_cnt == 0 for blocks in found.blocks for block in blocks)
-        managers = self._manager.coordinator.single_type_managers
-        num_needed = sum(cdiv(found.request.num_tokens + 1, manager.block_size) for manager in managers)
+        num_unheld = sum(block.ref_cnt == 0 and not block.is_null for blocks in found.blocks for block in blocks)
+        num_needed = 0
+        for manager in self._manager.coordinator.single_type_managers:
+            most = manager.max_admission_blocks_per_request  # of a layer with a window, None of another one
+            num_blocks: int = cdiv(found.request.num_tokens + 1, manager.block_size)
+            num_needed += num_blocks if most is None else min(num_blocks, most)
         room: bool = pool.get_num_free_blocks() - num_unheld >= num_needed + self._manager.watermark_blocks
         return room
 
     def _moves(self, found: _Found) -> Moves:
+        """The copies into the blocks that vLLM has allocated; where the keys are not scaled, the cached blocks replace
+        those."""
         moves = []
         for group, (blocks, manager) in enumerate(
             zip(found.blocks, self._manager.coordinator.single_type_managers, strict=True)
         ):
             first = found.num_local_tokens // manager.block_size
-            table = manager.req_to_blocks[found.request.request_id][first:]
-            for index, (source, target) in enumerate(zip(blocks, table, strict=False), start=first):
+            table = manager.req_to_blocks[found.request.request_id]
+            for index, (source, target) in enumerate(zip(blocks, table[first:], strict=False), start=first):
                 if source.is_null or target.is_null:
                     self._manager.block_pool.free_blocks([source])
+                    continue
+                if group not in self._half.scaled_groups:
+                    table[index] = source
+                    self._manager.block_pool.free_blocks([target])
                     continue
                 moves.append(
                     BlockMove(
@@ -155,4 +166,7 @@ class PrefixReuse:
                         num_tokens=manager.block_size,
                     )
                 )
+            if group not in self._half.scaled_groups:
+                # The shared blocks keep the names that they have in the prefix cache.
+                manager.num_cached_block[found.request.request_id] = len(table)
         return Moves.of(moves)

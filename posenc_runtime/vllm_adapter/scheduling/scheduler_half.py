@@ -16,6 +16,7 @@ from posenc_runtime.kv.budget import Budget, given
 from posenc_runtime.kv.coordinator import ScaleCoordinator
 from posenc_runtime.kv.counts import TOTAL
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
+from posenc_runtime.kv.ledger import Numbers
 from posenc_runtime.kv.moves import Moves
 from posenc_runtime.kv.regime import regime, salted
 from posenc_runtime.kv.step_plan import Progress, StepPlan
@@ -145,6 +146,10 @@ class SchedulerHalf:
 
     def first_length(self, request: Request) -> int:
         return self._coordinator.first_length(request.request_id)
+
+    def holds_only(self, request: Request, block_ids: Numbers, alone: Numbers) -> None:
+        """Note what a request with sliding windows holds before it crosses, and which blocks nobody else holds."""
+        self._coordinator.holds_only(request.request_id, block_ids, alone)
 
     def rerotate(self, request: Request, to_index: int, moves: Moves) -> None:
         """Begin to re-rotate a request's cached keys. Other requests do not find the blocks that it fills next."""

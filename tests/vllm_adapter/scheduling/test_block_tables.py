@@ -8,7 +8,8 @@ import pytest
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.kv.ledger import MixedRotations
-from posenc_runtime.vllm_adapter.scheduler import PosencScheduler
+from posenc_runtime.kv.moves import Moves
+from posenc_runtime.vllm_adapter.scheduling.crossing_blocks import CrossingBlocks
 from tests.kv.test_state_machine import TEXTS
 from tests.vllm_adapter.scheduling.model_core import Asked, EngineCore, said_alone
 
@@ -51,16 +52,16 @@ def test_for_runner_v2_a_request_that_has_crossed_stays_at_its_next_scale(engine
 def test_for_runner_v1_the_plan_refuses_a_table_that_still_names_a_copied_block(
     engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exchange = PosencScheduler._exchange
+    exchange = CrossingBlocks.exchange
 
-    def without_the_table(self: PosencScheduler, request: Any, held: Any, is_copied: Any) -> list[int]:
-        tables = [table for table, _ in self._block_tables(request)]
+    def without_the_table(self: CrossingBlocks, request: Any, held: Any, is_copied: Any) -> Moves:
+        tables = [table for table, _ in self.tables(request)]
         before = [list(table) for table in tables]
-        fresh = exchange(self, request, held, is_copied)
+        moves = exchange(self, request, held, is_copied)
         for table, blocks in zip(tables, before, strict=True):
             table[:] = blocks
-        return fresh
+        return moves
 
-    monkeypatch.setattr(PosencScheduler, "_exchange", without_the_table)
+    monkeypatch.setattr(CrossingBlocks, "exchange", without_the_table)
     with pytest.raises(MixedRotations, match=r"request r0 reads keys of scale number 1, but block \d+ .* number 0"):
         engine(1).serve([CROSSES, READS])

@@ -75,7 +75,7 @@ def test_a_group_is_scaled_if_any_stage_of_the_pipeline_scales_it(deployment: De
 @pytest.mark.parametrize("deployment", [MEASURED, SET, PINNED], ids=["measured", "set", "never-turns"])
 def test_a_stage_that_tells_no_groups_is_an_error(deployment: Deployment) -> None:
     made = connector(deployment)
-    with pytest.raises(RuntimeError, match="every stage of the pipeline must say .* nothing came from stage 1: the"):
+    with pytest.raises(RuntimeError, match=r"every stage of the pipeline must say .* nothing came from stage 1: the"):
         made.set_xfer_handshake_metadata_pp_aware(told(r00=FAST, r01=FAST))
     with pytest.raises(RuntimeError, match="nothing came from stage 0, 1: the"):
         made.set_xfer_handshake_metadata_pp_aware({})

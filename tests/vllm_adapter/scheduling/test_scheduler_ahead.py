@@ -124,14 +124,14 @@ def test_whoever_makes_room_for_one_that_crosses_is_in_no_further_step(
 ) -> None:
     vllm_config.scheduler_config.max_num_seqs, vllm_config.scheduler_config.max_num_batched_tokens = 4, 40
     core = EngineCore(vllm_config, CROWD, block_size=4, num_blocks=22, model_runner=model_runner, depth=2, ahead=True)
-    tried, blocks_to_copy = [], core.scheduler._blocks_to_copy
+    tried, to_copy = [], core.scheduler._blocks.to_copy
 
-    def counted(request: Any, num_coming: int) -> Any:
-        found = blocks_to_copy(request, num_coming)
+    def counted(request: Any, **room: int) -> Any:
+        found = to_copy(request, **room)
         tried.append(found is not None)
         return found
 
-    monkeypatch.setattr(core.scheduler, "_blocks_to_copy", counted)
+    monkeypatch.setattr(core.scheduler._blocks, "to_copy", counted)
     # The second one reads the beginning of the first, which therefore has to be copied; the third fills the pool.
     core.serve([Asked(0, TEXT[:8], 60), Asked(18, [*TEXT[:8], 1], 30), Asked(1, [1] * 10, 38, "pin")])
     assert core.responses["r0"]["crossings"]
@@ -183,7 +183,7 @@ def test_nobody_finds_the_blocks_of_a_step_that_their_request_was_preempted_out_
 
         def preempted(request: Any, *timing: Any, core: EngineCore = core, preempt: Any = preempt, **how: Any) -> None:
             nonlocal num_forgotten
-            (blocks, _), *_ = core.scheduler._block_tables(request)
+            (blocks, _), *_ = core.scheduler._blocks.tables(request)
             uncomputed = blocks[request.num_computed_tokens // 4 :]
             num_forgotten += sum(block.block_hash is not None for block in uncomputed)
             preempt(request, *timing, **how)
