@@ -33,6 +33,7 @@ def rope_rows(positions: Tensor, slot_mapping: Tensor, block_row_offset: Tensor,
 def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange, layout: KeyLayout) -> None:
     """See ``reference.rerotate``."""
     layout.check(kv_caches)
+    layout.check_moves(moves)
     if not kv_caches or not len(moves):
         return
     if kv_caches[0].is_cuda:

@@ -26,14 +26,25 @@ def rerotation(
     dtype: torch.dtype = torch.bfloat16,
     rotary_offset: int = 0,
     row_dim: int = 0,
+    num_axes: int = 0,
 ) -> MachineCode:
     launch = Launch(_REROTATE)
     rerotate._rerotate_kernel = launch
-    layout = KeyLayout(block_size, head_dim, rotary_dim, is_neox_style, rotary_offset=rotary_offset, row_dim=row_dim)
+    layout = KeyLayout(
+        block_size=block_size,
+        head_dim=head_dim,
+        rotary_dim=rotary_dim,
+        is_neox_style=is_neox_style,
+        rotary_offset=rotary_offset,
+        row_dim=row_dim,
+        axis_of_pair=torch.arange(rotary_dim // 2) % num_axes if num_axes else None,
+    )
     cache = torch.empty(1, block_size, num_heads, layout.row_dim, dtype=dtype).transpose(1, 2)
     block = torch.zeros(1, dtype=torch.int64)
+    on_axes = torch.zeros(1, num_axes, block_size, dtype=torch.int64)
+    moves = BlockMoves(block, block, positions=on_axes) if num_axes else BlockMoves(block, block, block)
     phases = torch.ones(rotary_dim // 2, dtype=torch.int64)
-    rerotate.rerotate([cache], BlockMoves(block, block, block), ScaleChange(phases), layout)
+    rerotate.rerotate([cache], moves, ScaleChange(phases), layout)
     return launch.machine_code()
 
 
@@ -92,6 +103,8 @@ COMPILED = {
     "neox-end-of-96": lambda: rerotation(96, 32, True, rotary_offset=64),
     "gptj-end-of-96": lambda: rerotation(96, 32, False, rotary_offset=64),
     "neox-192-values-of-128": lambda: rerotation(192, 64, True, row_dim=192 + 128),
+    "neox-axes-128": lambda: rerotation(128, 128, True, num_axes=3),
+    "gptj-axes-128": lambda: rerotation(128, 128, False, num_axes=3),
     "rope-rows": row_lookup,
 }
 STORED = {

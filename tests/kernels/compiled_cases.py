@@ -23,6 +23,8 @@ REROTATE = {
         "gptj-latents",
         "neox-end-of-head-unchanged",
         "gptj-end-of-head",
+        "neox-axes-interleaved",
+        "gptj-axes-in-sections",
     )
 }
 ROTARY_STORE = {

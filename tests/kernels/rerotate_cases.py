@@ -28,6 +28,7 @@ class Case:
         ratio: by which the attention factor grows.
         rotary_offset: dim of a key where its rotated part begins.
         value_dim: None for values as wide as keys.
+        axes: of pairs: none, or three in "sections" or "interleaved".
     """
 
     num_heads: tuple[int, ...] = (2,)
@@ -41,6 +42,7 @@ class Case:
     ratio: float = 1.0
     rotary_offset: int = 0
     value_dim: int | None = None
+    axes: str = ""
 
     def layout(self) -> KeyLayout:
         return KeyLayout(
@@ -50,17 +52,40 @@ class Case:
             is_neox_style=self.is_neox_style,
             rotary_offset=self.rotary_offset,
             row_dim=self.row_dim,
+            axis_of_pair=self.axis_of_pair() if self.axes else None,
         )
 
     @property
     def row_dim(self) -> int:
         return self.head_dim + (self.head_dim if self.value_dim is None else self.value_dim)
 
+    def axis_of_pair(self) -> Tensor:
+        """Qwen2.5-VL's sections are one after another; Qwen3-VL interleaves them, as far as the shorter ones go."""
+        pair, num_pairs = torch.arange(self.rotary_dim // 2), self.rotary_dim // 2
+        if self.axes == "sections":
+            return torch.bucketize(pair, torch.tensor([num_pairs // 4, 5 * num_pairs // 8]), right=True)
+        return torch.where(pair < 3 * (num_pairs // 4), pair % 3, 0)
+
     def first_positions(self) -> tuple[int, ...]:
         return (0, 700, LAST_POSITION - self.block_size + 1, 131_001)
 
+    def positions(self) -> Tensor:
+        """By which each token's pairs are turned, int64 ``[num_moves, block_size, rotary_dim // 2]``."""
+        if self.axes:
+            return self._positions_on_axes()[:, self.axis_of_pair()].transpose(1, 2)
+        first = torch.tensor(self.first_positions())[:, None, None]
+        return (first + torch.arange(self.block_size)[:, None]).expand(-1, -1, self.rotary_dim // 2)
+
+    def _positions_on_axes(self) -> Tensor:
+        """int64 ``[num_moves, 3, block_size]``, which follow no order."""
+        drawn = torch.Generator().manual_seed(3)
+        return torch.randint(0, LAST_POSITION + 1, (len(SOURCES), 3, self.block_size), generator=drawn)
+
     def moves(self) -> BlockMoves:
-        return BlockMoves(torch.tensor(SOURCES), torch.tensor(TARGETS), torch.tensor(self.first_positions()))
+        sources, targets = torch.tensor(SOURCES), torch.tensor(TARGETS)
+        if self.axes:
+            return BlockMoves(sources, targets, positions=self._positions_on_axes())
+        return BlockMoves(sources, targets, torch.tensor(self.first_positions()))
 
     def frequencies(self) -> tuple[Frequencies, Frequencies]:
         pair = torch.arange(self.rotary_dim // 2)
@@ -99,9 +124,9 @@ class Case:
         for layer, (before, after) in enumerate(
             zip(self.caches(memory_before), self.caches(memory_after), strict=True)
         ):
-            for source, target, first in zip(SOURCES, TARGETS, self.first_positions(), strict=True):
+            for source, target, positions in zip(SOURCES, TARGETS, self.positions(), strict=True):
                 where = f"layer {layer}, block {source} to {target}"
-                error = self._error(before[source], after[target], first)
+                error = self._error(before[source], after[target], positions)
                 if not error <= 1:  # nor a NaN
                     found.append(f"{where}: turned keys are wrong by {error:.2f} times the tolerance")
                 kept = self._kept()
@@ -126,11 +151,16 @@ class Case:
         rest = rest[(rest < self.rotary_offset) | (rest >= self.rotary_offset + self.rotary_dim)]
         return torch.cat((first[unchanged], second[unchanged], rest))
 
-    def _error(self, before: Tensor, after: Tensor, first_position: int) -> float:
-        """The largest of a block, in parts of what is tolerated; each ``[num_heads, block_size, row_dim]``."""
+    def _error(self, before: Tensor, after: Tensor, position: Tensor) -> float:
+        """The largest of a block, in parts of what is tolerated.
+
+        Args:
+            before, after: ``[num_heads, block_size, row_dim]``.
+            position: ``[block_size, rotary_dim // 2]``.
+        """
         first, second = self._members()
         old, new = self.frequencies()
-        position = torch.arange(first_position, first_position + self.block_size).double()[:, None]
+        position = position.double()
         unrotated = torch.complex(before[..., first].double(), before[..., second].double()) * torch.polar(
             torch.tensor(1 / old.attention_factor, dtype=torch.float64), -position * old.inv_freq.double()
         )
@@ -199,5 +229,12 @@ CASES = {
     ),
     "middle-of-head-at-any-dim": Case(head_dim=40, rotary_dim=12, rotary_offset=7),
     "values-narrower-than-keys": Case(head_dim=48, rotary_dim=16, value_dim=32),
+    "neox-axes-in-sections": Case(axes="sections"),
+    "gptj-axes-in-sections": Case(is_neox_style=False, axes="sections", dtype=torch.bfloat16, ratio=1.07),
+    "neox-axes-interleaved": Case(axes="interleaved", unchanged=tuple(range(10))),
+    "gptj-axes-interleaved": Case(is_neox_style=False, axes="interleaved"),
+    "axes-of-a-partial-head-in-blocks-of-5": Case((3,), 5, 40, 24, axes="sections", storage="tokens-first"),
+    "axes-in-blocks-of-more-than-a-tile": Case((1,), 67, 64, 64, is_neox_style=False, axes="interleaved"),
+    "axes-at-the-end-of-a-head": dataclasses.replace(_END_OF_HEAD, axes="interleaved"),
     "values-wider-than-keys": Case(head_dim=24, rotary_dim=24, is_neox_style=False, value_dim=40),
 }

@@ -21,6 +21,7 @@ MULTIPROCESSORS = 132  # of an H100
 # wait for memory, others compute. Prompts' tiles are made so large that the tensor cores wait for nobody.
 AT_ONCE = {
     **dict.fromkeys(["neox-128", "gptj-128", "neox-one-head", "neox-half-of-128", "gptj-half-of-128"], 7),
+    **dict.fromkeys(["neox-axes-128", "gptj-axes-128"], 7),
     **dict.fromkeys(["neox-64", "gptj-64", "neox-32-of-80", "rope-rows"], 14),
     **dict.fromkeys(["neox-latents", "gptj-latents"], 6),
     **dict.fromkeys(["neox-end-of-96", "gptj-end-of-96"], 12),

@@ -31,9 +31,10 @@ def rope_rows(positions: Tensor, slot_mapping: Tensor, block_row_offset: Tensor,
 def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange, layout: KeyLayout) -> None:
     """Write into each target block what its source would hold if its keys had been written at another scale.
 
-    Key k of a block stands at position ``first_position + k``. The rotated part of the key is turned by
-    ``position * phases`` and multiplied by ``attention_ratio``. Values, the other parts of a key and pairs that do not
-    change equal the source's to the bit. Blocks that are no target are not touched.
+    Key k of a block stands at position ``first_position + k``, or at a position on each axis. The rotated part of the
+    key is turned by ``position * phases`` and multiplied by ``attention_ratio``; each pair takes the position on its
+    axis. Values, the other parts of a key and pairs that do not change equal the source's to the bit. Blocks that are
+    no target are not touched.
 
     Args:
         kv_caches: one for each layer, ``[num_blocks, num_kv_heads, block_size, row_dim]``, changed in place.
@@ -42,10 +43,11 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
         layout: where in a block keys lie.
 
     Raises:
-        ValueError: when a cache is not stored as ``layout`` says.
+        ValueError: when a cache is not stored as ``layout`` says, or positions are not on its axes.
     """
-    token = torch.arange(layout.block_size, device=moves.sources.device)
-    turns = (moves.first_positions[:, None] + token)[:, None, :, None] * change.phases  # 2^-64 turns, modulo one
+    token = torch.arange(layout.block_size, device=moves.sources.device)[:, None]
+    pair = torch.arange(layout.rotary_dim // 2, device=moves.sources.device)
+    turns = layout.positions(moves, token, pair)[:, None] * change.phases  # 2^-64 turns, modulo one
     angle = turns.double() * (2 * math.pi / 2**64)  # rad, [num_moves, 1, block_size, rotary_dim // 2]
     cos, sin = change.attention_ratio * angle.cos(), change.attention_ratio * angle.sin()
     for cache in kv_caches:

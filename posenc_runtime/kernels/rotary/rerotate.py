@@ -26,13 +26,15 @@ _PROGRAMS = 924  # programs that an H100 runs at once
 # tensor, and where a column begins depends on the number of moves.
 @triton.jit(
     do_not_specialize=["num_unchanged", "heads_of_program"],
-    do_not_specialize_on_alignment=["p_sources", "p_targets", "p_first_positions"],
+    do_not_specialize_on_alignment=["p_sources", "p_targets", "p_first_positions", "p_positions"],
 )
 def _rerotate_kernel(  # type: ignore[no-untyped-def]
     p_caches,  # int64 [num_layers], addresses
     p_sources,
     p_targets,
-    p_first_positions,
+    p_first_positions,  # None if there are positions on axes
+    p_positions,  # [num_moves, NUM_AXES, BLOCK_SIZE], or None
+    p_axes,  # of the pairs, or None
     p_phases,
     attention_ratio,
     num_unchanged,  # pairs before the first changed one
@@ -46,6 +48,7 @@ def _rerotate_kernel(  # type: ignore[no-untyped-def]
     DTYPE: tl.constexpr,
     ALIGNMENT: tl.constexpr,  # bytes
     BLOCK_SIZE: tl.constexpr,
+    NUM_AXES: tl.constexpr,
     ROW: tl.constexpr,  # elements of a key and its value
     OFFSET: tl.constexpr,  # of a key, before its rotated part
     HALF: tl.constexpr,  # pairs
@@ -62,8 +65,18 @@ def _rerotate_kernel(  # type: ignore[no-untyped-def]
     o_pair = tl.arange(0, BP)
     b_phase = tl.load(p_phases + o_pair, mask=o_pair < HALF, other=0)
     m_changed = ((b_phase != 0) | (attention_ratio != 1.0))[None, :]
-    b_position = tl.load(p_first_positions + i_move) + o_token
-    b_cos, b_sin = cos_sin(b_position[:, None] * b_phase[None, :])  # [BT, BP]
+    if p_positions is None:
+        b_position = (tl.load(p_first_positions + i_move) + o_token)[:, None]
+    else:
+        # Selected from the positions on all axes. If each pair loaded its own, threads would hold pairs as is best for
+        # eight-byte elements, and would have to exchange keys.
+        b_axis = tl.load(p_axes + o_pair, mask=o_pair < HALF, other=0)[None, :]
+        b_position = tl.zeros((BT, BP), tl.int64)
+        for AXIS in tl.static_range(NUM_AXES):
+            o_position = (i_move * NUM_AXES + AXIS) * BLOCK_SIZE + o_token
+            b_on_axis = tl.load(p_positions + o_position, mask=o_token < BLOCK_SIZE, other=0)
+            b_position = tl.where(b_axis == AXIS, b_on_axis[:, None], b_position)
+    b_cos, b_sin = cos_sin(b_position * b_phase[None, :])  # [BT, BP]
     b_cos *= attention_ratio
     b_sin *= attention_ratio
 
@@ -143,6 +156,7 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
             moves.sources,
             moves.targets,
             moves.first_positions,
+            *_on_axes(moves, layout, caches[0].device),
             change.phases.to(caches[0].device),
             change.attention_ratio,
             change.num_unchanged,
@@ -153,6 +167,7 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
             DTYPE=_DTYPES[caches[0].dtype],
             ALIGNMENT=16 if all(cache.data_ptr() % 16 == 0 for cache in caches) else caches[0].element_size(),
             BLOCK_SIZE=layout.block_size,
+            NUM_AXES=1 if moves.positions is None else moves.positions.shape[1],
             ROW=layout.row_dim,
             OFFSET=layout.rotary_offset,
             HALF=layout.rotary_dim // 2,
@@ -162,6 +177,13 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
             BR=rest,
             num_warps=num_warps,
         )
+
+
+def _on_axes(moves: BlockMoves, layout: KeyLayout, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
+    """Positions on axes and the axis of each pair, or Nones for moves with one position a token."""
+    if moves.positions is None or layout.axis_of_pair is None:
+        return None, None
+    return moves.positions.contiguous(), layout.axis_of_pair.to(device)
 
 
 def _heads_of_program(num_tiles: int, all_heads: int) -> int:

@@ -23,8 +23,7 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
     All layers with the same storage share cosines and sines. These are computed from angles that are exact in float64
     and then rounded to float32, so they are wrong by at most 2e-7.
     """
-    in_order = moves.sources.argsort()  # so that adjacent blocks are read in one operation
-    moves = BlockMoves(moves.sources[in_order], moves.targets[in_order], moves.first_positions[in_order])
+    moves = moves.chosen(moves.sources.argsort())  # so that adjacent blocks are read in one operation
     for caches in stored_alike(kv_caches):
         _rerotate_alike(caches, moves, change, layout)
 
@@ -38,10 +37,10 @@ def _rerotate_alike(caches: Sequence[Tensor], moves: BlockMoves, change: ScaleCh
     )
     room = [torch.empty(2, at_once, num_kv_heads, 2, *pairs.shape) for pairs in found]
     for begin in range(0, len(moves), at_once):
-        chunk = slice(begin, begin + at_once)
-        runs = _runs(moves.sources[chunk].tolist(), moves.targets[chunk].tolist())
+        chunk = moves.chosen(slice(begin, begin + at_once))
+        runs = _runs(chunk.sources.tolist(), chunk.targets.tolist())
         rotations = [
-            _Rotation(pairs, runs, _cos_sin(moves.first_positions[chunk], pairs, change), buffers)
+            _Rotation(pairs, runs, _cos_sin(layout.positions(chunk, pairs.tokens, pairs.pairs), pairs, change), buffers)
             for pairs, buffers in zip(found, room, strict=True)
         ]
         for cache, of_cache in zip(caches, parts, strict=True):
@@ -74,9 +73,13 @@ def _runs(sources: list[int], targets: list[int]) -> list[_Run]:
     ]
 
 
-def _cos_sin(first_positions: Tensor, pairs: Pairs, change: ScaleChange) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of each pair's angle, times the attention ratio; float32 ``[num_blocks, 1, *shape]`` each."""
-    turns = (first_positions[:, None] + pairs.tokens) * change.phases[pairs.pairs]  # 2^-64 turns, modulo one
+def _cos_sin(positions: Tensor, pairs: Pairs, change: ScaleChange) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of each pair's angle, times the attention ratio; float32 ``[num_blocks, 1, *shape]`` each.
+
+    Args:
+        positions: int64 ``[num_blocks, num]``, of what lies at each place.
+    """
+    turns = positions * change.phases[pairs.pairs]  # 2^-64 turns, modulo one
     angle = (turns.double() * (2 * math.pi / 2**64)).float().view(-1, 1, *pairs.shape)  # rad
     return angle.cos().mul_(change.attention_ratio), angle.sin().mul_(change.attention_ratio)
 

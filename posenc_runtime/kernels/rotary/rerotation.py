@@ -32,6 +32,8 @@ class KeyLayout:
             part of 64.
         row_dim: width of a key and its value. 0, the default, becomes ``2 * head_dim``. ``head_dim`` for MLA, which
             caches no values.
+        axis_of_pair: for M-RoPE, int64 ``[rotary_dim // 2]``: the axis whose position turns a pair. It is on the device
+            of the caches, because a copy to the device waits for it. None if a token has one position.
 
     Raises:
         ValueError: when a value is out of range, or ``order`` is no permutation.
@@ -44,6 +46,7 @@ class KeyLayout:
     order: Tensor | None = None
     rotary_offset: int = 0
     row_dim: int = 0
+    axis_of_pair: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.block_size < 1:
@@ -61,6 +64,8 @@ class KeyLayout:
             raise ValueError(f"row_dim must be at least {self.head_dim} (head_dim), got {self.row_dim}")
         if self.order is not None:
             self._check_order(self.order)
+        if self.axis_of_pair is not None:
+            self._check_axes(self.axis_of_pair)
 
     def _check_order(self, order: Tensor) -> None:
         num_elements = self.block_size * self.head_dim
@@ -72,6 +77,56 @@ class KeyLayout:
             raise ValueError(
                 f"order must hold every number below {num_elements} once, because it says where each element lies"
             )
+
+    def _check_axes(self, axis_of_pair: Tensor) -> None:
+        num_pairs = self.rotary_dim // 2
+        if axis_of_pair.dtype != torch.int64 or axis_of_pair.shape != (num_pairs,):
+            raise ValueError(
+                f"axis_of_pair must be int64 [{num_pairs}] (rotary_dim // 2), "
+                f"got {axis_of_pair.dtype} {list(axis_of_pair.shape)}"
+            )
+        if axis_of_pair.min() < 0:
+            raise ValueError(f"axis_of_pair must hold numbers of axes, at least 0, got {axis_of_pair.tolist()}")
+
+    @functools.cached_property
+    def num_axes(self) -> int:
+        """Number of axes that turn pairs. Waits for the device once, if ``axis_of_pair`` is on one."""
+        return 1 if self.axis_of_pair is None else int(self.axis_of_pair.max()) + 1
+
+    def check_moves(self, moves: BlockMoves) -> None:
+        """Refuse positions that are not those of this layout's blocks and axes.
+
+        Raises:
+            ValueError: when moves have positions on axes, and the layout has no axes, or more of them, or other blocks.
+        """
+        if moves.positions is None:
+            return
+        if self.axis_of_pair is None:
+            raise ValueError(
+                "positions on axes need a layout with axis_of_pair, got None: give first_positions instead"
+            )
+        _, num_axes, block_size = moves.positions.shape
+        if num_axes < self.num_axes or block_size != self.block_size:
+            raise ValueError(
+                f"positions must be [{len(moves)}, {self.num_axes} or more axes, {self.block_size}] for this layout, "
+                f"got {list(moves.positions.shape)}"
+            )
+
+    def positions(self, moves: BlockMoves, tokens: Tensor, pairs: Tensor) -> Tensor:
+        """The position by which pairs of tokens are turned.
+
+        Args:
+            tokens: int64, numbers of tokens in their block.
+            pairs: int64, numbers of pairs, one for each token after broadcasting.
+
+        Returns:
+            int64, of ``[num_moves]`` and the shape of ``tokens``; with positions on axes, of ``tokens`` and ``pairs``
+            broadcast together.
+        """
+        if moves.first_positions is not None:
+            return moves.first_positions.view(-1, *(1 for _ in tokens.shape)) + tokens
+        assert moves.positions is not None and self.axis_of_pair is not None, "checked by check_moves"
+        return moves.positions[:, self.axis_of_pair[pairs], tokens]
 
     def check(self, kv_caches: Iterable[Tensor]) -> None:
         """Refuse caches that are not stored this way.
@@ -98,33 +153,49 @@ class KeyLayout:
 
 @dataclasses.dataclass(frozen=True)
 class BlockMoves:
-    """Which blocks are re-rotated; all int64 ``[num_moves]``, on the device of the caches.
+    """Which blocks are re-rotated, on the device of the caches.
 
     A block that is source and target of the same move is rotated in place. Otherwise a source may have several targets,
     but no block may be the source of one move and the target of another, or the target of two, because moves are made
     in no particular order.
 
     Attributes:
-        sources: physical block that is read.
-        targets: physical block that is written.
-        first_positions: position of the block's first token.
+        sources: physical block that is read, int64 ``[num_moves]``.
+        targets: physical block that is written, int64 ``[num_moves]``.
+        first_positions: position of the block's first token, which the positions of its other tokens follow one by one,
+            int64 ``[num_moves]``.
+        positions: instead of ``first_positions``, position of each token on each axis, int64
+            ``[num_moves, num_axes, block_size]``; see ``KeyLayout.axis_of_pair``.
 
     Raises:
-        ValueError: when the tensors have different lengths, or another data type.
+        ValueError: when the tensors have different lengths, or another data type, or when not exactly one of
+            ``first_positions`` and ``positions`` is given.
     """
 
     sources: Tensor
     targets: Tensor
-    first_positions: Tensor
+    first_positions: Tensor | None = None
+    positions: Tensor | None = None
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            values = getattr(self, field.name)
-            if values.dtype != torch.int64 or values.shape != (len(self),):
+        if (self.first_positions is None) == (self.positions is None):
+            raise ValueError("BlockMoves must have either first_positions or positions, got both or neither")
+        for name, dims in (("sources", 1), ("targets", 1), ("first_positions", 1), ("positions", 3)):
+            values = getattr(self, name)
+            if values is None:
+                continue
+            if values.dtype != torch.int64 or values.dim() != dims or len(values) != len(self):
+                shape = ", ".join((str(len(self)), "num_axes", "block_size")[:dims])
                 raise ValueError(
-                    f"{field.name} must be int64 [{len(self)}], one for each source, "
-                    f"got {values.dtype} {list(values.shape)}"
+                    f"{name} must be int64 [{shape}], one for each source, got {values.dtype} {list(values.shape)}"
                 )
+
+    def chosen(self, which: Tensor | slice) -> BlockMoves:
+        """Some of the moves, or all in another order."""
+        first_positions, positions = (
+            None if column is None else column[which] for column in (self.first_positions, self.positions)
+        )
+        return BlockMoves(self.sources[which], self.targets[which], first_positions, positions)
 
     def __len__(self) -> int:
         return self.sources.numel()
