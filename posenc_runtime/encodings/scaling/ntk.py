@@ -30,7 +30,7 @@ def stretched(spec: RotarySpec, stretch: float) -> RotarySpec:
         ValueError: when ``rotary_dim`` is 2: with one pair, the highest frequency is also the lowest.
     """
     if spec.rotary_dim == 2:
-        raise ValueError("NTK scaling needs rotary_dim of at least 4, got 2")
+        raise ValueError("rotary_dim must be at least 4 for NTK scaling, got 2: choose another rope_type")
     exponent = spec.rotary_dim / (spec.rotary_dim - 2)
     return dataclasses.replace(spec, rope_theta=spec.rope_theta * stretch**exponent)
 

@@ -43,8 +43,8 @@ class Yarn:
             raise ValueError(f"mscale and mscale_all_dim must be greater than 0, got {smallest}")
         if mscales != (None, None) and (None in mscales or self.attention_factor is not None):
             raise ValueError(
-                "mscale and mscale_all_dim must be given together, and without attention_factor, got "
-                f"{self.mscale}, {self.mscale_all_dim} and {self.attention_factor}"
+                "mscale and mscale_all_dim must be given together, and without attention_factor, got mscale "
+                f"{self.mscale}, mscale_all_dim {self.mscale_all_dim} and attention_factor {self.attention_factor}"
             )
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:

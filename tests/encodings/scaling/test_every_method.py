@@ -73,11 +73,15 @@ def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
         ("yarn", {"beta_fast": 1.0}, "beta_fast must exceed beta_slow 1.0, got 1.0"),
         ("yarn", {"attention_factor": -1.0}, "attention_factor must be greater than 0, got -1.0"),
         ("yarn", {"mscale": 1.0, "mscale_all_dim": -5.0}, "mscale_all_dim must be greater than 0, got -5.0"),
-        ("yarn", {"mscale": 1.0}, "mscale and mscale_all_dim must be given together, .* got 1.0, None and None"),
+        (
+            "yarn",
+            {"mscale": 1.0},
+            "mscale and mscale_all_dim must be given together, .* got mscale 1.0, mscale_all_dim None and",
+        ),
         (
             "yarn",
             {"mscale": 1.0, "mscale_all_dim": 0.5, "attention_factor": 1.2},
-            "without attention_factor, got 1.0, 0.5 and 1.2",
+            "without attention_factor, got mscale 1.0, mscale_all_dim 0.5 and attention_factor 1.2",
         ),
         ("dynamic", {"factor": 0.5}, "factor must be at least 1, got 0.5"),
         ("longrope", {"short_factor": [1.0, 0.0]}, "short_factor must hold numbers greater than 0, got 0.0"),
@@ -119,5 +123,5 @@ def test_a_spec_out_of_range_is_refused_with_the_rule(values: dict[str, float], 
 
 
 def test_ntk_of_a_single_pair_is_refused() -> None:
-    with pytest.raises(ValueError, match="rotary_dim of at least 4"):
+    with pytest.raises(ValueError, match="rotary_dim must be at least 4 for NTK scaling, got 2"):
         from_parameters("ntk", {}).frequencies(dataclasses.replace(SPEC, rotary_dim=2), 2.0)
