@@ -40,10 +40,10 @@ ENGINE_TESTS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -rs -n auto --dist l
 .NOTPARALLEL:
 .PHONY: help setup environment constraints serve test test-all test-fast test-promises test-compiled test-engine test-engine-rest test-gpu check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture train-demo train-counting clean clean-env
 
-help: ## list the verbs
+help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo '  POSENC_DEVICE=cpu|cuda overrides what is detected, POSENC_VENV=DIR puts the environment elsewhere.'
+	@echo '  POSENC_DEVICE=cpu|cuda chooses the device instead of detecting it. POSENC_VENV=DIR is a folder instead of .venv.'
 
 setup: ## make the environment in .venv (a second run does nothing)
 	@$(MAKE_ENVIRONMENT)
@@ -53,7 +53,7 @@ environment:
 
 # Without this bound cuda-python would be one for CUDA 12, which lets the newest cuda-bindings in; torch brings CUDA 13.
 # The environment is no prerequisite: it cannot be made while pins contradict pyproject.toml. What it left of uv will do.
-constraints: ## choose the newest releases that go together, for `make setup`: CPU_TORCH=... ARGS=...
+constraints: ## pin the newest releases that work together, for `make setup`: CPU_TORCH=... ARGS=...
 	@$(COMPILE) --extra cpu $(CPU_TORCH) --output-file deploy/constraints-cpu.txt
 	@echo 'cuda-python>=13' | $(COMPILE) - --extra cuda --output-file deploy/constraints-cuda.txt
 
@@ -71,7 +71,7 @@ test-fast: environment ## tests that start no engine: ARGS=...
 test-promises: environment ## an engine test for each promise of the docs: ARGS=...
 	$(call timed,promises,$(ENGINE_TESTS) -m "engine and promise" $(ARGS))
 
-test-compiled: environment ## kernels as compiled for an H100, looked at and carried out on the CPU: ARGS=...
+test-compiled: environment ## kernels as Triton compiles them for an H100, inspected and run on the CPU: ARGS=...
 	$(call timed,compiled kernels,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m compiled -rs -n 2 --dist loadfile $(ARGS))
 
 test-engine: environment ## all tests that start a vLLM engine: ARGS=...
@@ -84,7 +84,7 @@ test-gpu: environment ## kernels on an NVIDIA GPU, then the engine tests there: 
 	$(call timed,kernels on the GPU,$(BIN)/python -m pytest -m "gpu and not engine" -rs $(ARGS))
 	$(call timed,engine tests,$(BIN)/python -m pytest -m engine -rs --timeout 900 $(ARGS))
 
-matrix: environment ## every vLLM that we know, each in an environment of its own: ARGS="0.32.0 --engine"
+matrix: environment ## test every supported vLLM, each in an environment of its own: ARGS="0.32.0 --engine"
 	$(call timed,matrix,$(BIN)/python -m tests.matrix $(ARGS))
 
 check: environment ## lint, formatting, types, import rules and docs
@@ -102,15 +102,15 @@ docs: environment ## build the pages of docs into site/, warnings are errors
 format: environment ## rewrite the sources the way `make check` wants them
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-bench: environment ## measure speed, what crossings cost, attention: ARGS=... CROSSING_ARGS=... ATTENTION_ARGS=...
+bench: environment ## measure speed, the cost of crossings, and attention: ARGS=... CROSSING_ARGS=... ATTENTION_ARGS=...
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 	@$(BIN)/python -m tests.benchmarks.crossings $(CROSSING_ARGS)
 	@$(BIN)/python -m tests.benchmarks.attention $(ATTENTION_ARGS)
 
-bench-scheduler: environment ## measure what we add to a step of the scheduler, without a model: ARGS=...
+bench-scheduler: environment ## measure the time that Posenc adds to a scheduler step, without a model: ARGS=...
 	@OMP_NUM_THREADS=1 VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -m tests.benchmarks.scheduler $(ARGS)
 
-bench-budget: environment ## simulate how much is re-rotated before a step, without a model: ARGS=...
+bench-budget: environment ## simulate budgets for the re-rotation before a step, without a model: ARGS=...
 	@OMP_NUM_THREADS=1 VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -m tests.benchmarks.budget $(ARGS)
 
 bench-gpu: environment ## measure kernels and the engine on an NVIDIA H200: ARGS=... ENGINE_ARGS=... (--rehearse on the CPU)
@@ -120,10 +120,10 @@ bench-gpu: environment ## measure kernels and the engine on an NVIDIA H200: ARGS
 accuracy: environment ## measure answers beyond the trained length: ARGS=...
 	@$(BIN)/python -m tests.benchmarks.accuracy $(ARGS)
 
-growth: environment ## measure what requests know after they outgrew their scale: ARGS=...
+growth: environment ## measure answers of requests that outgrew their scale: ARGS=...
 	@$(BIN)/python -m tests.benchmarks.growth $(ARGS)
 
-counting: environment ## measure how well each encoding counts: ARGS=...
+counting: environment ## measure each position encoding on the counting task: ARGS=...
 	@$(BIN)/python -m tests.benchmarks.counting $(ARGS)
 
 picture: environment ## draw the picture of README and docs
@@ -132,7 +132,7 @@ picture: environment ## draw the picture of README and docs
 train-demo: environment ## train the demo checkpoint again: ARGS=...
 	@$(BIN)/python -m posenc_runtime.zoo.train $(ARGS)
 
-train-counting: environment ## train a decoder that counts: ARGS="--encoding cope --out DIR"
+train-counting: environment ## train a decoder on the counting task: ARGS="--encoding cope --out DIR"
 	@$(BIN)/python -m posenc_runtime.zoo.counting.train $(ARGS)
 
 clean: ## remove caches and build leftovers, keep the environment

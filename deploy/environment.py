@@ -49,8 +49,11 @@ print("vllm", vllm.__version__, "torch", torch.__version__, "transformers", tran
 
 HINTS = (
     (r"No space left on device", "The disk is full: the environment takes about 4 GB, and 9 GB for CUDA."),
-    (r"ResolutionImpossible", "If pyproject.toml has changed, make constraints chooses releases anew."),
-    (r"No matching distribution found for torch==", f"This PyTorch comes from {TORCH_CPU_INDEX}: can it be reached?"),
+    (r"ResolutionImpossible", "If you changed pyproject.toml, run make constraints, which pins releases again."),
+    (
+        r"No matching distribution found for torch==",
+        f"This build of PyTorch comes from {TORCH_CPU_INDEX}: check that it can be reached.",
+    ),
     (
         r"ConnectionError|ConnectTimeout|ReadTimeout|Name or service not known|Max retries exceeded|ProxyError",
         "The package index could not be reached: check the network, or pip's proxy and index settings.",
@@ -101,7 +104,7 @@ def has_nvidia_gpu() -> bool:
 def wanted_device(settings: Mapping[str, str], detect: Callable[[], bool] = has_nvidia_gpu) -> str:
     asked = settings.get("POSENC_DEVICE", "")
     if asked not in ("", "cpu", "cuda"):
-        raise SetupError(f"POSENC_DEVICE is {asked!r}; it can be cpu or cuda, or be left out")
+        raise SetupError(f"POSENC_DEVICE must be cpu or cuda, got {asked!r}: unset it, and the device is detected")
     return asked or ("cuda" if detect() else "cpu")
 
 
@@ -182,7 +185,7 @@ class Setup:
         output = self._venv.log.read_text(errors="replace").rpartition("\n$ ")[2]
         # pip can print a thousand characters in one line.
         tail = "\n".join(f"    {line[:200]}" for line in output.splitlines()[-20:])
-        raise SetupError(f"the last lines of {self._venv.log}:\n{tail}\n{hint(output)}")
+        raise SetupError(f"a command failed. The last lines of {self._venv.log}:\n{tail}\n{hint(output)}")
 
 
 def set_up(folder: Path, with_dev: bool, quiet: bool) -> None:
@@ -209,7 +212,7 @@ def stop(number: int, frame: object) -> NoReturn:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quiet", action="store_true", help="say nothing when the environment is ready")
+    parser.add_argument("--quiet", action="store_true", help="print nothing if the environment is ready")
     parser.add_argument("--no-dev", action="store_true", help="leave out the tools for tests and checks")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, stop)

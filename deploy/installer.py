@@ -71,9 +71,9 @@ class Installer:
         self._uv = shutil.which("uv") or str(venv.folder / "bin" / "uv")
         self.tool = "uv"
         if only_pip:
-            self.tool = f"pip, as it has settings of its own: {', '.join(only_pip)}"
+            self.tool = f"pip, because uv has no equal of its settings {', '.join(only_pip)}"
         elif not shutil.which(self._uv) and not self._pip(*PIP_INSTALL, "--only-binary", "uv", UV):
-            self.tool = "pip, as uv cannot be had"
+            self.tool = "pip, because uv could not be installed"
 
     def install(self, *ways: tuple[str, ...]) -> bool:
         """Whether one of the ways, told in arguments that uv and pip share, succeeds: with uv, or else with pip."""
@@ -82,7 +82,7 @@ class Installer:
                 # They may be left from pip.
                 return self._uv_pip("uninstall", "-r", COMPANIONS)
             # pip may have credentials that uv has not.
-            self.tool = f"pip, as uv failed: {self._venv.log} says why"
+            self.tool = f"pip, because uv failed ({self._venv.log} says why)"
         return any(self._pip(*PIP_INSTALL, *way) for way in ways) and self._pip("uninstall", "--yes", "-r", COMPANIONS)
 
     def _uv_pip(self, verb: str, *arguments: str) -> bool:

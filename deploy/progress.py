@@ -88,7 +88,7 @@ class Progress:
             print("\r\x1b[K" + line[: shutil.get_terminal_size().columns - 1], end="", flush=True)
         elif now - self._spoke >= HEARTBEAT_SECONDS:
             self._spoke = now
-            self._say(f"{elapsed}, {doing or 'at work'}")
+            self._say(f"{elapsed}, {doing or 'running'}")
 
     def done(self, note: str = "") -> None:
         took = duration(time.monotonic() - self._began)

@@ -57,7 +57,7 @@ class VenvFolder:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"another set-up is at work in {self.folder}; waiting for it", flush=True)
+            print(f"another make setup is running in {self.folder}; waiting for it", flush=True)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def usable(self, device: str) -> bool:
@@ -75,7 +75,10 @@ class VenvFolder:
         """Empty the folder, unless somebody else made it."""
         if self.folder.exists():
             if any(self.folder.iterdir()) and not self.record():
-                raise NotOurs(f"{self.folder} was not made by this set-up and cannot be built upon: move it away")
+                raise NotOurs(
+                    f"{self.folder} must be empty or made by make setup, but it has other files: move it away, or set "
+                    "POSENC_VENV to another folder"
+                )
             shutil.rmtree(self.folder)
         self.folder.mkdir(parents=True)
 

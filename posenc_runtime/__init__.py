@@ -52,7 +52,9 @@ if not TYPE_CHECKING:  # A type checker would take every name for one that is fo
         elif name in _MODULES:
             found = getattr(import_module(_MODULES[name]), name)
         else:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}; public are {', '.join(__all__)}")
+            raise AttributeError(
+                f"module {__name__!r} has no attribute {name!r}; the public names are {', '.join(__all__)}"
+            )
         globals()[name] = found
         return found
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 _MORE_MEMORY = (
-    "give the cache more (engine.gpu_memory_utilization, or engine.kv_cache_memory_bytes), cache in fewer bits "
-    "(engine.kv_cache_dtype, where keys are not re-rotated), or spread the model over devices "
+    "give the KV cache more memory (engine.gpu_memory_utilization or engine.kv_cache_memory_bytes), store it in fewer "
+    "bits (engine.kv_cache_dtype; not if cached keys are re-rotated), or split the model over more devices "
     "(engine.tensor_parallel_size)"
 )
 
@@ -19,35 +19,34 @@ _TOO_LONG = (
 _CAUSES = (
     (
         _TOO_LONG + r"\. Based on the available memory, the estimated maximum model length is (\d+)",
-        "max_model_len: the cache must have room for one request of that many tokens, got {1}, which take {2} GiB, and "
-        "{3} GiB: set max_model_len to {4}, or " + _MORE_MEMORY,
+        "max_model_len: the KV cache must have room for one request of this length, got {1} tokens, which need {2} "
+        "GiB, but the cache has {3} GiB: set max_model_len to {4}, or " + _MORE_MEMORY,
     ),
     (
         _TOO_LONG,
-        "max_model_len: the cache must have room for one request of that many tokens, got {1}, which take {2} GiB, and "
-        "{3} GiB: lower max_model_len, or " + _MORE_MEMORY,
+        "max_model_len: the KV cache must have room for one request of this length, got {1} tokens, which need {2} "
+        "GiB, but the cache has {3} GiB: lower max_model_len, or " + _MORE_MEMORY,
     ),
     (
         r"No available memory for the cache blocks|Cannot auto-fit max_model_len",
-        "engine.gpu_memory_utilization: there must be memory left for the cache beside the weights, got none: "
-        + _MORE_MEMORY,
+        "engine.gpu_memory_utilization: the weights must leave memory for the KV cache, got none left: " + _MORE_MEMORY,
     ),
     (
         r"Free memory on device (\S+) \(([\d.]+)/([\d.]+) GiB\) on startup is less than desired GPU memory utilization "
         r"\(([\d.]+), ([\d.]+) GiB\)",
-        "engine.gpu_memory_utilization: that part of the device's memory must be free, got {4}, which is {5} GiB, and "
-        "{2} of {3} GiB are free: end what else runs on {1}, or lower it",
+        "engine.gpu_memory_utilization: this share of the device's memory must be free, got {4}, which is {5} GiB, but "
+        "only {2} of {3} GiB are free: stop other programs that use {1}, or lower the setting",
     ),
     (
         r"Available memory on node \S+ \(([\d.]+)/([\d.]+) GiB\) on kv cache allocation is less than requested memory "
         r"for kv \(([\d./]+) GiB\)",
-        "engine.kv_cache_memory_bytes: as much memory must be free for the cache, got {3} GiB, and {1} of {2} GiB are "
-        "free: lower it, or end what else runs here",
+        "engine.kv_cache_memory_bytes: this much memory must be free, got {3} GiB, but only {1} of {2} GiB are free: "
+        "lower the setting, or stop other programs on this machine",
     ),
     (
         r"torch\.(?:cuda\.)?OutOfMemoryError: ([^\n]{0,300})",
         "the device has too little memory for the model: {1}. Lower engine.max_num_batched_tokens or "
-        "engine.max_num_seqs, quantise the weights, or spread the model over devices (engine.tensor_parallel_size)",
+        "engine.max_num_seqs, quantise the weights, or split the model over more devices (engine.tensor_parallel_size)",
     ),
 )
 

@@ -34,7 +34,7 @@ Overrides = Annotated[
     typer.Option(
         "--set",
         metavar="PATH=VALUE",
-        help="Override a setting: --set scaling.headroom_tokens=64.",
+        help="Override a setting: --set scaling.headroom_tokens=64. May be repeated.",
         autocompletion=shell_completion.settings,
     ),
 ]
@@ -42,8 +42,8 @@ Target = Annotated[
     str | None,
     typer.Argument(
         metavar="[MODEL | CONFIGURATION]",
-        help="A model's folder or its name on a hub; a deployment's YAML file; or the name of a configuration that "
-        "ships (`posenc configs` lists them). The demo when left out.",
+        help="What to run: a model's folder or its name on a hub; a deployment's YAML file; or the name of a "
+        "configuration that comes with Posenc (`posenc configs` lists them). Without it, the demo.",
         autocompletion=shell_completion.targets,
     ),
 ]
@@ -52,7 +52,7 @@ Config = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="A deployment's YAML file.",
+        help="A deployment's YAML file, in place of the argument.",
         show_default=False,
         autocompletion=shell_completion.files,
     ),
@@ -110,7 +110,7 @@ def check(
             "--tokens",
             metavar="N",
             min=1,
-            help="Print the scale of a request of N tokens, prompt and answer together; may be repeated.",
+            help="Print the scale of a request of N tokens, prompt and answer together. May be repeated.",
         ),
     ] = None,
 ) -> None:
@@ -118,10 +118,10 @@ def check(
     scale of requests by length.
 
     Without a GPU, settings that need one are refused.
-    check also makes vLLM's configuration, which takes longer for a model that is new to this machine.
+    check also builds vLLM's configuration. For a model that is new to this machine, this takes longer.
     If a hub does not give the model's configuration, but the file names the trained length, check goes on without the
     model's configuration, and says so on stderr.
-    Only serve tests weights, memory and the address to listen on.
+    Only serve loads the weights, measures memory and opens the port.
     """
     with _refusals():
         settings = _settings(target, config, overrides)
@@ -232,7 +232,7 @@ def _checkpoint(settings: Settings, *, is_needed: bool, verbose: bool = False) -
             from posenc_runtime.vllm_adapter.checkpoints import hub
 
             hub.stay_offline()
-            _warn("from the cache", f"model: {found.out_of_reach}; what is missing there is not fetched")
+            _warn("from the cache", f"model: {found.out_of_reach}; files that are not in the cache are not downloaded")
         with checking(verbose=verbose):
             from server.checkpoint import checkpoint_of
 
@@ -241,7 +241,7 @@ def _checkpoint(settings: Settings, *, is_needed: bool, verbose: bool = False) -
         is_needed = is_needed and "://" not in settings.model
         if is_needed or settings.scaling.original_max_position_embeddings is None:
             raise
-        _warn("not read", f"{error}; this is from the settings alone")
+        _warn("not read", f"{error}; the output below follows from the settings alone")
         return None
 
 

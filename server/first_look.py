@@ -25,7 +25,8 @@ def look(settings: Settings) -> Found:
     """
     is_path = settings.model.startswith((".", "/", "~"))
     if is_path and not pathlib.Path(settings.model).is_dir():
-        reason = "write ~ out, it is not expanded" if settings.model.startswith("~") else "there is no such folder"
+        is_home = settings.model.startswith("~")
+        reason = "write the whole path, because ~ is not expanded" if is_home else "there is no such folder"
         raise SettingRefused(f"model: must be a folder or a name on a hub, got {settings.model!r}: {reason}")
     with refused_if_unreadable(settings):
         return first_look.look(settings.model, settings.engine)
@@ -45,5 +46,5 @@ def refused_if_unreadable(settings: Settings) -> Iterator[None]:
         if pathlib.Path(settings.model).is_dir():
             raise SettingRefused(f"model: {error}") from None
         raise UnreadableModel(
-            f"model: {error}; {error.advice}, or give a folder that has it as engine.hf_config_path"
+            f"model: {error}; {error.advice}, or set engine.hf_config_path to a folder that has the configuration"
         ) from None

@@ -23,10 +23,11 @@ def greeting(args: argparse.Namespace, model: str, served: Served) -> Iterator[s
     scale_set = served.deployment.scale_set
     address = _address(args)
     lengths = (min(length, served.max_model_len) for length in scale_set.lengths)
-    told = (f"{scale_set.label(index)} up to {length:,}" for index, length in enumerate(lengths))
+    told = [f"{scale_set.label(index)} up to {length:,}" for index, length in enumerate(lengths)]
+    told[0] += " tokens"
     yield f"{READY}: {address or args.uds}"
     if served.deployment.rotates:
-        yield f"scales of requests, by their tokens: {', '.join(told)}"
+        yield f"scale by request length: {', '.join(told)}"
     if address is None:
         return
     yield f"scales now: {address}/posenc/scales, metrics: {address}/metrics"

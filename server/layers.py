@@ -23,10 +23,12 @@ class UniqueKeysLoader(yaml.SafeLoader):
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"a key must be a text, got {key!r}: quote it", key_node.start_mark
+                    None, None, f"a key must be a text, got {key!r}: put it in quotes", key_node.start_mark
                 )
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key} is given twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"a key must be given once, got {key} twice: remove one", key_node.start_mark
+                )
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
 
@@ -53,7 +55,10 @@ def environment_layer(environment: Mapping[str, str], known: set[str]) -> dict[s
         if path[0] not in known:
             closest = meant(TOP_LEVEL, path[0], known_names("default"))
             hint = f"; did you mean {_variable(*closest)}?" if closest else ""
-            raise ValueError(f"{variable}: names no setting, known are {', '.join(sorted(known))}{hint}")
+            raise ValueError(
+                f"{variable}: the part after {PREFIX} must begin with one of {', '.join(sorted(known))}, got "
+                f"{path[0]}{hint}"
+            )
         _put(layer, path, _value(variable, text), variable)
     return layer
 
@@ -71,7 +76,7 @@ def set_layer(override: str) -> dict[str, Any]:
     """
     path, equals, text = override.partition("=")
     if not equals or not all(path.split(".")):
-        raise ValueError(f"--set {override}: must be of the form scaling.headroom_tokens=64")
+        raise ValueError(f"--set {override}: must be PATH=VALUE, as in --set scaling.headroom_tokens=64")
     layer: dict[str, Any] = {}
     _put(layer, path.split("."), _value(f"--set {path}", text), f"--set {path}")
     return layer
@@ -102,5 +107,7 @@ def _put(layer: dict[str, Any], path: list[str], value: Any, name: str) -> None:
     for section in sections:
         layer = layer.setdefault(section, {})
         if not isinstance(layer, dict):
-            raise ValueError(f"{name}: {section} is set to a value and to a section at once")
+            raise ValueError(
+                f"{name}: {section} must be a section, got the value {layer!r} from another variable: unset one of them"
+            )
     layer[key] = value

@@ -71,11 +71,12 @@ def _file_layer(path: pathlib.Path) -> dict[str, Any]:
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), Loader=UniqueKeysLoader)
     except OSError as error:
-        raise SettingRefused(f"{path}: cannot be read: {error.strerror}") from None
+        raise SettingRefused(f"{path}: must be a file that can be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingRefused(f"{path}: is not YAML: {error}") from None
+        raise SettingRefused(f"{path}: must be valid YAML: {error}") from None
     if not isinstance(values, dict):
-        raise SettingRefused(f"{path}: must be a mapping of settings, got {type(values).__name__}")
+        got = "nothing" if values is None else type(values).__name__
+        raise SettingRefused(f"{path}: must be a mapping of settings that names at least model, got {got}")
     model = values.get("model")
     if isinstance(model, str) and model.startswith("."):
         values["model"] = str((path.parent / model).resolve())

@@ -22,9 +22,12 @@ def located(model: str) -> str:
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     places = [pathlib.Path(place) for place in (spec and spec.submodule_search_locations) or ()]
     if not places:
-        raise ValueError(f"model: must be {PREFIX}NAME/PATH of an installed package, got {model!r}: no such package")
+        raise ValueError(
+            f"model: must be {PREFIX}NAME/PATH of an installed package, got {model!r}: there is no such package; "
+            "install it, or correct the name"
+        )
     folders = [place / path for place in places]
     for folder in folders:
         if folder.is_dir():
             return str(folder.resolve())
-    raise ValueError(f"model: must name a folder of package {package}, got {model!r}: there is no {folders[0]}")
+    raise ValueError(f"model: must name a folder of package {package}, got {model!r}: there is no folder {folders[0]}")

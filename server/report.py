@@ -26,7 +26,7 @@ def headline(settings: Settings, deployment: Deployment) -> str:
     """One line, in rich's markup: what is served, and how it is scaled."""
     name = escape(settings.served_model_name or settings.model)
     if not deployment.rotates:
-        return f"[bold]{name}[/]: no rotary embeddings, nothing to scale; serves {deployment.max_model_len} tokens"
+        return f"[bold]{name}[/]: no rotary embeddings, so nothing is scaled; serves {deployment.max_model_len} tokens"
     scales = ", ".join(deployment.scale_set.label(index) for index in range(len(deployment.scales)))
     return (
         f"[bold]{name}[/]: trained on {deployment.original_max_position_embeddings} tokens, serves "
@@ -42,14 +42,17 @@ def deployment_lines(name: str, about: About) -> str:
 def attention_line(choice: AttentionChoice) -> str:
     """The attention that the layers will have, as far as the checkpoint's configuration tells."""
     if not choice.takes_ours:
-        rotates = "; it rotates queries and keys itself, in the launch that caches them"
+        rotates = "; the kernel that caches keys also rotates queries and keys"
         return "attention: vLLM's own" + (rotates if choice.fused_rotary == "on" else "")
     backend = choice.needs if choice.backend == "auto" else choice.backend
     if backend != "bias":
         return f"attention: {backend}"
     if not choice.window_tolerance:
-        return "attention: bias; everything is read"
-    return f"attention: bias; what weighs less than {choice.window_tolerance:g} in all is not read where biases decay"
+        return "attention: bias; all keys are read"
+    return (
+        "attention: bias; where the bias decays, distant keys that together have less than "
+        f"{choice.window_tolerance:g} of the attention weights are not read"
+    )
 
 
 def attention_layers_line(groups: Iterable[LayerGroup]) -> str:
@@ -59,13 +62,13 @@ def attention_layers_line(groups: Iterable[LayerGroup]) -> str:
 
 def budget_line(budget: Budget) -> str:
     """How many cached tokens are re-rotated before a step."""
-    return f"crossings: {budget.tokens:,} cached tokens are re-rotated before a step, at most: {budget.reason}"
+    return f"crossings: at most {budget.tokens:,} cached tokens are re-rotated before a step: {budget.reason}"
 
 
 def scales_table(deployment: Deployment, checkpoint: Checkpoint | None) -> Table:
     """Each scale, the longest request that it takes, and what it does to the frequencies."""
     table = Table(title="Scales", title_justify="left")
-    for heading in ("scale", "requests of", "attention factor", "slowest pair slowed"):
+    for heading in ("scale", "requests of", "attention factor", "lowest frequency"):
         table.add_column(heading, justify="right")
     shortest = 1
     for index, length in enumerate(deployment.scale_set.lengths):
@@ -76,7 +79,7 @@ def scales_table(deployment: Deployment, checkpoint: Checkpoint | None) -> Table
             unscaled = deployment.frequencies(checkpoint.spec, 0)
             scaled = deployment.frequencies(checkpoint.spec, index)
             slowed = float(unscaled.inv_freq[-1] / scaled.inv_freq[-1])
-            row += [f"{scaled.attention_factor:.4f}", f"{slowed:.2f} times"]
+            row += [f"{scaled.attention_factor:.4f}", f"divided by {slowed:.2f}"]
         table.add_row(*row)
         shortest = length + 1
     return table
@@ -85,12 +88,12 @@ def scales_table(deployment: Deployment, checkpoint: Checkpoint | None) -> Table
 def table_memory(deployment: Deployment, checkpoint: Checkpoint | None, dtype: str, choice: AttentionChoice) -> str:
     """Memory that the stacked table of cosines and sines takes on each worker."""
     if choice.fused_rotary == "on":
-        return "table: none, attention computes the angles"
+        return "rotary table: none, because attention computes the angles"
     num_rows = deployment.scale_set.num_rows
     if checkpoint is None or checkpoint.spec is None:
-        return f"table: {num_rows} rows; its memory is unknown, because the model's configuration cannot be read"
-    num_bytes = num_rows * checkpoint.spec.rotary_dim * _BYTES_PER_VALUE.get(dtype, 2)
-    return f"table: {num_rows} rows of {checkpoint.spec.rotary_dim} values, {num_bytes / 2**20:.2f} MiB a worker"
+        return f"rotary table: {num_rows} rows; its memory is unknown, because the model's configuration cannot be read"
+    mebibytes = num_rows * checkpoint.spec.rotary_dim * _BYTES_PER_VALUE.get(dtype, 2) / 2**20
+    return f"rotary table: {num_rows} rows of {checkpoint.spec.rotary_dim} values, {mebibytes:.2f} MiB on each worker"
 
 
 def requests_table(deployment: Deployment, lengths: Iterable[int]) -> Table:

@@ -24,7 +24,7 @@ _LIVE = {
 
 
 class Live(BaseModel):
-    """Counts since the start, but ``kv_blocks``, which are held now."""
+    """Counts of one scale since the server started. ``kv_blocks`` is what running requests hold now."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -34,9 +34,9 @@ class Live(BaseModel):
 
 
 class Scale(BaseModel):
-    """One scale: a request of it may have ``max_request_tokens`` tokens, prompt and answer together.
+    """One scale. A request at this scale may have ``max_request_tokens`` tokens, prompt and answer together.
 
-    Nothing is ``live`` where vLLM was told to count nothing (``disable_log_stats``).
+    ``live`` is null if vLLM keeps no counts (``disable_log_stats``).
     """
 
     scale: float
@@ -47,7 +47,8 @@ class Scale(BaseModel):
 class Scales(BaseModel):
     """The answer of ``GET /posenc/scales``.
 
-    The budget, cached tokens re-rotated before a step at most, and its reason are null where no keys are turned.
+    ``rerotate_budget_tokens`` is the most cached tokens that are re-rotated before a step;
+    ``rerotate_budget_reason`` says why. Both are null if this deployment re-rotates no keys.
     """
 
     rope_type: str
@@ -86,7 +87,9 @@ def scales_router() -> APIRouter:
     def scales(request: Request) -> Scales:
         served: Served | None = getattr(request.app.state, "posenc", None)
         if served is None:
-            raise HTTPException(404, "this engine was started without additional_config.posenc")
+            raise HTTPException(
+                404, "this server has no scales, because it was started without additional_config.posenc"
+            )
         deployment, budget = served.deployment, served.budget
         return Scales(
             rope_type=deployment.rope_type,

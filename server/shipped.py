@@ -37,8 +37,8 @@ def names() -> list[str]:
         from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 
         raise SettingRefused(
-            f"configurations: must lie in {_FOLDER}, got none: install posenc again, or check it out again with "
-            "symbolic links, because server/configs is one"
+            f"configurations: {_FOLDER} must have the YAML files that come with Posenc, got none: install posenc "
+            "again. In a checkout, server/configs is a symbolic link: check it out again with symbolic links"
         )
     return found
 

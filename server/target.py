@@ -25,7 +25,9 @@ def settings_of(target: str | None, config: pathlib.Path | None, overrides: list
         SettingRefused: when both are given, or a setting is refused.
     """
     if target is not None and config is not None:
-        raise SettingRefused(f"--config: must be left out where {target!r} is named, got {str(config)!r}")
+        raise SettingRefused(
+            f"--config: must be left out if the command also names {target!r}, got {str(config)!r}: give one of the two"
+        )
     if config is not None:
         return load(config, overrides)
     if target is None:

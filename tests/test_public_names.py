@@ -62,7 +62,9 @@ def test_the_installed_version_is_that_of_the_sources() -> None:
 def test_a_name_that_is_not_public_is_refused_with_those_that_are() -> None:
     import posenc_runtime
 
-    with pytest.raises(AttributeError, match=r"'posenc_runtime' has no attribute 'Deploymnt'; public are .*Deployment"):
+    with pytest.raises(
+        AttributeError, match=r"'posenc_runtime' has no attribute 'Deploymnt'; the public names are .*Deployment"
+    ):
         _ = posenc_runtime.Deploymnt  # type: ignore[attr-defined]
 
 

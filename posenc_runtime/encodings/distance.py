@@ -200,6 +200,6 @@ def _reach(drop: Tensor, reach: Tensor) -> Tensor:
 
 def _require_positive(name: str, values: Tensor) -> None:
     if values.ndim != 1 or not values.numel():
-        raise ValueError(f"{name} must hold one number a head, got the shape {list(values.shape)}")
+        raise ValueError(f"{name} must hold one number for each head, got the shape {list(values.shape)}")
     if not ((values > 0) & values.isfinite()).all():
         raise ValueError(f"{name} must be finite and above 0 for every head, got {values.tolist()}")

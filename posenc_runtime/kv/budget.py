@@ -35,7 +35,10 @@ class Speed:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not value > 0:
-                raise ValueError(f"{name} must be greater than 0, got {value}: the clock of this machine did not move")
+                raise ValueError(
+                    f"{name} must be greater than 0, got {value}: the clock of this machine did not advance "
+                    "during the measurement; set scaling.rerotate_budget_tokens"
+                )
 
     @property
     def step_seconds(self) -> float:
@@ -73,15 +76,15 @@ def measured(speeds: Sequence[Speed]) -> Budget:
     slowest = min(speeds, key=lambda speed: speed.num_tokens)
     weights = f"reads {_bytes(slowest.weight_bytes)} of weights in {_seconds(slowest.weights_seconds)}"
     if slowest.step_seconds > slowest.weights_seconds:
-        step = f"a step {weights}, and takes {_seconds(slowest.step_seconds)} at least"
+        step = f"a step {weights} and takes at least {_seconds(slowest.step_seconds)}"
     else:
         step = f"a step {weights}"
     if slowest.num_tokens == slowest.block_tokens:
-        so = f"so a block of {slowest.block_tokens:,} tokens, the least there is, is turned before a step"
+        so = f"so the budget is the smallest possible, one block of {slowest.block_tokens:,} tokens"
     else:
-        so = f"so {slowest.num_tokens:,} tokens are one step more at most"
+        so = f"so turning {slowest.num_tokens:,} tokens takes at most as long as a step"
     of_several = f" (the slowest of {len(speeds)} workers)" if len(speeds) > 1 else ""
-    turning = f"turning a token's keys takes {_seconds(slowest.token_seconds)}"
+    turning = f"turning one token's keys takes {_seconds(slowest.token_seconds)}"
     return Budget(tokens=slowest.num_tokens, reason=f"{step}; {turning}, {so}{of_several}")
 
 

@@ -277,7 +277,7 @@ class ScaleCoordinator:
             state = "is crossing" if request_id in self._crossing else "has reached the length of its scale"
             raise MixedRotations(
                 f"request {request_id} was scheduled for tokens {num_computed_tokens} to "
-                f"{num_computed_tokens + num_new_tokens}, but {state}"
+                f"{num_computed_tokens + num_new_tokens}, but the request {state}"
             )
 
     def to_be_checked(self) -> Collection[str]:

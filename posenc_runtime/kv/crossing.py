@@ -152,8 +152,8 @@ class CrossingQueue:
             return [], []
         if budget_tokens is None:
             raise RuntimeError(
-                f"the budget of a step must be known before keys are turned, but {len(self._crossings)} requests wait "
-                "and no worker has reported how long turning takes: set scaling.rerotate_budget_tokens"
+                "the budget of a step must be known before keys are turned, but no worker has reported how long "
+                f"turning takes, and {len(self._crossings)} requests wait: set scaling.rerotate_budget_tokens"
             )
         crossings = list(self._crossings.values())
         begun = [crossing.num_begun for crossing in crossings]

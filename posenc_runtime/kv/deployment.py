@@ -104,7 +104,8 @@ class Deployment:
         refuse_contradictions(self.rope_type, self.scales, self.rope_theta, self.allow_beyond_trained)
         if self.rope_type in ("default", UNROTATED) and len(self.scales) > 1:
             raise ValueError(
-                f"scales must be [1] when rope_type is {self.rope_type}, which does not scale, got {list(self.scales)}"
+                f"scales must be [1] when rope_type is {self.rope_type}, which does not scale, got "
+                f"{list(self.scales)}: choose another rope_type, or leave scales out"
             )
         _ = self.scale_set
         if self.rotates:
@@ -204,7 +205,10 @@ class Deployment:
             raise ValueError(f"a deployment must be a mapping, got {mapping!r}")
         known = {field.name: field for field in dataclasses.fields(cls)}
         if unknown := sorted(set(mapping) - set(known)):
-            raise ValueError(f"known keys are {', '.join(sorted(known))}, got {', '.join(unknown)}")
+            raise ValueError(
+                f"a deployment's keys must be among {', '.join(sorted(known))}, got {', '.join(unknown)}: correct the "
+                "name, or leave the key out"
+            )
         required = [name for name, field in known.items() if field.default is field.default_factory]
         if missing := [name for name in required if name not in mapping]:
             raise ValueError(f"{', '.join(missing)} must be given")

@@ -28,6 +28,9 @@ _NOBODY = 0
 class MixedRotations(RuntimeError):
     """A request was about to read keys of a scale that is not its own. The answer would be garbage."""
 
+    def __str__(self) -> str:
+        return f"{super().__str__()}. This is a bug in Posenc: report it with this message"
+
 
 @dataclasses.dataclass(slots=True)
 class _Holdings:
@@ -99,7 +102,7 @@ class BlockLedger:
         if len(wrong := blocks[self._scale[blocks] != scale_index]):
             raise MixedRotations(
                 f"request {request_id} reads keys of scale number {scale_index}, "
-                f"but block {wrong[0]} of the prefix cache carries number {self._carried(wrong[0])}"
+                f"but block {wrong[0]} of the prefix cache has scale number {self._carried(wrong[0])}"
             )
         holdings = self._of(request_id)
         # When a request's block table is replaced, `read` names blocks that the request holds already.
@@ -142,7 +145,7 @@ class BlockLedger:
         if len(wrong := blocks[self._scale[blocks] != from_index]):
             raise MixedRotations(
                 f"request {request_id} copies block {wrong[0]} as one of scale number {from_index}, "
-                f"but it carries number {self._carried(wrong[0])}"
+                f"but the block has scale number {self._carried(wrong[0])}"
             )
         self.write(request_id, targets, to_index)
 
@@ -157,7 +160,8 @@ class BlockLedger:
         if len(wrong := new[self._num_holders[new] > is_in_place]):
             others = sorted(name for name in self._holders(wrong[0]) if name != request_id)
             raise MixedRotations(
-                f"request {request_id} re-rotates into block {wrong[0]}, but {', '.join(others)} holds it"
+                f"request {request_id} re-rotates keys into block {wrong[0]}, but another request holds the block: "
+                f"{', '.join(others)}"
             )
         holdings = self._of(request_id)
         self._forget_read(holdings, old)
@@ -177,7 +181,7 @@ class BlockLedger:
                 if len(wrong := blocks[self._scale[blocks] != scale_index]):
                     raise MixedRotations(
                         f"request {request_id} goes on at scale number {scale_index}, but its block {wrong[0]} "
-                        f"carries number {self._carried(wrong[0])}"
+                        f"has scale number {self._carried(wrong[0])}"
                     )
 
     def release(self, request_id: str) -> None:

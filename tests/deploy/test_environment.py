@@ -65,7 +65,7 @@ def test_a_device_that_is_asked_for_is_not_detected(asked: str) -> None:
 
 
 def test_an_unknown_device_is_refused() -> None:
-    with pytest.raises(SetupError, match="POSENC_DEVICE is 'gpu'; it can be cpu or cuda"):
+    with pytest.raises(SetupError, match="POSENC_DEVICE must be cpu or cuda, got 'gpu'"):
         wanted_device({"POSENC_DEVICE": "gpu"})
 
 
@@ -87,7 +87,7 @@ def test_the_same_environment_has_the_same_fingerprint() -> None:
     [
         ("ERROR: [Errno 28] No space left on device", "The disk is full"),
         ("ERROR: ResolutionImpossible: for help visit", "make constraints"),
-        ("ERROR: No matching distribution found for torch==2.13.0+cpu", "can it be reached"),
+        ("ERROR: No matching distribution found for torch==2.13.0+cpu", "check that it can be reached"),
         ("WARNING: Retrying ... NewConnectionError", "check the network"),
         ("a traceback", "Run make setup again"),
     ],

@@ -128,7 +128,7 @@ def test_where_no_uv_is_on_path_pip_installs_it_from_a_wheel(tools: Tools) -> No
 
 def test_where_uv_cannot_be_had_pip_installs_and_removes_the_companions(tools: Tools) -> None:
     tools.pip(fails_on="--only-binary*|*first")
-    assert tools.install(("first",), ("second",)) == (True, "pip, as uv cannot be had")
+    assert tools.install(("first",), ("second",)) == (True, "pip, because uv could not be installed")
     assert tools.asked()[1:] == [
         "python -m pip install --no-compile --prefer-binary first",
         "python -m pip install --no-compile --prefer-binary second",
@@ -138,7 +138,7 @@ def test_where_uv_cannot_be_had_pip_installs_and_removes_the_companions(tools: T
 
 def test_where_uv_fails_pip_goes_on_and_says_so(tools: Tools) -> None:
     tools.uv(fails_on="install")
-    assert tools.install(("first",)) == (True, f"pip, as uv failed: {tools.venv.log} says why")
+    assert tools.install(("first",)) == (True, f"pip, because uv failed ({tools.venv.log} says why)")
     assert tools.asked()[-2:] == [
         "python -m pip install --no-compile --prefer-binary first",
         "python -m pip uninstall --yes -r deploy/companions.txt",
@@ -148,7 +148,7 @@ def test_where_uv_fails_pip_goes_on_and_says_so(tools: Tools) -> None:
 def test_pip_installs_where_it_is_told_which_releases_it_may_take(tools: Tools) -> None:
     tools.uv()
     tools.pip(config="global.only-binary='numpy'\n:env:.no-binary='torch'")
-    assert tools.install(("first",)) == (True, "pip, as it has settings of its own: no-binary, only-binary")
+    assert tools.install(("first",)) == (True, "pip, because uv has no equal of its settings no-binary, only-binary")
     assert not any(line.startswith("uv") for line in tools.asked())
 
 

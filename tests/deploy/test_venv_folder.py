@@ -61,7 +61,7 @@ def test_an_environment_of_the_other_device_is_not_built_upon(tmp_path: pathlib.
 
 def test_a_folder_that_somebody_else_made_is_not_emptied(tmp_path: pathlib.Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(NotOurs, match="was not made by this set-up"):
+    with pytest.raises(NotOurs, match="must be empty or made by make setup, but it has other files"):
         VenvFolder(tmp_path, sources=tmp_path).clear()
     assert (tmp_path / "thesis.tex").exists()
 

@@ -47,12 +47,8 @@ def smollm3() -> PreTrainedConfig:
 
 
 FAMILIES = {
-    "gemma3": Family(
-        "Gemma3ForCausalLM", "layers with a window have a rotation of their own", gemma3, window=WINDOW
-    ),
-    "olmo3": Family(
-        "Olmo3ForCausalLM", "layers with a window have plain RoPE, the others YaRN", olmo3, window=WINDOW
-    ),
+    "gemma3": Family("Gemma3ForCausalLM", "layers with a window have a rotation of their own", gemma3, window=WINDOW),
+    "olmo3": Family("Olmo3ForCausalLM", "layers with a window have plain RoPE, the others YaRN", olmo3, window=WINDOW),
     "cohere2": Family(
         "Cohere2ForCausalLM",
         "layers without a window have no rotation",

@@ -47,7 +47,9 @@ def test_a_step_over_one_cache_is_taken() -> None:
         pytest.param(
             {"query": torch.zeros(2, 16, 4).transpose(1, 2)}, "the last stride must be 1", id="queries-across"
         ),
-        pytest.param({"starts": torch.tensor([0, 1, 2])}, "the batch must be int32, got", id="starts-of-int64"),
+        pytest.param(
+            {"starts": torch.tensor([0, 1, 2])}, "query_start_loc and seq_lens must be int32, got", id="starts-of-int64"
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(changed: dict[str, Any], says: str) -> None:

@@ -22,22 +22,22 @@ def test_turning_a_budget_of_tokens_takes_as_long_as_reading_the_weights() -> No
     budget = measured([LARGE])
     assert budget.tokens == 109_664  # 3.4 ms / 31 ns, in whole blocks
     assert budget.reason == (
-        "a step reads 15.3 GB of weights in 3.4 ms; turning a token's keys takes 31 ns, "
-        "so 109,664 tokens are one step more at most"
+        "a step reads 15.3 GB of weights in 3.4 ms; turning one token's keys takes 31 ns, "
+        "so turning 109,664 tokens takes at most as long as a step"
     )
 
 
 def test_a_small_model_has_the_step_of_an_engine_and_not_that_of_its_weights() -> None:
     budget = measured([speed(token_seconds=2e-6, weights_seconds=40e-6, weight_bytes=1_234_000)])
     assert budget.tokens == 496  # 1 ms / 2 us, in whole blocks
-    assert budget.reason.startswith("a step reads 1.23 MB of weights in 40 us, and takes 1 ms at least; turning")
+    assert budget.reason.startswith("a step reads 1.23 MB of weights in 40 us and takes at least 1 ms; turning")
 
 
 def test_at_least_a_block_is_turned() -> None:
     budget = measured([speed(token_seconds=0.1, block_tokens=48)])
     assert budget.tokens == 48
     assert budget.reason.endswith(
-        "turning a token's keys takes 100 ms, so a block of 48 tokens, the least there is, is turned before a step"
+        "turning one token's keys takes 100 ms, so the budget is the smallest possible, one block of 48 tokens"
     )
 
 
@@ -50,7 +50,10 @@ def test_of_several_workers_the_one_with_the_fewest_tokens_decides(order: int) -
     slow_turning, slow_reading = speed(token_seconds=4e-6), speed(weights_seconds=0.04)
     budget = measured([slow_turning, slow_reading, speed()][::order])
     assert budget.tokens == 4992
-    assert "takes 4 us, so 4,992 tokens are one step more at most (the slowest of 3 workers)" in budget.reason
+    assert (
+        "takes 4 us, so turning 4,992 tokens takes at most as long as a step (the slowest of 3 workers)"
+        in budget.reason
+    )
 
 
 def test_nothing_is_measured_by_nobody() -> None:

@@ -167,7 +167,9 @@ def test_a_prefix_of_another_scale_is_copied_and_its_source_must_carry_that_scal
     assert not growing.in_first_regime("long")
     growing.admit("other", num_prompt_tokens=900, max_tokens=10)
     growing.reuse("other", 2, moves(move(1, 9)), num_tokens=256)
-    with pytest.raises(MixedRotations, match="copies block 1 as one of scale number 2, but it carries number 0"):
+    with pytest.raises(
+        MixedRotations, match="copies block 1 as one of scale number 2, but the block has scale number 0"
+    ):
         growing.advance()
     assert growing.finished("long", num_output_tokens=10)["prefixes_reused"] == [
         {"tokens": 512, "from": 1.0, "to": 2.0}
@@ -200,7 +202,7 @@ def test_a_request_does_not_run_until_all_of_its_keys_are_turned(growing: ScaleC
     slow.rerotate("chat", 1, moves(move(1, 1), move(2, 2, 256)), num_tokens=512)
     assert slow.advance() == Progress()
     assert slow.allowance("chat", 512, 1) == 0 and slow.due("chat", 512) is None
-    with pytest.raises(MixedRotations, match="chat was scheduled for tokens 512 to 513, but is crossing"):
+    with pytest.raises(MixedRotations, match="chat was scheduled for tokens 512 to 513, but the request is crossing"):
         slow.scheduled("chat", 512, 1)
     assert slow.advance() == Progress(crossed=["chat"])
     slow.scheduled("chat", 512, 1)
@@ -211,7 +213,9 @@ def test_a_block_that_somebody_else_reads_is_never_turned_in_place(growing: Scal
     growing.admit("reader", num_prompt_tokens=500, max_tokens=1)
     growing.hit("reader", [1])
     growing.rerotate("chat", 1, moves(move(1, 1), move(2, 2, 256)), num_tokens=512)
-    with pytest.raises(MixedRotations, match="re-rotates into block 1, but reader holds it"):
+    with pytest.raises(
+        MixedRotations, match="re-rotates keys into block 1, but another request holds the block: reader"
+    ):
         growing.advance()
 
 

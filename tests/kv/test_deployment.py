@@ -58,7 +58,7 @@ def test_only_what_has_no_default_must_be_given() -> None:
 @pytest.mark.parametrize(
     ("changed", "rule"),
     [
-        ({"rope_typ": "yarn"}, "known keys are .*rope_type.*, got rope_typ"),
+        ({"rope_typ": "yarn"}, "keys must be among .*rope_type.*, got rope_typ"),
         ({"rope_type": "longropes"}, "rope_type must be one of .*, got 'longropes'"),
         ({"headroom_tokens": 0}, "headroom_tokens must be at least 1, got 0"),
         ({"on_crossing": "hope"}, "on_crossing must be one of rerotate, recompute, pin, got 'hope'"),

@@ -37,13 +37,13 @@ def test_a_block_keeps_its_scale_for_the_prefix_cache_after_its_request_has_gone
 def test_reading_a_block_of_another_scale_is_an_error(ledger: BlockLedger) -> None:
     ledger.write("a", [1], 1)
     with pytest.raises(
-        MixedRotations, match=r"request b reads keys of scale number 2, but block 1 .* carries number 1"
+        MixedRotations, match=r"request b reads keys of scale number 2, but block 1 .* has scale number 1"
     ):
         ledger.read("b", [1], 2)
 
 
 def test_reading_a_block_that_was_never_written_is_an_error(ledger: BlockLedger) -> None:
-    with pytest.raises(MixedRotations, match="carries number None"):
+    with pytest.raises(MixedRotations, match="has scale number None"):
         ledger.read("b", [5], 0)
 
 
@@ -100,7 +100,7 @@ def test_a_block_that_was_read_and_is_turned_in_place_is_let_go_once(ledger: Blo
 def test_a_request_with_keys_of_two_scales_does_not_go_on(ledger: BlockLedger) -> None:
     ledger.write("a", [1, 2], 0)
     ledger.move("a", [1], [1], 1)
-    with pytest.raises(MixedRotations, match="a goes on at scale number 1, but its block 2 carries number 0"):
+    with pytest.raises(MixedRotations, match="a goes on at scale number 1, but its block 2 has scale number 0"):
         ledger.check("a", 1)
 
 

@@ -82,7 +82,9 @@ def test_scales_are_refused_at_once_where_the_checkpoint_is_to_name_the_method()
 
 
 def test_a_file_that_is_not_there_is_refused_at_once() -> None:
-    assert posenc("serve", "nope.yaml") == (2, "", "refused nope.yaml: cannot be read: No such file or directory", [])
+    assert posenc("serve", "nope.yaml") == (
+        2, "", "refused nope.yaml: must be a file that can be read: No such file or directory", [],
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("command", ["serve", "check", "flags"])
@@ -108,8 +110,8 @@ def test_a_hub_that_is_silent_is_told_without_importing_vllm(command: str, tmp_p
         2,
         "",
         f"refused model: the configuration of 'some/model' cannot be read: the hub {address} is out of reach: no "
-        "answer within 1 s; check the network, proxies and HF_ENDPOINT, or set HF_HUB_ETAG_TIMEOUT to more seconds, or "
-        "give a folder that has it as engine.hf_config_path",
+        "answer within 1 s; check the network, proxies and HF_ENDPOINT, set HF_HUB_ETAG_TIMEOUT to more seconds, or "
+        "set engine.hf_config_path to a folder that has the configuration",
         [],
     )
 

@@ -204,11 +204,11 @@ BAD = {
         "scaling: must be a mapping of settings, got nothing: leave the section out, or give it settings",
     ),
     "engine-is-empty": ("model: some/model\nengine:\n", "engine: must be a mapping of settings, got nothing"),
-    "key-not-a-text": (GOOD + "7: x", "a key must be a text, got 7: quote it"),
-    "key-twice": (GOOD + "max_model_len: 5", "max_model_len is given twice"),
-    "not-yaml": ("model: [", "is not YAML"),
-    "not-a-mapping": ("- model", "must be a mapping of settings, got list"),
-    "empty": ("", "must be a mapping of settings, got NoneType"),
+    "key-not-a-text": (GOOD + "7: x", "a key must be a text, got 7: put it in quotes"),
+    "key-twice": (GOOD + "max_model_len: 5", "a key must be given once, got max_model_len twice: remove one"),
+    "not-yaml": ("model: [", "must be valid YAML: "),
+    "not-a-mapping": ("- model", "must be a mapping of settings that names at least model, got list"),
+    "empty": ("", "must be a mapping of settings that names at least model, got nothing"),
 }
 
 
@@ -236,15 +236,17 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(SettingRefused, match=r"absent\.yaml: cannot be read: No such file or directory"):
+    with pytest.raises(
+        SettingRefused, match=r"absent\.yaml: must be a file that can be read: No such file or directory"
+    ):
         load(tmp_path / "absent.yaml", environment={})
 
 
 @pytest.mark.parametrize(
     ("overrides", "rule"),
     [
-        (["scaling.headroom_tokens"], "--set scaling.headroom_tokens: must be of the form"),
-        (["=5"], "--set =5: must be of the form"),
+        (["scaling.headroom_tokens"], "--set scaling.headroom_tokens: must be PATH=VALUE"),
+        (["=5"], "--set =5: must be PATH=VALUE"),
         (["scaling.headroom_tokens=[1"], "--set scaling.headroom_tokens: must be a YAML value, got '[1'"),
         (["scaling.headroom_tokens=much"], "scaling.headroom_tokens: must be a valid integer, got 'much'"),
     ],
@@ -256,13 +258,17 @@ def test_a_bad_override_is_refused(overrides: list[str], rule: str, tmp_path: pa
 @pytest.mark.parametrize(
     ("environment", "rule"),
     [
-        ({"POSENC_SCALE": "2"}, "POSENC_SCALE: names no setting, known are .*; did you mean POSENC_SCALING__SCALES?"),
+        (
+            {"POSENC_SCALE": "2"},
+            "POSENC_SCALE: the part after POSENC_ must begin with one of .*, got scale; did you mean "
+            "POSENC_SCALING__SCALES?",
+        ),
         (
             {"POSENC_API_KEY": "x"},
-            "POSENC_API_KEY: names no setting, known are .*; did you mean POSENC_SERVER__API_KEY?",
+            "POSENC_API_KEY: the part after POSENC_ must begin with one of .*; did you mean POSENC_SERVER__API_KEY?",
         ),
         ({"POSENC_SERVER__PORT": "high"}, "server.port: must be a valid integer, got 'high'"),
-        ({"POSENC_SCALING": "1", "POSENC_SCALING__SCALES": "[1]"}, "scaling is set to a value and to a section"),
+        ({"POSENC_SCALING": "1", "POSENC_SCALING__SCALES": "[1]"}, "scaling must be a section, got the value 1 from"),
     ],
 )
 def test_a_bad_variable_is_refused(environment: dict[str, str], rule: str, tmp_path: pathlib.Path) -> None:

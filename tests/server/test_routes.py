@@ -70,4 +70,6 @@ def test_scales_reach_no_further_than_the_cache_has_room_for() -> None:
 
 
 def test_an_engine_without_a_deployment_has_no_scales() -> None:
-    assert told(None) == {"detail": "this engine was started without additional_config.posenc"}
+    assert told(None) == {
+        "detail": "this server has no scales, because it was started without additional_config.posenc"
+    }

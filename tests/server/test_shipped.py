@@ -57,7 +57,7 @@ def test_every_file_begins_with_what_it_is(name: str) -> None:
 
 def test_an_installation_without_any_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipped, "_FOLDER", tmp_path)
-    with pytest.raises(SettingRefused, match=f"must lie in {tmp_path}, got none"):
+    with pytest.raises(SettingRefused, match=f"{tmp_path} must have the YAML files that come with Posenc, got none"):
         shipped.path_of("demo")
 
 

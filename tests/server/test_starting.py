@@ -34,7 +34,7 @@ def greeted(**arguments: Any) -> list[str]:
 def test_a_server_says_where_it_is_what_its_scales_reach_and_what_to_paste() -> None:
     ready, scales, where, paste = greeted()
     assert ready == "ready: http://127.0.0.1:8000"
-    assert scales == "scales of requests, by their tokens: 1 up to 256, 2 up to 512, 4 up to 900"
+    assert scales == "scale by request length: 1 up to 256 tokens, 2 up to 512, 4 up to 900"
     assert "http://127.0.0.1:8000/posenc/scales" in where and "http://127.0.0.1:8000/metrics" in where
     assert paste.startswith("try: curl -s http://127.0.0.1:8000/v1/chat/completions") and '"model": "tiny"' in paste
     assert "Authorization" not in paste
@@ -65,24 +65,24 @@ SAID = {
         "(EngineCore pid=1) ERROR [core.py:1510] ValueError: To serve at least one request with the model's max seq "
         "len (4096), (0.5 GiB KV cache is needed, which is larger than the available KV cache memory (0.25 GiB). Based "
         "on the available memory, the estimated maximum model length is 2048. Try increasing",
-        "max_model_len: the cache must have room for one request of that many tokens, got 4096, which take 0.5 GiB, "
-        "and 0.25 GiB: set max_model_len to 2048, or give the cache more",
+        "max_model_len: the KV cache must have room for one request of this length, got 4096 tokens, which need 0.5 "
+        "GiB, but the cache has 0.25 GiB: set max_model_len to 2048, or give the KV cache more memory",
     ),
     "no-estimate": (
         "To serve at least one request with the model's max seq len (4096), (0.5 GiB KV cache is needed, which is "
         "larger than the available KV cache memory (0.0 GiB). Try increasing",
-        "max_model_len: the cache must have room for one request of that many tokens, got 4096, which take 0.5 GiB, "
-        "and 0.0 GiB: lower max_model_len",
+        "max_model_len: the KV cache must have room for one request of this length, got 4096 tokens, which need 0.5 "
+        "GiB, but the cache has 0.0 GiB: lower max_model_len",
     ),
     "no-cache": (
         "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`",
-        "engine.gpu_memory_utilization: there must be memory left for the cache beside the weights, got none",
+        "engine.gpu_memory_utilization: the weights must leave memory for the KV cache, got none left: give",
     ),
     "others-on-the-device": (
         "ValueError: Free memory on device cuda:0 (10.5/79.1 GiB) on startup is less than desired GPU memory "
         "utilization (0.9, 71.2 GiB). Decrease GPU memory utilization",
-        "engine.gpu_memory_utilization: that part of the device's memory must be free, got 0.9, which is 71.2 GiB, and "
-        "10.5 of 79.1 GiB are free: end what else runs on cuda:0, or lower it",
+        "engine.gpu_memory_utilization: this share of the device's memory must be free, got 0.9, which is 71.2 GiB, "
+        "but only 10.5 of 79.1 GiB are free: stop other programs that use cuda:0, or lower the setting",
     ),
     "out-of-memory": (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\nmore",
@@ -180,7 +180,7 @@ NO_ROOM = r"ValueError: No available memory for the cache blocks. Try\n"
 @pytest.mark.parametrize(
     ("said", "told", "shown"),
     [
-        (NO_ROOM, "failed: engine.gpu_memory_utilization: there must be memory left for the cache", False),
+        (NO_ROOM, "failed: engine.gpu_memory_utilization: the weights must leave memory for the KV cache", False),
         (r"KeyError: 'rope'\n", "failed: the engine did not start", True),
     ],
 )

@@ -33,7 +33,7 @@ def test_anything_else_is_a_model_that_says_itself_how_it_is_scaled() -> None:
 
 
 def test_two_things_named_are_refused(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(SettingRefused, match=r"^--config: must be left out where 'demo' is named, got "):
+    with pytest.raises(SettingRefused, match=r"^--config: must be left out if the command also names 'demo', got "):
         settings_of("demo", tmp_path / "mine.yaml")
 
 

@@ -28,8 +28,8 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 UNREAD = (
     "model: the configuration of 'some/model' cannot be read: 401 Client Error. (Request ID: 1) Cannot access gated "
-    "repo for url https://hub.; check the name, HF_TOKEN or engine.hf_token, and the network, or give a folder "
-    "that has it as engine.hf_config_path"
+    "repo for url https://hub.; check the name, HF_TOKEN or engine.hf_token, and the network, or set "
+    "engine.hf_config_path to a folder that has the configuration"
 )
 
 
@@ -39,7 +39,7 @@ def test_check_says_that_it_needs_no_checkpoint_when_the_trained_length_is_given
     status, out, err = run(tmp_path, settings, "check")
     assert status == 0
     assert "its memory is unknown, because the model's configuration cannot be read" in out
-    assert err == f"not read {UNREAD}; this is from the settings alone\n"
+    assert err == f"not read {UNREAD}; the output below follows from the settings alone\n"
 
 
 def test_a_cached_model_needs_no_reachable_hub_and_no_hub_is_asked_again(
@@ -57,7 +57,7 @@ def test_a_cached_model_needs_no_reachable_hub_and_no_hub_is_asked_again(
     status, out, err = run(tmp_path, {"model": "some/model", "scaling": SCALING}, "check")
     assert status == 0 and "trained on 256 tokens, serves 1024; yarn at scales 1, 2, 4" in out
     assert err.startswith("from the cache model: the hub https://") and "is out of reach: " in err
-    assert err.endswith("; what is missing there is not fetched\n")
+    assert err.endswith("; files that are not in the cache are not downloaded\n")
     assert huggingface_hub.constants.HF_HUB_OFFLINE and os.environ["HF_HUB_OFFLINE"] == "1"
 
 
@@ -84,7 +84,7 @@ def test_serving_needs_the_checkpoint_even_where_the_settings_say_it_all(tmp_pat
     [
         ("/nope/qwen3", "there is no such folder"),
         ("./nope", "there is no such folder"),
-        ("~/qwen3", "write ~ out, it is not expanded"),
+        ("~/qwen3", "write the whole path, because ~ is not expanded"),
     ],
 )
 @pytest.mark.parametrize("command", ["check", "flags"])

@@ -41,15 +41,15 @@ def run(folder: pathlib.Path, config: PreTrainedConfig, command: str, **settings
 def test_check_says_what_attends_and_how_long_requests_may_be(tmp_path: pathlib.Path) -> None:
     status, out, _ = run(tmp_path, BLOOM, "check", max_model_len=4096)
     assert status == 0
-    assert "no rotary embeddings, nothing to scale; serves 4096 tokens" in out
-    assert "attention: bias; what weighs less than 0.001 in all is not read where biases decay" in out
+    assert "no rotary embeddings, so nothing is scaled; serves 4096 tokens" in out
+    assert "distant keys that together have less than 0.001 of the attention weights are not read" in out
     assert "Scales" not in out and "4097" in out
 
 
 @pytest.mark.parametrize(
     ("config", "attention", "said"),
     [
-        pytest.param(BLOOM, {"window_tolerance": 0}, "attention: bias; everything is read", id="no window"),
+        pytest.param(BLOOM, {"window_tolerance": 0}, "attention: bias; all keys are read", id="no window"),
         pytest.param(BLOOM, {"backend": "stock"}, "attention: vLLM's own", id="stock"),
         pytest.param(COPE, {}, "attention: cope", id="contextual positions"),
         pytest.param(GPT2, {}, "attention: vLLM's own", id="learned positions"),

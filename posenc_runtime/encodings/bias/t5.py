@@ -34,7 +34,7 @@ class T5:
             raise ValueError(f"relative_attention_bias must hold at least 2 buckets, got {buckets}")
         if self.relative_attention_max_distance <= buckets // 2:
             raise ValueError(
-                f"relative_attention_max_distance must be above half of the {buckets} buckets, got "
+                f"relative_attention_max_distance must be above {buckets // 2}, half the number of buckets, got "
                 f"{self.relative_attention_max_distance}"
             )
 

@@ -65,9 +65,9 @@ class Llama3:
         factor, low, high, before = self._complete()
         if spec.original_max_position_embeddings <= before:
             raise ValueError(
-                f"original_max_position_embeddings must exceed old_context_len {before}, because it is the length that "
-                f"the checkpoint was tuned to, got {spec.original_max_position_embeddings}: leave it out, and the "
-                "checkpoint's own is used"
+                f"original_max_position_embeddings must exceed old_context_len {before}, the length before the "
+                f"checkpoint was tuned for longer texts, got {spec.original_max_position_embeddings}: leave "
+                "original_max_position_embeddings out, and the checkpoint's own is used"
             )
         inv_freq = Default().frequencies(spec, scale).inv_freq
         turns = before * inv_freq / (2 * math.pi)

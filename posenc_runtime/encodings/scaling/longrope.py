@@ -47,8 +47,8 @@ class LongRope:
             raise ValueError(f"factor must be at least 1, got {self.factor}")
         if self.factor is not None and self.attention_factor is not None:
             raise ValueError(
-                f"factor must be left out where attention_factor {self.attention_factor:g} is given or the "
-                f"checkpoint's, because factor only serves to compute attention_factor, got {self.factor}"
+                f"factor must be left out, because the settings or the checkpoint give attention_factor "
+                f"{self.attention_factor:g}, and factor only serves to compute it, got {self.factor}"
             )
         for name in ("attention_factor", "short_mscale", "long_mscale"):
             if (given := getattr(self, name)) is not None and given <= 0:
@@ -72,7 +72,7 @@ class LongRope:
         theirs = said.get("attention_factor", theirs)
         if not math.isclose(ours, theirs, rel_tol=1e-6) and not {"short_mscale", "long_mscale"} <= said.keys():
             raise ValueError(
-                f"factor and attention_factor of a checkpoint must follow from its lengths, which give an attention "
+                f"the checkpoint's factor and attention_factor must agree with its lengths, which give an attention "
                 f"factor of {ours:g}, got {theirs:g}: not every engine reads these two keys. If the checkpoint was "
                 "tuned with them, add short_mscale and long_mscale to its configuration"
             )
@@ -97,7 +97,8 @@ class LongRope:
         if mscale is None:
             if self.factor is None:
                 raise ValueError(
-                    "factor must be given where attention_factor is not: the longest length divided by the trained one"
+                    "factor or attention_factor must be given, got neither: set factor to the longest length divided "
+                    "by the trained length"
                 )
             mscale = _attention_factor(self.factor, spec.original_max_position_embeddings)
         return Frequencies(inv_freq, mscale)

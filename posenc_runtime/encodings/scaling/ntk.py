@@ -31,8 +31,8 @@ def stretched(spec: RotarySpec, stretch: float) -> RotarySpec:
     """
     if spec.num_turning_pairs == 1:
         raise ValueError(
-            f"NTK scaling needs 2 rotated pairs, and so rotary_dim of at least 4, got 1 with rotary_dim "
-            f"{spec.rotary_dim}"
+            "NTK scaling needs 2 rotated pairs, and so rotary_dim of at least 4, got 1 with rotary_dim "
+            f"{spec.rotary_dim}: choose another rope_type"
         )
     exponent = spec.rotary_dim / (2 * spec.num_turning_pairs - 2)
     return dataclasses.replace(spec, rope_theta=spec.rope_theta * stretch**exponent)

@@ -72,8 +72,8 @@ class Yarn:
         is_replaced = self.attention_factor is not None and self.factor == 1
         if mscales != (None, None) and (None in mscales or is_replaced):
             raise ValueError(
-                "mscale and mscale_all_dim must be given together, and without attention_factor, got "
-                f"{self.mscale}, {self.mscale_all_dim} and {self.attention_factor}"
+                "mscale and mscale_all_dim must be given together, and without attention_factor, got mscale "
+                f"{self.mscale}, mscale_all_dim {self.mscale_all_dim} and attention_factor {self.attention_factor}"
             )
 
     @classmethod

@@ -33,6 +33,7 @@ def check_heads(num_heads: int, num_kv_heads: int, head_dim: int, dtype: torch.d
         raise ValueError(f"a KV head must have at most {_MOST_HEADS} query heads, got {num_heads // num_kv_heads}")
     if row_bytes(head_dim, dtype) > _MOST_BYTES:
         raise ValueError(
-            f"heads must take at most {_MOST_BYTES} bytes, got {head_dim} of {dtype}, which tiles round up to "
-            f"{row_bytes(head_dim, dtype)} bytes: use a smaller data type, or for ALiBi attention.backend stock"
+            f"a head must take at most {_MOST_BYTES} bytes in a tile, got {row_bytes(head_dim, dtype)} bytes for "
+            f"head_dim {head_dim} of {dtype}: use a smaller data type, or for a model with ALiBi set attention.backend "
+            "to stock"
         )

@@ -38,11 +38,14 @@ def check(query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: PagedBat
         raise ValueError(
             f"keys and values must have the same strides, got {key_cache.stride()} and {value_cache.stride()}"
         )
-    if any(tensor.stride(-1) != 1 for tensor in (query, key_cache, value_cache, out, batch.block_table)):
-        raise ValueError("the last stride must be 1 for queries, keys, values, outputs and the block table")
+    strides = [tensor.stride(-1) for tensor in (query, key_cache, value_cache, out, batch.block_table)]
+    if any(stride != 1 for stride in strides):
+        raise ValueError(f"the last stride must be 1 for queries, keys, values, out and block_table, got {strides}")
     of_requests = (batch.block_table, batch.query_start_loc, batch.seq_lens)
     if any(tensor.dtype != torch.int32 for tensor in of_requests):
-        raise ValueError(f"the batch must be int32, got {[tensor.dtype for tensor in of_requests]}")
+        raise ValueError(
+            f"block_table, query_start_loc and seq_lens must be int32, got {[tensor.dtype for tensor in of_requests]}"
+        )
 
 
 def width(head_dim: int, dtype: torch.dtype) -> int:

@@ -33,8 +33,9 @@ def kernels() -> ctypes.CDLL:
     missing = [program for program in ("c++", "ninja") if shutil.which(program) is None]
     if missing:
         raise NoCompiler(
-            f"the attention kernels are compiled when they are first needed, but {' and '.join(missing)} cannot be "
-            "found: install a C++ compiler (Debian: apt install g++) and ninja (pip install ninja)"
+            "a C++ compiler and ninja must be on PATH, because the attention kernels are compiled when they are first "
+            f"needed, got no {' and no '.join(missing)}: install a C++ compiler (Debian: apt install g++) and ninja "
+            "(pip install ninja)"
         )
     # Imported here because the import takes a second, and only attention on the CPU needs it.
     from torch.utils import cpp_extension

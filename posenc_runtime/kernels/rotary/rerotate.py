@@ -140,7 +140,7 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
         ValueError: when ``layout`` has an order, which only the CPU backend uses.
     """
     if layout.order is not None:
-        raise ValueError("order must be None for caches on a GPU, got one: CUDA backends store keys in rows")
+        raise ValueError("order must be None for caches on a GPU, got a tensor: CUDA backends store keys in rows")
     power = triton.next_power_of_2
     pairs = power(layout.rotary_dim // 2)
     rest = power(layout.row_dim - layout.rotary_offset - layout.rotary_dim)

@@ -173,7 +173,7 @@ def _failure(source: str, revision: str | None, token: str | bool | None) -> Exc
             source,
             constants.ENDPOINT,
             f"no answer within {seconds} s",
-            f"{advice}, or set HF_HUB_ETAG_TIMEOUT to more seconds",
+            f"{advice}, set HF_HUB_ETAG_TIMEOUT to more seconds",
         )
     return OutOfReach(source, constants.ENDPOINT, str(failure), advice)
 

@@ -143,7 +143,9 @@ def _inputs(model: Any, vllm_config: VllmConfig, num_tokens: int, device: torch.
     if not get_pp_group().is_first_rank:
         states = model.make_empty_intermediate_tensors(num_tokens, vllm_config.model_config.dtype, device)
         for tensor in states.tensors.values():
-            tensor.copy_(torch.linspace(-1, 1, tensor[0].numel(), device=device).view(tensor[0].shape).expand_as(tensor))
+            tensor.copy_(
+                torch.linspace(-1, 1, tensor[0].numel(), device=device).view(tensor[0].shape).expand_as(tensor)
+            )
         inputs |= {"input_ids": None, "intermediate_tensors": states}
     return inputs
 
@@ -174,9 +176,7 @@ def _noting(name: str, layer: Any, noted: dict[str, Tensor]) -> Any:
     return forward
 
 
-def _turned(
-    name: str, keys: Tensor, first: int, rows: Sequence[int], rotaries: Sequence[Rotary]
-) -> Turned | None:
+def _turned(name: str, keys: Tensor, first: int, rows: Sequence[int], rotaries: Sequence[Rotary]) -> Turned | None:
     """The part of the keys that one of the embeddings rotates; None where none does.
 
     Args:

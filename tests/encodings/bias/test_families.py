@@ -191,7 +191,7 @@ def test_where_even_the_own_key_may_be_dropped_nothing_but_a_table_is_reached(
         pytest.param(
             "t5",
             {"relative_attention_bias": torch.zeros(32, 2), "relative_attention_max_distance": 16},
-            "relative_attention_max_distance must be above half",
+            "relative_attention_max_distance must be above 16, half the number of buckets, got 16",
             id="buckets do not fit",
         ),
     ],

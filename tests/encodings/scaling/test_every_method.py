@@ -86,11 +86,15 @@ def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
         ("yarn", {"old_context_len": 0}, "old_context_len must be at least 1, got 0"),
         ("yarn", {"attention_factor": -1.0}, "attention_factor must be greater than 0, got -1.0"),
         ("yarn", {"mscale": 1.0, "mscale_all_dim": -5.0}, "mscale_all_dim must be at least 0, got -5.0"),
-        ("yarn", {"mscale": 1.0}, "mscale and mscale_all_dim must be given together, .* got 1.0, None and None"),
+        (
+            "yarn",
+            {"mscale": 1.0},
+            "mscale and mscale_all_dim must be given together, .* got mscale 1.0, mscale_all_dim None and",
+        ),
         (
             "yarn",
             {"mscale": 1.0, "mscale_all_dim": 0.5, "attention_factor": 1.2},
-            "without attention_factor, got 1.0, 0.5 and 1.2",
+            "without attention_factor, got mscale 1.0, mscale_all_dim 0.5 and attention_factor 1.2",
         ),
         ("dynamic", {"factor": 0.5}, "factor must be at least 1, got 0.5"),
         ("dynamic", {"alpha": 0.5}, "alpha must be at least 1, got 0.5"),

@@ -40,7 +40,7 @@ def test_a_scale_slows_the_pairs_that_the_checkpoint_slows_and_no_others() -> No
 def test_the_length_before_the_tuning_is_no_trained_length() -> None:
     method = Llama3(**own("llama3").of_checkpoint(LLAMA_3_1, 131_072)[1])
     short = dataclasses.replace(SPEC, original_max_position_embeddings=8192)
-    with pytest.raises(ValueError, match=r"must exceed old_context_len 8192, .* got 8192: leave it out"):
+    with pytest.raises(ValueError, match=r"must exceed old_context_len 8192, .* got 8192: leave original_max"):
         method.frequencies(short, 1.0)
 
 

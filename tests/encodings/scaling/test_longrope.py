@@ -25,7 +25,7 @@ def test_a_list_that_does_not_fit_the_pairs_is_refused() -> None:
 
 
 def test_an_attention_factor_that_nobody_says_is_refused() -> None:
-    with pytest.raises(ValueError, match="factor must be given where attention_factor is not"):
+    with pytest.raises(ValueError, match="factor or attention_factor must be given, got neither"):
         LongRope(**LISTS).frequencies(SPEC, 1.0)
 
 
@@ -56,11 +56,11 @@ def test_an_attention_factor_that_does_not_follow_from_the_lengths_is_refused(
     said: dict[str, float],
 ) -> None:
     with pytest.raises(
-        ValueError, match=r"must follow from its lengths, which give an attention factor of 1\.19024, got"
+        ValueError, match=r"must agree with its lengths, which give an attention factor of 1\.19024, got"
     ):
         LongRope.of_checkpoint(LISTS | {"original_max_position_embeddings": 4096} | said, 131072)
 
 
 def test_a_factor_of_which_nothing_would_be_made_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"factor must be left out where attention_factor 1\.2 is given"):
+    with pytest.raises(ValueError, match=r"factor must be left out, because .* give attention_factor 1\.2"):
         LongRope(**LISTS, factor=32.0, attention_factor=1.2)

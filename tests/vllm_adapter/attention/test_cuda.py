@@ -197,8 +197,11 @@ def test_what_kernels_count_is_reported_once() -> None:
 @pytest.mark.parametrize(
     ("cache", "rule"),
     [
-        (torch.zeros(2, 2, 16, 2 * 1024, dtype=torch.bfloat16), "heads must take at most 1024 bytes, got 1024"),
-        (torch.zeros(2, 2, 16, 2 * 320), "heads must take at most 1024 bytes, got 320 of torch.float32, which .* 2048"),
+        (
+            torch.zeros(2, 2, 16, 2 * 1024, dtype=torch.bfloat16),
+            "at most 1024 bytes in a tile, got 2048 bytes for head_dim 1024",
+        ),
+        (torch.zeros(2, 2, 16, 2 * 320), "got 2048 bytes for head_dim 320 of torch.float32"),
         (torch.zeros(2, 3, 16, 2 * 64), "num_kv_heads must divide num_heads, got 3 and 4"),
         (torch.zeros(2, 2, 16, 2 * 64, dtype=torch.float64), "must be bfloat16, float16 or float32, got torch.float64"),
     ],

@@ -63,5 +63,7 @@ def test_for_runner_v1_the_plan_refuses_a_table_that_still_names_a_copied_block(
         return moves
 
     monkeypatch.setattr(CrossingBlocks, "exchange", without_the_table)
-    with pytest.raises(MixedRotations, match=r"request r0 reads keys of scale number 1, but block \d+ .* number 0"):
+    with pytest.raises(
+        MixedRotations, match=r"request r0 reads keys of scale number 1, but block \d+ .* scale number 0"
+    ):
         engine(1).serve([CROSSES, READS])
