@@ -2,7 +2,7 @@
 
 No configuration says it: some layers rotate under a condition, others rotate the end of a head, have a rotary embedding
 of their own, or have none. So a few equal tokens pass through the model, each with a row of the stacked table that we
-choose. Attention is replaced by code that notes the keys and answers zeros, so that tokens differ only in their rotation.
+choose. Attention is replaced by code that notes the keys and answers zeros, so tokens differ only in their rotation.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def layer_rotations(
 
     Args:
         layers: the attention layers that cache keys, by name.
-        has_other_rotations: whether layers with a window may have a rotary embedding that the deployment does not scale.
+        has_other_rotations: whether layers with a window may have a rotary embedding that is not scaled.
 
     Raises:
         Unsupported: when a layer rotates keys in another way than by the rows that we choose; the message names it.
