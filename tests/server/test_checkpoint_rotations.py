@@ -138,8 +138,8 @@ def test_check_refuses_a_checkpoint_that_cannot_be_scaled(model: pathlib.Path, t
     (tmp_path / "config.json").write_text(json.dumps(config))
     status, _, err = run(tmp_path, {"model": str(tmp_path), "scaling": SCALING}, "check")
     assert status == 2
-    rule = "posenc scales checkpoints whose own rope_type is one of default, dynamic, linear, llama3, longrope, yarn, got ntk"
-    assert f"refused model: {rule}" in err
+    known = "default, dynamic, linear, llama3, longrope, yarn"
+    assert f"refused model: posenc scales checkpoints whose own rope_type is one of {known}, got ntk" in err
 
 
 @pytest.mark.parametrize(
