@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vllm.v1.kv_cache_interface import AttentionSpec, FullAttentionSpec, MLAAttentionSpec
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    RSWASpec,
+    SinkFullAttentionSpec,
+    SlidingWindowSpec,
+)
 
 from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.refusals.moving_requests import refuse_reused_states
 from posenc_runtime.vllm_adapter.worker.cache_layers import layer_specs
 
 if TYPE_CHECKING:
@@ -14,21 +23,30 @@ if TYPE_CHECKING:
 
     from posenc_runtime.kv.deployment import Deployment
 
+_TURNED = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec)
+# Layers whose block tables are not simply the blocks of a request's positions.
+_NOT_TURNED = (SinkFullAttentionSpec, RSWASpec)
+
 
 def refuse_cache_groups(deployment: Deployment, kv_cache_config: KVCacheConfig) -> None:
-    """Check how the layers' keys are cached.
+    """Check how the layers' keys or states are cached.
 
     Raises:
-        Unsupported: when a layer does not cache the keys of tokens, or when the deployment re-rotates keys and a layer
-            frees some of them while their request runs. Decision 20.
+        Unsupported: when a layer has another kind of cache than those that we know, or one that the deployment's
+            ``on_crossing`` or ``prefix_reuse`` cannot be combined with; the message names the layer and the kind.
     """
     for group in kv_cache_config.kv_cache_groups:
         for layer, spec in layer_specs(group).items():
-            kind = type(spec).__name__
-            if not isinstance(spec, AttentionSpec) or isinstance(spec, MLAAttentionSpec):
-                raise Unsupported(f"posenc serves layers that cache the keys of tokens, but {layer} has a {kind}")
-            if deployment.rerotates and type(spec) is not FullAttentionSpec:
+            kind = type(spec)
+            if kind not in (*_TURNED, *_NOT_TURNED, MambaSpec):
                 raise Unsupported(
-                    f"re-rotation needs layers that keep all keys of a request, but {layer} has a {kind}: set "
-                    "on_crossing to recompute or pin, and prefix_reuse to exact"
+                    "posenc serves layers with full attention, sliding windows, chunks, latents (MLA) or recurrent "
+                    f"states, but {layer} has a {kind.__name__}"
                 )
+            if deployment.rerotates and kind in _NOT_TURNED:
+                raise Unsupported(
+                    f"re-rotation needs blocks that hold a request's tokens in their order, but {layer} has a "
+                    f"{kind.__name__}: set on_crossing to recompute or pin, and prefix_reuse to exact"
+                )
+            if kind is MambaSpec:
+                refuse_reused_states(deployment)

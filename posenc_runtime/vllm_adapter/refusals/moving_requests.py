@@ -58,8 +58,23 @@ def refuse_moving_requests(vllm_config: VllmConfig, deployment: Deployment) -> N
         raise Unsupported(
             "prefix_reuse must be exact where enable_prefix_caching is false, got rerotate: there is no prefix to reuse"
         )
+    if vllm_config.model_config.is_hybrid:
+        refuse_reused_states(deployment)
     if deployment.rerotates:
         _refuse_rerotation(vllm_config)
+
+
+def refuse_reused_states(deployment: Deployment) -> None:
+    """Check what a model with recurrent layers needs.
+
+    Raises:
+        Unsupported: when a request may begin with a prefix of another scale.
+    """
+    if deployment.reuses_prefixes:
+        raise Unsupported(
+            "prefix_reuse must be exact for models with recurrent layers, got rerotate: cached keys can be turned to "
+            "another scale, but nothing turns the state of a recurrent layer"
+        )
 
 
 def _refuse_rerotation(vllm_config: VllmConfig) -> None:
@@ -73,13 +88,6 @@ def _refuse_rerotation(vllm_config: VllmConfig) -> None:
         raise Unsupported(
             f"kv_cache_dtype {vllm_config.cache_config.cache_dtype} cannot be re-rotated: a turned key can outgrow the "
             "scale that it was quantised with. Set on_crossing to recompute or pin, and prefix_reuse to exact"
-        )
-    if window := vllm_config.model_config.get_sliding_window():
-        is_idle = vllm_config.model_config.max_model_len <= window
-        raise Unsupported(
-            "re-rotation needs layers that keep all keys of a request, but this model has a sliding window of "
-            f"{window} tokens: set on_crossing to recompute or pin, and prefix_reuse to exact"
-            + ("; or, as no request is longer than that, engine.disable_sliding_window to true" if is_idle else "")
         )
     for architecture in vllm_config.model_config.architectures:
         if reason := reason_against_turning(vllm_config.model_config.hf_text_config, architecture):
