@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from typing import Any
 
@@ -16,6 +17,7 @@ from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, SCHEDULER
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint, refuse_method
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_unsupported
+from posenc_runtime.vllm_adapter.refusals.moving_requests import refuse_moving_requests
 from posenc_runtime.vllm_adapter.rotary import building
 from tests.model_configs import SARVAM_MLA
 
@@ -106,7 +108,6 @@ def engine(**changed: Any) -> types.SimpleNamespace:
             "runner_type": "generate",
             **{"architectures": ["LlamaForCausalLM"], "hf_text_config": config({"rope_type": "default"})},
             "max_model_len": 512,
-            "get_sliding_window": lambda: None,
             "using_transformers_backend": lambda: False,
         },
         "parallel_config": {
@@ -146,16 +147,6 @@ TURNING = [
     ),
     pytest.param(
         {"cache_config__cache_dtype": "int8_per_token_head"}, "re-rotated, got int8_per_token_head", id="int8"
-    ),
-    pytest.param(
-        {"model_config__get_sliding_window": lambda: 256},
-        "a sliding window of 256 tokens: .* exact$",
-        id="short-window",
-    ),
-    pytest.param(
-        {"model_config__get_sliding_window": lambda: 512},
-        "a sliding window of 512 tokens: .* Or set engine.disable_sliding_window to",
-        id="window-of-all",
     ),
     pytest.param(
         {"model_config__architectures": ["CohereForCausalLM"]}, "needs a model that rotates the keys", id="some-layers"
@@ -222,6 +213,16 @@ def test_requests_with_priorities_need_our_scheduler_even_if_nobody_crosses() ->
     stock = engine(**with_priorities, scheduler_config__scheduler_cls=None)
     with pytest.raises(Unsupported, match=r"^scheduler_cls must be .* where scheduling_policy is priority, got None"):
         refuse_unsupported(deployed(stock, on_crossing="pin"))
+
+
+def test_states_of_recurrent_layers_are_not_taken_over_from_another_scale() -> None:
+    hybrid = deployed(engine(model_config__is_hybrid=True), prefix_reuse="rerotate")
+    reused = Deployment.from_mapping(hybrid.additional_config["posenc"])
+    with pytest.raises(
+        Unsupported, match=r"^prefix_reuse must be exact for models with recurrent layers, got rerotate"
+    ):
+        refuse_moving_requests(hybrid, reused)
+    refuse_moving_requests(hybrid, dataclasses.replace(reused, prefix_reuse="exact"))
 
 
 def test_prefixes_are_not_reused_where_none_are_kept() -> None:
