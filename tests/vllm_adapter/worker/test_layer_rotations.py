@@ -76,10 +76,8 @@ class Model(nn.Module):
         self.layers = nn.ModuleList(layers)
 
     def forward(self, input_ids: Tensor | None, positions: Tensor, intermediate_tensors: Any = None) -> Tensor:
-        if input_ids is None:
-            states = intermediate_tensors.tensors["hidden_states"]
-        else:
-            states = self.embedding(input_ids)
+        given = intermediate_tensors.tensors["hidden_states"] if input_ids is None else None
+        states = self.embedding(input_ids) if given is None else given
         for layer in self.layers:
             states = layer(positions, states)
         return states
@@ -345,7 +343,9 @@ def test_a_layer_that_no_token_reaches_is_named() -> None:
 
 def test_a_rotation_in_the_middle_of_heads_is_refused() -> None:
     model = Model(Layer(part_of_heads(scaled(6, head_dim=6), 4), Attention()))
-    with pytest.raises(Unsupported, match=r"beginning or the end of each head .* but layers\.0 rotates keys in another"):
+    with pytest.raises(
+        Unsupported, match=r"beginning or the end of each head .* but layers\.0 rotates keys in another"
+    ):
         asked(model)
 
 
