@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 from vllm.model_executor.layers.rotary_embedding.mrope import MRotaryEmbedding
 
@@ -69,8 +70,29 @@ class LatentLayer(Layer):
         return states + self.output(attended)
 
 
+class Recurrent(nn.Module, MambaBase):
+    """Without a cache, it leaves its output as it was allocated."""
+
+    kv_cache = ()
+    mamba_type = get_state_dtype = get_state_shape = None  # type: ignore[assignment]
+
+    def forward(self, states: Tensor, output: Tensor) -> None:
+        pass
+
+
+class RecurrentLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Recurrent()
+
+    def forward(self, positions: Tensor, states: Tensor) -> Tensor:
+        output = torch.arange(states.numel(), dtype=states.dtype).view(states.shape)
+        self.attention(states, output=output)
+        return states + output
+
+
 class Model(nn.Module):
-    def __init__(self, *layers: Layer) -> None:
+    def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
         self.embedding = nn.Embedding(10, HIDDEN)
         self.layers = nn.ModuleList(layers)
@@ -133,7 +155,9 @@ def asked(
         uses_mrope=num_axes > 1, mrope_num_dims=num_axes, dtype=dtype, get_vocab_size=lambda: 10
     )
     vllm_config.model_config = described
-    layers = {f"layers.{number}": layer.attention for number, layer in enumerate(model.to(dtype).layers)}
+    every_layer = {f"layers.{number}": layer.attention for number, layer in enumerate(model.to(dtype).layers)}
+    vllm_config.compilation_config.static_forward_context = every_layer
+    layers = {name: layer for name, layer in every_layer.items() if isinstance(layer, Attention)}
     rotaries = [rotary.as_built() for rotary in STATE.rotaries]
     first_rows = [table(rotary)[0].clone() for rotary in rotaries]
     try:
@@ -141,7 +165,7 @@ def asked(
     finally:
         assert STATE.asked_rows is None
         assert all(torch.equal(table(rotary)[0], row) for rotary, row in zip(rotaries, first_rows, strict=True))
-        assert not any("forward" in vars(layer) for layer in layers.values())
+        assert not any("forward" in vars(layer) for layer in every_layer.values())
     assert list(found) == list(layers)
     return list(found.values())
 
@@ -178,6 +202,13 @@ def test_a_layer_that_rotates_only_under_a_condition_is_asked_for_itself() -> No
     embedding = scaled()
     model = Model(*(Layer(embedding if number % 4 != 3 else None, Attention()) for number in range(5)))
     assert [turned is not None for turned in asked(model)] == [True, True, True, False, True]
+
+
+def test_layers_with_recurrent_states_do_not_make_tokens_differ() -> None:
+    """Or the keys of layers behind them would differ by more than their rotation."""
+    embedding = scaled()
+    model = Model(RecurrentLayer(), Layer(embedding, Attention()), RecurrentLayer(), Layer(None, Attention()))
+    assert [turned is not None for turned in asked(model)] == [True, False]
 
 
 def test_neighbours_or_halves_are_told_by_the_keys_and_not_by_the_name_of_a_style() -> None:
