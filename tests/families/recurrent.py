@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import Lfm2Config, PreTrainedConfig, Qwen3_5TextConfig, Qwen3NextConfig
 
-from tests.families.family import FULL, PLAIN, SIZES, Family
+from tests.families.family import FULL, NO_ROTARY_KERNEL, PLAIN, SIZES, Family
 
 _DELTA_TWICE = ["linear_attention", FULL] * 2
 _DELTA: dict[str, Any] = {
@@ -65,5 +65,5 @@ FAMILIES = {
         qwen3_5,
         dtype="bfloat16",
     ),
-    "lfm2": Family("Lfm2ForCausalLM", "short convolutions beside attention", lfm2),
+    "lfm2": Family("Lfm2ForCausalLM", "short convolutions beside attention", lfm2, engine=NO_ROTARY_KERNEL),
 }
