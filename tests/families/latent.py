@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import DeepseekV2Config, DeepseekV3Config, PreTrainedConfig
+from transformers import DeepseekV2Config, DeepseekV3Config, MiniCPM3Config, PreTrainedConfig
 
 from tests.families.family import NO_ROTARY_KERNEL, PLAIN, SIZES, YARN, Family
 
@@ -46,10 +46,27 @@ def deepseek_v3_plain() -> PreTrainedConfig:
     return DeepseekV3Config(**SIZES | _LATENT | _SIGMOID, q_lora_rank=64, rope_parameters=PLAIN)
 
 
+def minicpm3() -> PreTrainedConfig:
+    return MiniCPM3Config(
+        **SIZES | {"num_key_value_heads": 4},
+        num_hidden_layers=2,
+        q_lora_rank=64,
+        kv_lora_rank=64,
+        qk_nope_head_dim=64,
+        qk_rope_head_dim=32,
+        v_head_dim=32,
+        dim_model_base=64,
+        rope_parameters=PLAIN,
+    )
+
+
 FAMILIES = {
     "deepseek_v2": Family(
         "DeepseekV2ForCausalLM", "MLA without a latent of queries; own YaRN with mscale", deepseek_v2
     ),
     "deepseek_v3": Family("DeepseekV3ForCausalLM", "MLA; own YaRN with mscale", deepseek_v3),
     "deepseek_v3_plain": Family("DeepseekV3ForCausalLM", "MLA with plain RoPE", deepseek_v3_plain, engine=NO_ROTARY_KERNEL),
+    "minicpm3": Family(
+        "MiniCPM3ForCausalLM", "keys are cached for each head, and the end of each is rotated", minicpm3
+    ),
 }
