@@ -94,7 +94,7 @@ def _refuse_rotated_states(every_layer: Mapping[str, Any], rotaries: Iterable[Ro
     for name, layer in every_layer.items():
         if isinstance(layer, MambaBase) and isinstance(layer, nn.Module) and not scaled.isdisjoint(layer.modules()):
             raise Unsupported(
-                f"re-rotation turns cached keys, but {name} rotates what goes into its recurrent state: set on_crossing "
+                f"re-rotation turns cached keys, but {name} rotates what enters its recurrent state: set on_crossing "
                 "to recompute or pin, and prefix_reuse to exact"
             )
 
