@@ -22,7 +22,7 @@ from tests.vllm_adapter.scheduling.test_scheduler_ahead import PIPELINES, TEXT, 
 @pytest.mark.parametrize("model_runner", [1, 2])
 @pytest.mark.parametrize(("depth", "ahead"), PIPELINES.values(), ids=PIPELINES)
 @pytest.mark.parametrize("groups", [*MODELS.values(), STATES][1:], ids=[*MODELS, "states"][1:])
-def test_with_windows_and_groups_without_keys_every_request_says_what_it_would_say_alone(
+def test_with_windows_and_states_every_request_says_what_it_would_say_alone(
     groups: Groups, depth: int, ahead: bool, model_runner: int, vllm_config: Any
 ) -> None:
     num_crossings = num_reuses = 0
