@@ -183,7 +183,7 @@ def test_many_readers_of_one_prefix_cost_no_memory_for_each_of_its_blocks() -> N
     assert num_bytes < 32 * num_blocks + 256 * 512  # and so much for each request, whatever it reads
 
 
-def test_blocks_that_have_left_a_window_are_held_no_longer_once_their_request_crosses(ledger: BlockLedger) -> None:
+def test_blocks_that_have_left_a_window_are_let_go_when_their_request_crosses(ledger: BlockLedger) -> None:
     ledger.write("a", [1, 2, 3], 1)
     ledger.read("b", [1, 2], 1)
     ledger.write("b", [4], 1)
