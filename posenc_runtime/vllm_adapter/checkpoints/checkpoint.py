@@ -18,7 +18,12 @@ from posenc_runtime.vllm_adapter.attention.needs import needed_for
 from posenc_runtime.vllm_adapter.checkpoints.added_yarn import AddedYarn, added_yarn
 from posenc_runtime.vllm_adapter.checkpoints.first_look import look
 from posenc_runtime.vllm_adapter.checkpoints.hub import UnreadableCheckpoint, reason_of
-from posenc_runtime.vllm_adapter.checkpoints.rope_parameters import PROPORTIONAL, has_several, scaled_rope_parameters
+from posenc_runtime.vllm_adapter.checkpoints.rope_parameters import (
+    PROPORTIONAL,
+    has_several,
+    head_dim,
+    scaled_rope_parameters,
+)
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.model_code.model_rules import other_bases
 from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint, rotates
@@ -197,7 +202,7 @@ def _rotating(text_config: Any, architectures: list[str], *, has_other_parts: bo
     rotary_dim, num_rotated_pairs = _width(text_config, rope_parameters), None
     if rope_type == PROPORTIONAL:
         rope_type, num_rotated_pairs = "default", rotary_dim // 2
-        rotary_dim = getattr(text_config, "global_head_dim", None) or text_config.head_dim
+        rotary_dim = head_dim(text_config)
     trained, parameters = own(rope_type).of_checkpoint(rope_parameters, longest)
     others = any(other_bases(text_config, architecture) for architecture in architectures)
     return Checkpoint(
@@ -222,12 +227,10 @@ def _width(text_config: Any, rope_parameters: Mapping[str, Any]) -> int:
     """Width of the rotated part of a head."""
     if of_latents := getattr(text_config, "qk_rope_head_dim", None):
         return int(of_latents)
-    head_dim = getattr(text_config, "global_head_dim", None) or getattr(text_config, "head_dim", None)
-    head_dim = head_dim or text_config.hidden_size // text_config.num_attention_heads
     partial = rope_parameters.get("partial_rotary_factor", 1.0)
     if not 0 < partial <= 1:
         raise ValueError(f"partial_rotary_factor must be above 0 and at most 1, got {partial}")
-    return int(rope_parameters.get("rope_dim") or head_dim * partial)
+    return int(rope_parameters.get("rope_dim") or head_dim(text_config) * partial)
 
 
 def _flat(overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -91,6 +91,13 @@ class RecurrentLayer(nn.Module):
         return states + output
 
 
+class Missing(nn.Module):
+    """What a later stage has in the place of an embedding."""
+
+    def forward(self, *_: Tensor) -> Tensor:
+        raise AssertionError("a later stage gets states")
+
+
 class Model(nn.Module):
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
@@ -301,14 +308,23 @@ def test_a_model_whose_positions_have_three_axes_is_asked_by_all_of_them(interle
         )
     )  # fmt: skip
     [rotary] = STATE.rotaries
-    found = asked(Model(Layer(embedding.forward_native, Attention())), num_axes=3)
+    given = []
+
+    class Seeing(Model):
+        def forward(self, input_ids: Tensor | None, positions: Tensor, intermediate_tensors: Any = None) -> Tensor:
+            given.append(positions.tolist())
+            return super().forward(input_ids, positions)
+
+    found = asked(Seeing(Layer(embedding.forward_native, Attention())), num_axes=3)
     assert found == [Turned(rotary, 0, is_neox_style=True)]
+    assert given == [[[position] * 7] * 3 for position in (0, 7)]
 
 
 def test_a_later_stage_of_a_pipeline_is_asked_by_states_and_not_by_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     embedding = scaled()
     monkeypatch.setattr("vllm.distributed.get_pp_group", lambda: types.SimpleNamespace(is_first_rank=False))
     model = Model(Layer(embedding, Attention()), Layer(None, Attention()))
+    model.embedding = Missing()  # type: ignore[assignment]
     assert [turned is not None for turned in asked(model)] == [True, False]
 
 
@@ -398,3 +414,20 @@ def test_a_model_that_fails_is_left_as_it_was() -> None:
     scaled()
     with pytest.raises(RuntimeError, match="out of memory"):
         asked(Model(Layer(failing, Attention())))
+
+
+def test_a_recurrent_layer_that_rotates_its_state_is_not_re_rotated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recurrent state is a sum over tokens, which nothing turns afterwards."""
+    for deployment in (YARN, dataclasses.replace(YARN, on_crossing="recompute")):
+        STATE.rotaries.clear()
+        monkeypatch.setattr(building, "checked_deployment", lambda deployment=deployment: deployment)
+        embedding, recurrent = scaled(), RecurrentLayer()
+        recurrent.attention.rotary = embedding
+        model = Model(recurrent, Layer(embedding, Attention()))
+        if deployment.rerotates:
+            with pytest.raises(
+                Unsupported, match=r"but layers\.0 rotates what goes into its recurrent state: set on_cr"
+            ):
+                asked(model)
+        else:
+            assert [turned is not None for turned in asked(model)] == [True]
