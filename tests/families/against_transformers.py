@@ -75,8 +75,16 @@ def compare(name: str, folder: pathlib.Path) -> str:
         tokens, of_vllm = pool.apply(stock, (folder, family.dtype, family.trained))
     model = in_transformers(folder, family)
     same = sum(ours == theirs for ours, theirs in zip(tokens, greedy(model), strict=True))
-    apart = max(abs(a - b) for a, b in zip(of_vllm, logprobs(model, tokens), strict=True))
-    return f"{name}: {same} of {GREEDY} tokens, {len(set(tokens))} kinds; logprobs apart by at most {apart:.1e}"
+    rounded = logprobs(model, tokens)
+    apart = _apart(of_vllm, rounded)
+    line = f"{name}: {same} of {GREEDY} tokens, {len(set(tokens))} kinds; logprobs apart by at most {apart:.1e}"
+    if family.dtype == "float32":
+        return line
+    return f"{line}; transformers' own, if not rounded, by {_apart(logprobs(model.float(), tokens), rounded):.1e}"
+
+
+def _apart(ours: list[float], theirs: list[float]) -> float:
+    return max(abs(one - other) for one, other in zip(ours, theirs, strict=True))
 
 
 def main() -> None:
