@@ -18,7 +18,7 @@ def test_keys_are_turned_to_the_new_scale_and_nothing_else_changes(name: str) ->
     case = CASES[name]
     before = case.memory()
     after = [on_gpu(of_layer) for of_layer in before]
-    ops.rerotate(case.caches(after), fields_on_gpu(case.moves()), case.change(), case.layout())
+    ops.rerotate(case.caches(after), fields_on_gpu(case.moves()), case.change(), fields_on_gpu(case.layout()))
     assert case.faults(before, [of_layer.cpu() for of_layer in after]) == []
 
 

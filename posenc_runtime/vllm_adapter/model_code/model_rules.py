@@ -38,7 +38,7 @@ def reason_against_scaling(hf_text_config: Any, architecture: str) -> str | None
             f"posenc does not serve {architecture}: posenc reads the source of its model in vLLM, "
             f"{module_of(architecture)}, to find how it rotates, and cannot read it"
         )
-    if reader := reader_of_the_table(architecture):
+    if reader := reader_of_the_table(hf_text_config, architecture):
         return (
             f"posenc does not serve {architecture}: {reader} of vLLM reads the table of cosines and sines "
             "without calling the rotary embedding, so every request would run unscaled"

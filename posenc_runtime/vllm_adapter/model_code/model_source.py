@@ -8,11 +8,17 @@ import importlib.util
 import pathlib
 import re
 from collections.abc import Iterator
+from typing import Any
 
-# A model that reads the table itself, or by a fused layer, would silently rotate every request with unscaled rows.
-_READS_TABLE = re.compile(
-    r"\.(cos_sin_cache|get_cos_sin)\b|layers\.(fused_qk_norm_rope|hpc\.rope_norm|sparse_attn_indexer)\b"
-)
+# A model that reads the table itself, or by a fused layer, would rotate every request with unscaled rows. Vision towers
+# read their own table, by ``get_cos_sin``.
+_READS_TABLE = re.compile(r"\.cos_sin_cache\b|layers\.(hpc\.rope_norm|sparse_attn_indexer)\b")
+# Files that read it only in some models, and the key of those models' configurations; None where a condition that a
+# scaled embedding does not meet comes first (``embedding.scaling``). The worker sees if that is wrong.
+_READS_TABLE_FOR = {
+    "vllm.model_executor.models.deepseek_v2": "index_topk",
+    "vllm.model_executor.models.qwen3_next": None,
+}
 # The packages with the code of models, besides a model's own package. What models import from elsewhere are vLLM's
 # layers, which leave the rotation to the model.
 _MODELS = ("vllm.model_executor.models", "vllm.models", "posenc_runtime.vllm_adapter.models")
@@ -62,10 +68,20 @@ def fixed_rope_type(architecture: str) -> str | None:
     return None
 
 
-@functools.cache
-def reader_of_the_table(architecture: str) -> str | None:
+def reader_of_the_table(hf_text_config: Any, architecture: str) -> str | None:
     """Name of a model file of an architecture that reads the table of cosines and sines itself; None if none does."""
-    return next((name for name, source in sources(architecture) if _READS_TABLE.search(source)), None)
+    for name in _readers(architecture):
+        if name not in _READS_TABLE_FOR:
+            return name
+        key = _READS_TABLE_FOR[name]
+        if key is not None and getattr(hf_text_config, key, None) is not None:
+            return name
+    return None
+
+
+@functools.cache
+def _readers(architecture: str) -> tuple[str, ...]:
+    return tuple(name for name, source in sources(architecture) if _READS_TABLE.search(source))
 
 
 def _has(architecture: str, pattern: str) -> bool:

@@ -40,6 +40,8 @@ def scaling(rotary_class: Any) -> Any:
             return stock
         self.posenc_scaled = True
         self.posenc_fused = made.is_fused
+        # Qwen3-Next rotates in a kernel of its own, past this class, where the table has a data type that it takes.
+        self.dtype = None
         if made.is_fused:  # a table without rows, so that code which reads it anyway fails
             return torch.empty(0, self.rotary_dim)
         make_room_for_rows(self, num_axes=num_axes)

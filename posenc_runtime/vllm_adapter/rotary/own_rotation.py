@@ -1,7 +1,7 @@
 """How vLLM itself rotates with an embedding that is being built: read off the code and the table of its class.
 
-vLLM's classes compute frequencies from different arguments. All of them do it in ``_compute_inv_freq``, and make a table
-of cosines and sines.
+vLLM's classes compute frequencies from different arguments. All of them do it in ``_compute_inv_freq``, and make a
+table of cosines and sines.
 """
 
 from __future__ import annotations

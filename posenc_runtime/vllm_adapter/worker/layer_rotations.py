@@ -2,19 +2,21 @@
 
 No configuration says it: some layers rotate under a condition, others rotate the end of a head, have a rotary embedding
 of their own, or have none. So a few equal tokens pass through the model, each with a row of the stacked table that we
-choose. Attention is replaced by code that notes the keys and answers zeros, so that tokens differ only in their rotation.
+choose. Attention is replaced by code that notes the keys and answers zeros, so tokens differ only in their rotation.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from vllm.model_executor.layers.mamba.abstract import MambaBase
 
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.worker.worker_state import STATE, Rotary
@@ -54,7 +56,7 @@ def layer_rotations(
 
     Args:
         layers: the attention layers that cache keys, by name.
-        has_other_rotations: whether layers with a window may have a rotary embedding that the deployment does not scale.
+        has_other_rotations: whether layers with a window may have a rotary embedding that is not scaled.
 
     Raises:
         Unsupported: when a layer rotates keys in another way than by the rows that we choose; the message names it.
@@ -122,7 +124,7 @@ def _keys(
     STATE.asked_rows = torch.tensor(rows, dtype=torch.int64, device=device)
     try:
         with (
-            _noting_keys(layers) as noted,
+            _noting_keys(layers, vllm_config.compilation_config.static_forward_context) as noted,
             torch.inference_mode(),
             set_forward_context(None, vllm_config, num_tokens=num_tokens, skip_compiled=True),
         ):
@@ -151,16 +153,37 @@ def _inputs(model: Any, vllm_config: VllmConfig, num_tokens: int, device: torch.
 
 
 @contextlib.contextmanager
-def _noting_keys(layers: Mapping[str, Any]) -> Iterator[dict[str, Tensor]]:
-    """Let layers note their keys in place of attending."""
+def _noting_keys(layers: Mapping[str, Any], every_layer: Mapping[str, Any]) -> Iterator[dict[str, Tensor]]:
+    """Let layers note their keys in place of attending; layers with recurrent states answer zeros.
+
+    Args:
+        every_layer: these layers, and all others that cache something.
+    """
     noted: dict[str, Tensor] = {}
+    recurrent = [layer for layer in every_layer.values() if isinstance(layer, MambaBase)]
     for name, layer in layers.items():
         layer.forward = _noting(name, layer, noted)
+    for layer in recurrent:
+        layer.forward = _answering_zeros(layer)
     try:
         yield noted
     finally:
-        for layer in layers.values():
+        for layer in (*layers.values(), *recurrent):
             del layer.forward
+
+
+def _answering_zeros(layer: Any) -> Any:
+    """Without a cache, some recurrent layers leave their output as it was allocated."""
+    stock = layer.forward
+    signature = inspect.signature(stock)
+
+    def forward(*args: Any, **named: Any) -> Any:
+        output = signature.bind(*args, **named).arguments.get("output")
+        if output is None:
+            return torch.zeros_like(stock(*args, **named))
+        return output.zero_()
+
+    return forward
 
 
 def _noting(name: str, layer: Any, noted: dict[str, Tensor]) -> Any:

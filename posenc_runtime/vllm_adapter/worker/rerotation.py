@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,7 +61,7 @@ def of_like_changes(rotations: Iterable[Rotation]) -> list[Rotation]:
 
 
 class Rerotation:
-    """Holds the caches of every KV cache group with keys, their key layouts, and the angles from each scale to each other.
+    """Holds the caches of the KV cache groups with keys, their key layouts, and the angles between all scales.
 
     Args:
         rotations: what rotates the keys of each layer (``layer_rotations``).
