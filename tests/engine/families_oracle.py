@@ -75,14 +75,10 @@ class FamilyOracle:
             of_scale = list(positions)
             if said:
                 self._turn(cache, of_scale[0], path[of_scale[0] - 1], scale)
-            for part in self._parts(of_scale):
-                inputs, where = torch.tensor([ids[part[0] : part[-1] + 1]]), torch.tensor([part])
-                found = self._models[scale](inputs, position_ids=where, past_key_values=cache, use_cache=True)
-                said.append(found.logits[0].float().log_softmax(-1))
+            inputs, where = torch.tensor([[ids[position] for position in of_scale]]), torch.tensor([of_scale])
+            found = self._models[scale](inputs, position_ids=where, past_key_values=cache, use_cache=True)
+            said.append(found.logits[0].float().log_softmax(-1))
         return greedy(torch.cat(said)[len(prompt) - 1 :], token_ids)
-
-    def _parts(self, positions: list[int]) -> list[list[int]]:
-        return [positions]
 
     def _turn(self, cache: DynamicCache, num_tokens: int, from_scale: int, to_scale: int) -> None:
         """Turn the keys of a cache back by the angles of one scale, and forth by those of another."""
@@ -97,7 +93,10 @@ class FamilyOracle:
             layer.keys = torch.cat((part, keys[..., width:]), -1).to(layer.keys.dtype)
 
     def _rotated(self, cache: DynamicCache) -> list[Any]:
+        """The layers whose keys the scaled rotation turns."""
         config = self._configs[1]
+        if without := getattr(config, "no_rope_layers", None):
+            return [layer for layer, is_rotated in zip(cache.layers, without, strict=True) if is_rotated]
         types = getattr(config, "layer_types", None) or [FULL] * config.num_hidden_layers
         rotated = _ROTATED.get(self._name, (FULL, SLIDING))
         return [layer for layer, kind in zip(cache.layers, types, strict=True) if kind in rotated]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pathlib
 
-from tests.families import layers, recurrent, saving, windows
+from tests.families import latent, layers, recurrent, saving, scaled, windows
 from tests.families.family import Family
 
-FAMILIES: dict[str, Family] = layers.FAMILIES | windows.FAMILIES | recurrent.FAMILIES
+FAMILIES: dict[str, Family] = layers.FAMILIES | windows.FAMILIES | recurrent.FAMILIES | latent.FAMILIES | scaled.FAMILIES
 
 
 def make(name: str, folder: pathlib.Path) -> pathlib.Path:

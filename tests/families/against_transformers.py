@@ -22,17 +22,11 @@ PROMPT = [(37 * token) % 251 for token in range(100)]
 GREEDY = 24  # tokens
 
 
-def stock(folder: pathlib.Path, dtype: str, trained: int) -> tuple[list[int], list[float]]:
+def stock(folder: pathlib.Path, arguments: dict[str, Any]) -> tuple[list[int], list[float]]:
     """The tokens of vLLM and their logprobs."""
     from vllm import LLM, SamplingParams
 
-    llm = LLM(
-        str(folder),
-        dtype=dtype,
-        enforce_eager=True,
-        max_model_len=trained,
-        enable_prefix_caching=False,
-    )
+    llm = LLM(str(folder), enforce_eager=True, enable_prefix_caching=False, **arguments)
     asked = SamplingParams(max_tokens=GREEDY, temperature=0, logprobs=0, ignore_eos=True)
     said = llm.generate([{"prompt_token_ids": PROMPT}], asked, use_tqdm=False)[0].outputs[0]
     tokens = list(said.token_ids)
@@ -72,7 +66,8 @@ def compare(name: str, folder: pathlib.Path) -> str:
     families.make(name, folder)
     # A process of its own: vLLM's Transformers backend changes modules of transformers.
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        tokens, of_vllm = pool.apply(stock, (folder, family.dtype, family.trained))
+        arguments = {"dtype": family.dtype, "max_model_len": family.trained, **family.engine}
+        tokens, of_vllm = pool.apply(stock, (folder, arguments))
     model = in_transformers(folder, family)
     same = sum(ours == theirs for ours, theirs in zip(tokens, greedy(model), strict=True))
     rounded = logprobs(model, tokens)

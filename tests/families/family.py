@@ -32,6 +32,9 @@ YARN: dict[str, Any] = {
     "factor": OWN_FACTOR,
     "original_max_position_embeddings": ORIGINAL,
 }
+# vLLM's rotary kernel for the CPU takes the distance of two heads for that of two tokens where queries or keys have a
+# dimension of heads. Its PyTorch code does not.
+NO_ROTARY_KERNEL: dict[str, Any] = {"compilation_config": {"custom_ops": ["all", "-rotary_embedding"]}}
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
@@ -46,6 +49,7 @@ class Family:
         dtype: of its weights, and of what vLLM computes on the CPU.
         trained: its ``max_position_embeddings``, tokens.
         window: of its layers with a sliding window or with chunks, tokens; None where it has no such layers.
+        engine: what stock vLLM has to be told beside its dtype to compute what the model means.
         in_transformers: what its configuration says to transformers instead, where vLLM means something else by it.
         tokens: its tokenizer's special ones, in the order of their numbers, from 256 on.
     """
@@ -56,5 +60,6 @@ class Family:
     dtype: str = "float32"
     trained: int = TRAINED
     window: int | None = None
+    engine: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     in_transformers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     tokens: tuple[str, ...] = ()

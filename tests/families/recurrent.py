@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import Lfm2Config, PreTrainedConfig, Qwen3_5TextConfig, Qwen3NextConfig
+from transformers import FalconH1Config, Lfm2Config, NemotronHConfig, PreTrainedConfig, Qwen3_5TextConfig, Qwen3NextConfig
 
-from tests.families.family import FULL, PLAIN, SIZES, Family
+from tests.families.family import FULL, NO_ROTARY_KERNEL, PLAIN, SIZES, Family
 
 _DELTA_TWICE = ["linear_attention", FULL] * 2
 _DELTA: dict[str, Any] = {
@@ -51,6 +51,33 @@ def lfm2() -> PreTrainedConfig:
     )
 
 
+def falcon_h1() -> PreTrainedConfig:
+    return FalconH1Config(
+        **SIZES,
+        num_hidden_layers=2,
+        head_dim=32,
+        mamba_d_ssm=128,
+        mamba_n_heads=4,
+        mamba_d_head=32,
+        mamba_d_state=32,
+        mamba_chunk_size=32,
+        rope_parameters=PLAIN,
+    )
+
+
+def nemotron_h() -> PreTrainedConfig:
+    return NemotronHConfig(
+        **SIZES,
+        layers_block_type=["linear_attention", FULL, "mlp"] * 2,
+        head_dim=32,
+        ssm_state_size=32,
+        mamba_num_heads=8,
+        mamba_head_dim=32,
+        n_groups=2,
+        chunk_size=32,
+    )
+
+
 # GDN on the CPU takes bfloat16 alone.
 FAMILIES = {
     "qwen3_next": Family(
@@ -65,5 +92,7 @@ FAMILIES = {
         qwen3_5,
         dtype="bfloat16",
     ),
-    "lfm2": Family("Lfm2ForCausalLM", "short convolutions beside attention", lfm2),
+    "lfm2": Family("Lfm2ForCausalLM", "short convolutions beside attention", lfm2, engine=NO_ROTARY_KERNEL),
+    "falcon_h1": Family("FalconH1ForCausalLM", "a state space and attention in each layer", falcon_h1),
+    "nemotron_h": Family("NemotronHForCausalLM", "state spaces beside attention without any rotation", nemotron_h),
 }
