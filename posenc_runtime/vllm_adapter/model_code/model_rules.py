@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from posenc_runtime.vllm_adapter.checkpoints.rope_parameters import scaled_rope_parameters
+from posenc_runtime.encodings.rope_parameters import scaled_rope_parameters
 from posenc_runtime.vllm_adapter.model_code.model_source import (
     fixed_rope_type,
     has_latent_attention,

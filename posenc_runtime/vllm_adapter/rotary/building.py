@@ -69,6 +69,8 @@ def enter(
     if spec is None:
         return None
     rotary = _described(deployment, module, spec, own, vllm_config, is_neox_style=is_neox_style)
+    if checkpoint is not None:
+        rotary = dataclasses.replace(rotary, has_others=checkpoint.has_other_rotations)
     _refuse_beside_another(rotary.engine)
     if vllm_config is not None:
         # vLLM looks up compiled graphs by a hash of additional_config. The setting auto alone would not tell a graph

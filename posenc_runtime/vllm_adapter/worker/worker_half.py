@@ -94,8 +94,6 @@ class WorkerHalf:
             ValueError: when no layer's keys are rotated by an embedding that the deployment scales.
             Unsupported: as ``layer_rotations``.
         """
-        from posenc_runtime.vllm_adapter.checkpoints.checkpoint import read_again
-
         layers = {
             name: layer
             for name, layer in _layers_with_keys(self._vllm_config, self._kv_cache_config)
@@ -105,13 +103,7 @@ class WorkerHalf:
             return {}
         if rotaries[0].is_fused or len(self._deployment.scales) == 1:
             return {name: Turned(rotaries[0], 0, rotaries[0].is_neox_style) for name in layers}
-        found = layer_rotations(
-            self._model(),
-            self._vllm_config,
-            layers,
-            rotaries,
-            has_other_rotations=read_again(self._vllm_config.model_config).has_other_rotations,
-        )
+        found = layer_rotations(self._model(), self._vllm_config, layers, rotaries)
         if not any(found.values()):
             raise ValueError(
                 "scaling needs layers whose keys a rotary embedding rotates, but no layer of this model uses the one "

@@ -165,10 +165,10 @@ def asked(
     every_layer = {f"layers.{number}": layer.attention for number, layer in enumerate(model.to(dtype).layers)}
     vllm_config.compilation_config.static_forward_context = every_layer
     layers = {name: layer for name, layer in every_layer.items() if isinstance(layer, Attention)}
-    rotaries = [rotary.as_built() for rotary in STATE.rotaries]
+    rotaries = [dataclasses.replace(each.as_built(), has_others=has_other_rotations) for each in STATE.rotaries]
     first_rows = [table(rotary)[0].clone() for rotary in rotaries]
     try:
-        found = layer_rotations(model, vllm_config, layers, rotaries, has_other_rotations=has_other_rotations)
+        found = layer_rotations(model, vllm_config, layers, rotaries)
     finally:
         assert STATE.asked_rows is None
         assert all(torch.equal(table(rotary)[0], row) for rotary, row in zip(rotaries, first_rows, strict=True))
@@ -426,7 +426,7 @@ def test_a_recurrent_layer_that_rotates_its_state_is_not_re_rotated(monkeypatch:
         model = Model(recurrent, Layer(embedding, Attention()))
         if deployment.rerotates:
             with pytest.raises(
-                Unsupported, match=r"but layers\.0 rotates what goes into its recurrent state: set on_cr"
+                Unsupported, match=r"but layers\.0 rotates what enters its recurrent state: set on_cr"
             ):
                 asked(model)
         else:

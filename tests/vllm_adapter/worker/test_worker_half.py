@@ -19,7 +19,6 @@ from posenc_runtime.kv.deployment import Deployment, OnCrossing
 from posenc_runtime.kv.moves import BlockMove, Moves
 from posenc_runtime.kv.step_plan import StepPlan
 from posenc_runtime.vllm_adapter.attention.record import RECORD
-from posenc_runtime.vllm_adapter.checkpoints import checkpoint
 from posenc_runtime.vllm_adapter.worker import cpu_key_order, worker_half
 from posenc_runtime.vllm_adapter.worker.layer_rotations import Turned
 from posenc_runtime.vllm_adapter.worker.worker_half import WorkerHalf
@@ -46,7 +45,6 @@ def a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("block_row_offset", None), ("block_size", {}), ("rotaries", [ROTARY]), ("model", None)):
         monkeypatch.setattr(STATE, name, value)
     monkeypatch.setattr(WorkerHalf, "_model", lambda _: None)
-    monkeypatch.setattr(checkpoint, "read_again", lambda _: types.SimpleNamespace(has_other_rotations=False))
     rotated(monkeypatch)
 
 
@@ -241,19 +239,6 @@ def test_a_model_is_not_asked_where_nothing_depends_on_its_answer(
     worker(deployment=LINEAR if is_fused else dataclasses.replace(LINEAR, scales=(1.0,), max_model_len=10))
     assert asked == []
     assert STATE.block_size == {"layer": 4}
-
-
-def test_a_model_with_other_rotations_is_asked_with_that_knowledge(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = []
-
-    def layer_rotations(*_: Any, has_other_rotations: bool) -> dict[str, Turned | None]:
-        known.append(has_other_rotations)
-        return {"layer": Turned(ROTARY, 0, is_neox_style=True)}
-
-    monkeypatch.setattr(worker_half, "layer_rotations", layer_rotations)
-    monkeypatch.setattr(checkpoint, "read_again", lambda _: types.SimpleNamespace(has_other_rotations=True))
-    worker()
-    assert known == [True]
 
 
 def test_a_model_whose_positions_reach_further_than_its_tokens_has_that_many_more_rows_for_each_scale(
