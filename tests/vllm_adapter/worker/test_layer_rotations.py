@@ -426,7 +426,7 @@ def test_a_recurrent_layer_that_rotates_its_state_is_not_re_rotated(monkeypatch:
         model = Model(recurrent, Layer(embedding, Attention()))
         if deployment.rerotates:
             with pytest.raises(
-                Unsupported, match=r"but layers\.0 rotates what goes into its recurrent state: set on_cr"
+                Unsupported, match=r"but layers\.0 rotates what enters its recurrent state: set on_cr"
             ):
                 asked(model)
         else:
