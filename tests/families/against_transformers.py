@@ -1,4 +1,4 @@
-"""Compare stock vLLM with transformers on the tiny checkpoints: ``python -m tests.families.against_transformers gemma3``.
+"""Compare stock vLLM with transformers: ``python -m tests.families.against_transformers gemma3 gpt_oss``.
 
 One line for each family, of the table in README.md: 24 greedy tokens after a prompt of 88 tokens, and of 102 with an
 image where a family sees; how many of them are those of transformers; and by how much the logprobs of vLLM's tokens

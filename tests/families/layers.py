@@ -164,9 +164,7 @@ def llama4() -> PreTrainedConfig:
 
 
 FAMILIES = {
-    "gemma3": Family(
-        "Gemma3ForCausalLM", "layers with a window have a rotation of their own", gemma3, window=WINDOW
-    ),
+    "gemma3": Family("Gemma3ForCausalLM", "layers with a window have a rotation of their own", gemma3, window=WINDOW),
     "gemma3n": Family(
         "Gemma3nForCausalLM",
         "layers with a window have a rotation of their own; the last layers read keys of earlier ones",
@@ -191,9 +189,7 @@ FAMILIES = {
         mimo_v2,
         window=WINDOW,
     ),
-    "olmo3": Family(
-        "Olmo3ForCausalLM", "layers with a window have plain RoPE, the others YaRN", olmo3, window=WINDOW
-    ),
+    "olmo3": Family("Olmo3ForCausalLM", "layers with a window have plain RoPE, the others YaRN", olmo3, window=WINDOW),
     "cohere2": Family(
         "Cohere2ForCausalLM",
         "layers without a window have no rotation",

@@ -198,7 +198,9 @@ def _as_plamo3(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _as_step3_5(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    text = {name: weight for name, weight in weights.items() if ".language_model." in name or name.startswith("lm_head")}
+    text = {
+        name: weight for name, weight in weights.items() if ".language_model." in name or name.startswith("lm_head")
+    }
     names = {
         "model.language_model": "model",
         "mlp.gate": "moe.gate",

@@ -15,6 +15,7 @@ from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.vllm_adapter import models
 from posenc_runtime.vllm_adapter.attention.choice import Kind
 from posenc_runtime.vllm_adapter.attention.needs import needed_for
+from posenc_runtime.vllm_adapter.checkpoints.added_yarn import AddedYarn, added_yarn
 from posenc_runtime.vllm_adapter.checkpoints.first_look import look
 from posenc_runtime.vllm_adapter.checkpoints.hub import UnreadableCheckpoint, reason_of
 from posenc_runtime.vllm_adapter.checkpoints.rope_parameters import (
@@ -44,6 +45,7 @@ class Checkpoint:
         attention: the backend that most of its layers need.
         furthest: longest request that it has positions for, tokens; None where that is known only when it is loaded.
         sliding_window: tokens that a query sees in some of its layers, its own included; None where all layers see all.
+        added_yarn: YaRN that was added to its configuration by hand; None where it has none.
         has_other_rotations: whether it has rotary embeddings that are not scaled: of layers with a window, of a vision
             tower.
         tuned_length: longest request that its own method was tuned for, tokens; None where that is the trained length.
@@ -58,6 +60,7 @@ class Checkpoint:
     furthest: int | None = None
     sliding_window: int | None = None
     tuned_length: int | None = None
+    added_yarn: AddedYarn | None = None
     has_other_rotations: bool = False
 
 
@@ -215,6 +218,7 @@ def _rotating(text_config: Any, architectures: list[str], *, has_other_parts: bo
         architecture=", ".join(architectures),
         sliding_window=getattr(text_config, "sliding_window", None) or None,
         tuned_length=longest if longest > trained else None,
+        added_yarn=added_yarn(rope_parameters, longest),
         has_other_rotations=has_other_parts or has_several(text_config) or others,
     )
 

@@ -1,0 +1,159 @@
+"""Requests to a family's checkpoint: what Posenc, stock vLLM, and stock vLLM with a static scale answer to them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+from tests import families
+from tests.engine.conftest import PromptMaker
+from tests.engine.families_oracle import SCALES, at_scale
+from tests.engine.run_engine import Answer, counted, run_engine
+from tests.families import Family
+
+HEADROOM = 8  # tokens
+# Blocks of 32 tokens: the mixed batch fits, the crowd does not. Where all layers have a window, requests take fewer.
+_BLOCKS = {"mistral_0.1": 24}
+
+Request = tuple[list[int], int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Requests:
+    """Batches, each of (prompt, max_tokens).
+
+    Attributes:
+        unscaled: requests of scale 1.
+        mixed: requests of each scale, none of which crosses; and the scale of each.
+        crossing: batches with requests that cross, by name; one after the other.
+    """
+
+    unscaled: list[Request]
+    mixed: list[Request]
+    scales: list[int]
+    crossing: dict[str, list[Request]]
+
+
+def requests(trained: int) -> Requests:
+    """Requests for a checkpoint with this trained length."""
+    prompts = PromptMaker(seed=0)
+    unscaled = [(prompts(length), 24) for length in (1, 31, 32, 64, 90)]
+    mixed = [(40, 24, 1), (trained - 24, 20, 1), (trained + 5, 24, 2), (2 * trained - 50, 40, 2)]
+    mixed += [(2 * trained + 40, 24, 4), (4 * trained - 60, 50, 4)]
+    together = [(40, 30), (trained - 20, 60), (trained - 3, 200), (2 * trained - 20, 60), (90, 300), (60, 100)]
+    again = [(prompts(length), new) for length, new in together]
+    prefix = prompts(64)
+    crowd = [(60, 120), (trained - 16, 50), (trained - 10, 200), (2 * trained - 15, 60), (30, 130), (80, 60)] * 3
+    return Requests(
+        unscaled=unscaled,
+        mixed=[(prompts(length), new) for length, new, _ in mixed],
+        scales=[scale for *_, scale in mixed],
+        crossing={
+            "alone": [(prompts(trained - 20), 200)],
+            "together": again,
+            "from the prefix cache": again,
+            "crowded": [
+                (prefix + prompts(length - 64) if length > 64 and index % 3 else prompts(length), new)
+                for index, (length, new) in enumerate(crowd)
+            ],
+        },
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Ran:
+    """What Posenc answered.
+
+    Attributes:
+        model: the checkpoint's folder.
+        folder: for more engines.
+        preemptions: how many there were.
+    """
+
+    name: str
+    model: pathlib.Path
+    folder: pathlib.Path
+    asked: Requests
+    unscaled: list[Answer]
+    mixed: list[Answer]
+    crossing: dict[str, list[Answer]]
+    preemptions: float
+
+    @property
+    def family(self) -> Family:
+        return families.FAMILIES[self.name]
+
+
+def run(name: str, folder: pathlib.Path) -> Ran:
+    """One engine with scales, and all requests."""
+    family = families.FAMILIES[name]
+    model = families.make(name, folder / "model")
+    asked = requests(family.trained)
+    section = {
+        "rope_type": "auto",
+        "scales": list(SCALES),
+        "headroom_tokens": HEADROOM,
+        "max_model_len": SCALES[-1] * family.trained,
+        "on_crossing": "rerotate",
+        "rerotate_budget_tokens": 64,
+    }
+    arguments = _engine(name) | {"additional_config": {"posenc": section}}
+    batches = [asked.unscaled, asked.mixed, *asked.crossing.values()]
+    unscaled, mixed, *crossing = run_engine(model, arguments, batches, folder=folder)
+    return Ran(
+        name=name,
+        model=model,
+        folder=folder,
+        asked=asked,
+        unscaled=unscaled,
+        mixed=mixed,
+        crossing=dict(zip(asked.crossing, crossing, strict=True)),
+        preemptions=counted(folder, "vllm:num_preemptions"),
+    )
+
+
+def stock(ran: Ran) -> list[Answer]:
+    """What stock vLLM answers to the unscaled requests."""
+    arguments = _engine(ran.name) | {"max_model_len": ran.family.trained}
+    (answers,) = run_engine(ran.model, arguments, [ran.asked.unscaled], plugins="", folder=ran.folder)
+    return answers
+
+
+def static(ran: Ran, scale: int) -> list[Answer]:
+    """What stock vLLM answers to the mixed batch at one scale for all, with a table of exact angles."""
+    longest = SCALES[-1] * ran.family.trained
+    model = ran.folder / f"static-{scale}"
+    model.mkdir()
+    for file in ran.model.iterdir():
+        (model / file.name).symlink_to(file)
+    config = json.loads((ran.model / "config.json").read_text())
+    text = config.get("text_config", config)
+    text["rope_parameters"] = at_scale(text["rope_parameters"], ran.family.trained, scale)
+    text["max_position_embeddings"] = longest
+    (model / "config.json").unlink()
+    (model / "config.json").write_text(json.dumps(config))
+    (answers,) = run_engine(
+        model,
+        _engine(ran.name) | {"max_model_len": longest},
+        [ran.asked.mixed],
+        plugins="",
+        folder=ran.folder,
+        module="tests.engine.static_in_float64",
+    )
+    return answers
+
+
+def _engine(name: str) -> dict[str, Any]:
+    return {
+        "dtype": families.FAMILIES[name].dtype,
+        "block_size": 32,
+        "max_num_batched_tokens": 128,
+        "max_num_seqs": 16,
+        "enforce_eager": True,
+        "enable_prefix_caching": True,
+        "disable_log_stats": False,
+        "kv_cache_memory_bytes": 2**28,
+        "num_gpu_blocks_override": _BLOCKS.get(name, 80),
+    }
