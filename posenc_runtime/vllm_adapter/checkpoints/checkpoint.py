@@ -18,14 +18,14 @@ from posenc_runtime.vllm_adapter.attention.needs import needed_for
 from posenc_runtime.vllm_adapter.checkpoints.added_yarn import AddedYarn, added_yarn
 from posenc_runtime.vllm_adapter.checkpoints.first_look import look
 from posenc_runtime.vllm_adapter.checkpoints.hub import UnreadableCheckpoint, reason_of
-from posenc_runtime.vllm_adapter.checkpoints.rope_parameters import (
+from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.model_code.model_rules import other_bases
+from posenc_runtime.vllm_adapter.model_code.rope_parameters import (
     PROPORTIONAL,
     has_several,
     head_dim,
     scaled_rope_parameters,
 )
-from posenc_runtime.vllm_adapter.errors import Unsupported
-from posenc_runtime.vllm_adapter.model_code.model_rules import other_bases
 from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint, rotates
 
 if TYPE_CHECKING:

@@ -242,9 +242,7 @@ def test_requests_with_priorities_need_our_scheduler_even_if_nobody_crosses() ->
 def test_states_of_recurrent_layers_are_not_taken_over_from_another_scale() -> None:
     hybrid = deployed(engine(model_config__is_hybrid=True), prefix_reuse="rerotate")
     reused = Deployment.from_mapping(hybrid.additional_config["posenc"])
-    with pytest.raises(
-        Unsupported, match=r"^prefix_reuse must be exact for models with recurrent layers, got rerotate"
-    ):
+    with pytest.raises(Unsupported, match=r"^prefix_reuse must be exact for models with recurrent layers, got"):
         refuse_moving_requests(hybrid, reused)
     refuse_moving_requests(hybrid, dataclasses.replace(reused, prefix_reuse="exact"))
 
@@ -271,7 +269,7 @@ def test_models_with_recurrent_layers_cross_and_reuse_no_prefix_of_another_scale
     for on_crossing in get_args(OnCrossing):
         refuse_unsupported(deployed(engine(model_config__is_hybrid=True), on_crossing=on_crossing))
     reusing = deployed(engine(model_config__is_hybrid=True), on_crossing="pin", prefix_reuse="rerotate")
-    with pytest.raises(Unsupported, match=r"^prefix_reuse must be exact for models with recurrent layers, got rerotate"):
+    with pytest.raises(Unsupported, match=r"^prefix_reuse must be exact for models with recurrent layers, got"):
         refuse_unsupported(reusing)
 
 

@@ -425,9 +425,7 @@ def test_a_recurrent_layer_that_rotates_its_state_is_not_re_rotated(monkeypatch:
         recurrent.attention.rotary = embedding
         model = Model(recurrent, Layer(embedding, Attention()))
         if deployment.rerotates:
-            with pytest.raises(
-                Unsupported, match=r"but layers\.0 rotates what enters its recurrent state: set on_cr"
-            ):
+            with pytest.raises(Unsupported, match=r"but layers\.0 rotates what enters its recurrent state: set on_cr"):
                 asked(model)
         else:
             assert [turned is not None for turned in asked(model)] == [True]

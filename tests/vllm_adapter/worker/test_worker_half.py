@@ -19,7 +19,6 @@ from posenc_runtime.kv.deployment import Deployment, OnCrossing
 from posenc_runtime.kv.moves import BlockMove, Moves
 from posenc_runtime.kv.step_plan import StepPlan
 from posenc_runtime.vllm_adapter.attention.record import RECORD
-from posenc_runtime.vllm_adapter.checkpoints import checkpoint
 from posenc_runtime.vllm_adapter.worker import cpu_key_order, worker_half
 from posenc_runtime.vllm_adapter.worker.layer_rotations import Turned
 from posenc_runtime.vllm_adapter.worker.worker_half import WorkerHalf
@@ -46,7 +45,6 @@ def a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("block_row_offset", None), ("block_size", {}), ("rotaries", [ROTARY]), ("model", None)):
         monkeypatch.setattr(STATE, name, value)
     monkeypatch.setattr(WorkerHalf, "_model", lambda _: None)
-    monkeypatch.setattr(checkpoint, "read_again", lambda _: types.SimpleNamespace(has_other_rotations=False))
     rotated(monkeypatch)
 
 
@@ -251,7 +249,7 @@ def test_a_model_with_other_rotations_is_asked_with_that_knowledge(monkeypatch: 
         return {"layer": Turned(ROTARY, 0, is_neox_style=True)}
 
     monkeypatch.setattr(worker_half, "layer_rotations", layer_rotations)
-    monkeypatch.setattr(checkpoint, "read_again", lambda _: types.SimpleNamespace(has_other_rotations=True))
+    monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, has_other_rotations=True)])
     worker()
     assert known == [True]
 
