@@ -10,12 +10,6 @@ import torch
 
 from posenc_runtime.decoder.config import PosencConfig
 from posenc_runtime.decoder.positions import encoding
-from posenc_runtime.encodings.rope_parameters import (
-    PROPORTIONAL,
-    has_several,
-    head_dim,
-    scaled_rope_parameters,
-)
 from posenc_runtime.encodings.scaling import from_parameters, own
 from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.vllm_adapter import models
@@ -26,6 +20,12 @@ from posenc_runtime.vllm_adapter.checkpoints.first_look import look
 from posenc_runtime.vllm_adapter.checkpoints.hub import UnreadableCheckpoint, reason_of
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.model_code.model_rules import other_bases
+from posenc_runtime.vllm_adapter.model_code.rope_parameters import (
+    PROPORTIONAL,
+    has_several,
+    head_dim,
+    scaled_rope_parameters,
+)
 from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint, rotates
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from posenc_runtime.encodings.rope_parameters import PROPORTIONAL, scaled_rope_parameters
 from posenc_runtime.encodings.scaling import available, method, own_rope_types
 from posenc_runtime.vllm_adapter.attention.needs import has_alibi
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.model_code.model_rules import reason_against_scaling
+from posenc_runtime.vllm_adapter.model_code.rope_parameters import PROPORTIONAL, scaled_rope_parameters
 
 
 def refuse_method(rope_type: str, own: str) -> None:

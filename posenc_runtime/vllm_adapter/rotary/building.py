@@ -68,9 +68,7 @@ def enter(
     spec = _scaled_spec(deployment, module, own, checkpoint, has_own_factor=has_own_factor)
     if spec is None:
         return None
-    rotary = _described(deployment, module, spec, own, vllm_config, is_neox_style=is_neox_style)
-    if checkpoint is not None:
-        rotary = dataclasses.replace(rotary, has_others=checkpoint.has_other_rotations)
+    rotary = _described(deployment, module, spec, own, vllm_config, checkpoint, is_neox_style=is_neox_style)
     _refuse_beside_another(rotary.engine)
     if vllm_config is not None:
         # vLLM looks up compiled graphs by a hash of additional_config. The setting auto alone would not tell a graph
@@ -129,6 +127,7 @@ def _described(
     spec: RotarySpec,
     own: Frequencies,
     vllm_config: VllmConfig | None,
+    checkpoint: Checkpoint | None,
     *,
     is_neox_style: bool,
 ) -> Rotary:
@@ -142,6 +141,7 @@ def _described(
         is_fused=is_in_attention,
         factor_on_keys=not is_in_attention or (choice is not None and choice.fused_keys == "stock"),
         positions_factor=getattr(module, "posenc_positions_factor", 1),
+        has_other_rotations=checkpoint is not None and checkpoint.has_other_rotations,
         module=module,
         engine="" if vllm_config is None else vllm_config.instance_id,
     )

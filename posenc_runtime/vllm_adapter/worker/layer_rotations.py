@@ -49,11 +49,14 @@ def layer_rotations(
     vllm_config: VllmConfig,
     layers: Mapping[str, Any],
     rotaries: Sequence[Rotary],
+    *,
+    has_other_rotations: bool,
 ) -> dict[str, Turned | None]:
     """What rotates the keys of each layer: one of ``rotaries``, or none of them.
 
     Args:
         layers: the attention layers that cache keys, by name.
+        has_other_rotations: whether layers with a window may have a rotary embedding that is not scaled.
 
     Raises:
         Unsupported: when a layer rotates keys in another way than by the rows that we choose; the message names it.
@@ -78,7 +81,7 @@ def layer_rotations(
         found[name] = _turned(name, keys, getattr(layer, "kv_lora_rank", 0), rows, rotaries)
         if not _are_equal(keys, later[name]):
             sees_all = getattr(layer, "sliding_window", None) is None
-            if found[name] is not None or sees_all or not rotaries[0].has_others:
+            if found[name] is not None or sees_all or not has_other_rotations:
                 raise Unsupported(
                     f"scaling needs a model that rotates by the rotary embedding that is scaled, but keys of {name} "
                     "also depend on positions in another way: serve this model without scaling"

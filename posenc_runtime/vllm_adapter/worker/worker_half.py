@@ -103,7 +103,13 @@ class WorkerHalf:
             return {}
         if rotaries[0].is_fused or len(self._deployment.scales) == 1:
             return {name: Turned(rotaries[0], 0, rotaries[0].is_neox_style) for name in layers}
-        found = layer_rotations(self._model(), self._vllm_config, layers, rotaries)
+        found = layer_rotations(
+            self._model(),
+            self._vllm_config,
+            layers,
+            rotaries,
+            has_other_rotations=rotaries[0].has_other_rotations,
+        )
         if not any(found.values()):
             raise ValueError(
                 "scaling needs layers whose keys a rotary embedding rotates, but no layer of this model uses the one "

@@ -315,7 +315,7 @@ def test_of_several_rotary_embeddings_the_one_of_the_configuration_is_scaled_and
         local.forward_native(positions, key)[0], RotaryEmbedding.forward_native(local, positions, key)[0]
     )
     [rotary] = STATE.rotaries
-    assert rotary.module is scaled
+    assert rotary.module is scaled and rotary.has_other_rotations
 
 
 def test_a_model_may_know_better_than_its_configuration_how_much_of_a_head_it_rotates(build: Any) -> None:
@@ -327,4 +327,4 @@ def test_a_model_may_know_better_than_its_configuration_how_much_of_a_head_it_ro
 def test_an_only_rotary_embedding_may_have_a_base_that_the_configuration_does_not_say(build: Any) -> None:
     assert build(checkpoint(has_other_rotations=False), base=10.0).posenc_scaled
     [rotary] = STATE.rotaries
-    assert rotary.own.rope_theta == 10.0
+    assert rotary.own.rope_theta == 10.0 and not rotary.has_other_rotations

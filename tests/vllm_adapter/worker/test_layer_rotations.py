@@ -165,10 +165,10 @@ def asked(
     every_layer = {f"layers.{number}": layer.attention for number, layer in enumerate(model.to(dtype).layers)}
     vllm_config.compilation_config.static_forward_context = every_layer
     layers = {name: layer for name, layer in every_layer.items() if isinstance(layer, Attention)}
-    rotaries = [dataclasses.replace(each.as_built(), has_others=has_other_rotations) for each in STATE.rotaries]
+    rotaries = [rotary.as_built() for rotary in STATE.rotaries]
     first_rows = [table(rotary)[0].clone() for rotary in rotaries]
     try:
-        found = layer_rotations(model, vllm_config, layers, rotaries)
+        found = layer_rotations(model, vllm_config, layers, rotaries, has_other_rotations=has_other_rotations)
     finally:
         assert STATE.asked_rows is None
         assert all(torch.equal(table(rotary)[0], row) for rotary, row in zip(rotaries, first_rows, strict=True))
@@ -425,9 +425,7 @@ def test_a_recurrent_layer_that_rotates_its_state_is_not_re_rotated(monkeypatch:
         recurrent.attention.rotary = embedding
         model = Model(recurrent, Layer(embedding, Attention()))
         if deployment.rerotates:
-            with pytest.raises(
-                Unsupported, match=r"but layers\.0 rotates what enters its recurrent state: set on_cr"
-            ):
+            with pytest.raises(Unsupported, match=r"but layers\.0 rotates what enters its recurrent state: set on_cr"):
                 asked(model)
         else:
             assert [turned is not None for turned in asked(model)] == [True]

@@ -241,6 +241,19 @@ def test_a_model_is_not_asked_where_nothing_depends_on_its_answer(
     assert STATE.block_size == {"layer": 4}
 
 
+def test_a_model_with_other_rotations_is_asked_with_that_knowledge(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = []
+
+    def layer_rotations(*_: Any, has_other_rotations: bool) -> dict[str, Turned | None]:
+        known.append(has_other_rotations)
+        return {"layer": Turned(ROTARY, 0, is_neox_style=True)}
+
+    monkeypatch.setattr(worker_half, "layer_rotations", layer_rotations)
+    monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, has_other_rotations=True)])
+    worker()
+    assert known == [True]
+
+
 def test_a_model_whose_positions_reach_further_than_its_tokens_has_that_many_more_rows_for_each_scale(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

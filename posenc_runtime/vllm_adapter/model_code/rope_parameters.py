@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from posenc_runtime.vllm_adapter.errors import Unsupported
+
 # Plain RoPE whose slow pairs do not rotate (Gemma 4): its other pairs are scaled like plain RoPE's.
 PROPORTIONAL = "proportional"
 _SEES_ALL = "full_attention"
@@ -21,12 +23,12 @@ def scaled_rope_parameters(hf_text_config: Any) -> dict[str, Any]:
         hf_text_config: a configuration with ``rope_parameters``.
 
     Raises:
-        ValueError: when it has several sets of them, and none for ``full_attention``.
+        Unsupported: when it has several sets of them, and none for ``full_attention``.
     """
     rope_parameters = hf_text_config.rope_parameters
     if _is_nested(rope_parameters):
         if len(rope_parameters) > 1 and _SEES_ALL not in rope_parameters:
-            raise ValueError(
+            raise Unsupported(
                 f"rope_parameters must have a set for {_SEES_ALL}, which is scaled, got one for each of "
                 f"{', '.join(sorted(rope_parameters))}"
             )
