@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
+import re
 import types
 from typing import Any
 
@@ -328,3 +330,15 @@ def test_an_only_rotary_embedding_may_have_a_base_that_the_configuration_does_no
     assert build(checkpoint(has_other_rotations=False), base=10.0).posenc_scaled
     [rotary] = STATE.rotaries
     assert rotary.own.rope_theta == 10.0 and not rotary.has_other_rotations
+
+
+def test_code_that_fuses_the_rotation_for_a_data_type_leaves_it_to_a_scaled_embedding(build: Any) -> None:
+    from vllm.model_executor.models import qwen3_next
+
+    found = checkpoint(has_other_rotations=True)
+    local, scaled = build(found, base=10.0), build(found, base=100.0)
+    assert (local.dtype, scaled.dtype) == (torch.float32, None)
+    # What Qwen3-Next of vLLM asks before it rotates in a kernel of its own, which reads the table by position.
+    asks = re.compile(r"supports_dtype = getattr\(self\.rotary_emb, \"dtype\", None\) in \(\s*torch\.float16,\s*torch")
+    source = inspect.getsource(qwen3_next)
+    assert asks.search(source) and "and supports_dtype" in source
