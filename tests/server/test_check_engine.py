@@ -16,8 +16,9 @@ from vllm.platforms import current_platform
 from vllm.transformers_utils import config as vllm_config
 
 from posenc_runtime.vllm_adapter import serving
+from tests import model_configs
 from tests.checkpoints import save_tiny, save_weights
-from tests.model_configs import DUAL_CHUNKS, MIMO_V2, PLAMO_3
+from tests.model_configs import DUAL_CHUNKS
 from tests.server.command import run
 
 
@@ -163,34 +164,48 @@ def saved(folder: pathlib.Path, architecture: str, config: PreTrainedConfig) -> 
     return save_weights(folder / "model", config.to_dict() | {"architectures": [architecture]}, {})
 
 
-@pytest.mark.parametrize(
-    ("said", "rule"),
-    [
-        (PLAMO_3, "posenc does not serve Plamo3ForCausalLM with rope_theta 1000000 and rope_local_theta 10000"),
-        (MIMO_V2, "posenc does not serve MiMoV2ForCausalLM with rope_theta 5000000 and swa_rope_theta 10000"),
-    ],
-    ids=["plamo-3", "mimo-v2"],
-)
-def test_models_whose_layers_rotate_by_several_bases_are_refused(
-    said: dict[str, Any], rule: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+# The method that each has, or that scales it, and what it was trained on.
+PUBLISHED = {
+    **{"GEMMA_3_1B": ("yarn", 32768), "GEMMA_4": ("yarn", 131072), "PLAMO_3": ("yarn", 4096)},
+    **{"MIMO_V2": ("yarn", 262144), "LAGUNA": ("yarn", 131072), "STEP_3_5": ("llama3", 262144)},
+    **{"GPT_OSS": ("yarn", 131072), "INTERNLM_2_5": ("dynamic", 32768)},
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_models_with_a_rope_for_some_layers_or_a_scaled_rope_of_their_own_are_served_by_re_rotation(
+    name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Both come with code of their own for their configuration, which does no more than this.
-    monkeypatch.setitem(vllm_config._CONFIG_REGISTRY, said["model_type"], PreTrainedConfig)
-    status, out, err = check(save_weights(tmp_path / "model", said, {}), tmp_path)
+    said, (rope_type, trained) = getattr(model_configs, name), PUBLISHED[name]
+    if said["model_type"] in model_configs.OWN_CODE:
+        monkeypatch.setitem(vllm_config._CONFIG_REGISTRY, said["model_type"], PreTrainedConfig)
+    model = save_weights(tmp_path / "model", said, {})
+    status, out, err = check(model, tmp_path, scaling={"rope_type": rope_type, "scales": [1, 2]})
+    assert (status, err) == (0, "")
+    assert f"trained on {trained} tokens, serves {2 * trained}; {rope_type} at scales 1, 2" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("OLMO_3", "Olmo3ForCausalLM: vLLM has no model of its own for it"),
+        ("HUNYUAN_7B", "HunYuanDenseV1ForCausalLM: vLLM has no model of its own for it"),
+        ("DEEPSEEK_V3", "multi-head latent attention"),
+        ("QWEN_2_5_VL", "multimodal models"),
+    ],
+)
+def test_models_that_no_test_has_shown_to_be_right_are_refused_in_one_line(
+    name: str, what: str, tmp_path: pathlib.Path
+) -> None:
+    model = save_weights(tmp_path / "model", getattr(model_configs, name), {})
+    status, out, err = check(model, tmp_path)
     assert (status, out) == (2, "")
-    assert err.startswith(f"refused model: {rule}: ") and len(err.splitlines()) == 1
+    assert f"posenc does not serve {what}" in err.splitlines()[-1]
 
 
-def test_heads_of_which_the_end_is_rotated_are_computed_again(tmp_path: pathlib.Path) -> None:
-    model = saved(tmp_path, "MiniCPM3ForCausalLM", MiniCPM3Config())
-    status, _, err = check(model, tmp_path)
-    assert status == 2
-    assert (
-        "refused re-rotation needs a model that rotates the first elements of every head, but MiniCPM3ForCausalLM"
-        in err
-    )
-    scaling = {"rope_type": "yarn", "scales": [1, 2], "on_crossing": "recompute"}
-    assert check(model, tmp_path, scaling=scaling)[0] == 0
+def test_heads_of_which_the_end_is_rotated_are_turned(tmp_path: pathlib.Path) -> None:
+    status, _, err = check(saved(tmp_path, "MiniCPM3ForCausalLM", MiniCPM3Config()), tmp_path)
+    assert (status, err) == (0, "")
 
 
 def test_prompts_that_are_read_in_both_directions_are_not_computed_again(tmp_path: pathlib.Path) -> None:
