@@ -137,8 +137,8 @@ def check(
             if checkpoint is not None:
                 serving.engine_configuration(args)
         _console().print(report.headline(settings, plan.deployment))
-        if plan.reason:
-            _console().print(plan.reason)
+        for remark in plan.remarks:
+            _console().print(remark)
         _console().print(report.attention_line(plan.attention))
         if plan.deployment.rotates:
             _console().print(report.scales_table(plan.deployment, checkpoint))

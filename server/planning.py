@@ -19,14 +19,14 @@ class Plan:
     """What is going to be served.
 
     Attributes:
-        reason: a line that says what ``auto`` stands for and why; empty where the settings do not use ``auto``.
+        remarks: lines for the user: what ``auto`` stands for and why, and what to change in the checkpoint.
         max_model_len: vLLM's argument; -1 for the longest request that the cache has room for.
     """
 
     settings: Settings
     deployment: Deployment
     attention: AttentionChoice
-    reason: str
+    remarks: tuple[str, ...]
     max_model_len: int
 
     def arguments(self, *, quiet: bool = True) -> argparse.Namespace:
@@ -83,15 +83,16 @@ def planned(settings: Settings, checkpoint: Checkpoint | None) -> Plan:
         max_model_len=settings.max_model_len,
         engine=settings.engine,
     )
-    reason = ""
+    remarks = []
     if sections.auto_reason is not None:
-        reason = f"auto: {sections.auto_reason}"
-        if settings.max_model_len is None:
-            reason += "; requests may be as long as the cache has room for"
+        has_room = "; requests may be as long as the cache has room for" if settings.max_model_len is None else ""
+        remarks.append(f"auto: {sections.auto_reason}{has_room}")
+    if checkpoint is not None and checkpoint.added_yarn is not None:
+        remarks.append(f"model: {checkpoint.added_yarn.advice}")
     return Plan(
         settings=settings,
         deployment=sections.deployment,
         attention=sections.attention,
-        reason=reason,
+        remarks=tuple(remarks),
         max_model_len=sections.max_model_len,
     )

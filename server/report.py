@@ -78,7 +78,8 @@ def scales_table(deployment: Deployment, checkpoint: Checkpoint | None) -> Table
         else:
             unscaled = deployment.frequencies(checkpoint.spec, 0)
             scaled = deployment.frequencies(checkpoint.spec, index)
-            slowed = float(unscaled.inv_freq[-1] / scaled.inv_freq[-1])
+            slowest = checkpoint.spec.num_turning_pairs - 1
+            slowed = float(unscaled.inv_freq[slowest] / scaled.inv_freq[slowest])
             row += [f"{scaled.attention_factor:.4f}", f"divided by {slowed:.2f}"]
         table.add_row(*row)
         shortest = length + 1

@@ -68,8 +68,8 @@ def _say_what_is_served(plan: Plan, terminal: Console) -> None:
     from server import report
 
     terminal.print(report.headline(plan.settings, plan.deployment))
-    if plan.reason:
-        terminal.print(plan.reason)
+    for remark in plan.remarks:
+        terminal.print(remark)
 
 
 def _run_quietly(args: argparse.Namespace, terminal: Console) -> NoReturn:

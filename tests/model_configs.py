@@ -34,14 +34,16 @@ LAGUNA: dict[str, Any] = {
     "swa_rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
     "layer_types": ([_FULL] + [_SLIDING] * 3) * 10,
 }
-# Without the YaRN that the published one has, as a refusal of it recommends.
 GPT_OSS: dict[str, Any] = {
     "model_type": "gpt_oss",
     "architectures": ["GptOssForCausalLM"],
     **{"hidden_size": 2880, "num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8},
-    **{"head_dim": 64, "max_position_embeddings": 4096, "sliding_window": 128},
-    "rope_parameters": {"rope_type": "default", "rope_theta": 150000.0},
-    "layer_types": [_SLIDING, _FULL] * 12,
+    **{"head_dim": 64, "max_position_embeddings": 131072, "initial_context_length": 4096, "sliding_window": 128},
+    **{"rope_theta": 150000, "layer_types": [_SLIDING, _FULL] * 12},
+    "rope_scaling": {
+        **{"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096},
+        **{"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+    },
 }
 SARVAM_MLA: dict[str, Any] = {
     "model_type": "sarvam_mla",
@@ -52,3 +54,123 @@ SARVAM_MLA: dict[str, Any] = {
 }
 # Of Qwen2.5's checkpoints for a million tokens.
 DUAL_CHUNKS = {"chunk_size": 262144, "local_size": 8192, "original_max_position_embeddings": 262144}
+GEMMA_3_1B: dict[str, Any] = {
+    "model_type": "gemma3_text",
+    "architectures": ["Gemma3ForCausalLM"],
+    **{"hidden_size": 1152, "num_hidden_layers": 26, "num_attention_heads": 4, "num_key_value_heads": 1},
+    **{"head_dim": 256, "max_position_embeddings": 32768, "sliding_window": 512, "sliding_window_pattern": 6},
+    **{"rope_theta": 1000000, "rope_local_base_freq": 10000, "rope_scaling": None},
+}
+GEMMA_3_27B: dict[str, Any] = {
+    "model_type": "gemma3",
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "text_config": {
+        "model_type": "gemma3_text",
+        **{"hidden_size": 5376, "num_hidden_layers": 62, "num_attention_heads": 32, "num_key_value_heads": 16},
+        **{"head_dim": 128, "max_position_embeddings": 131072, "sliding_window": 1024, "sliding_window_pattern": 6},
+        **{"rope_theta": 1000000, "rope_local_base_freq": 10000},
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    },
+    "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 32, "num_hidden_layers": 1},
+}
+GEMMA_4: dict[str, Any] = {
+    "model_type": "gemma4_text",
+    "architectures": ["Gemma4ForCausalLM"],
+    **{"hidden_size": 2560, "num_hidden_layers": 42, "num_attention_heads": 8, "num_key_value_heads": 2},
+    **{"head_dim": 256, "global_head_dim": 512, "max_position_embeddings": 131072, "sliding_window": 512},
+    "rope_parameters": {
+        _FULL: {"rope_type": "proportional", "rope_theta": 1000000.0, "partial_rotary_factor": 0.25},
+        _SLIDING: {"rope_type": "default", "rope_theta": 10000.0},
+    },
+    "layer_types": ([_SLIDING] * 5 + [_FULL]) * 7,
+}
+OLMO_3: dict[str, Any] = {
+    "model_type": "olmo3",
+    "architectures": ["Olmo3ForCausalLM"],
+    **{"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32},
+    **{"max_position_embeddings": 65536, "sliding_window": 4096, "rope_theta": 500000},
+    "rope_scaling": {
+        **{"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192},
+        **{"beta_fast": 32, "beta_slow": 1, "attention_factor": 1.2079441541679836},
+    },
+    "layer_types": ([_SLIDING] * 3 + [_FULL]) * 8,
+}
+STEP_3_5: dict[str, Any] = {
+    "model_type": "step3p5",
+    "architectures": ["Step3p5ForCausalLM"],
+    **{"hidden_size": 4096, "num_hidden_layers": 45, "num_attention_heads": 64, "num_attention_groups": 8},
+    **{"head_dim": 128, "max_position_embeddings": 262144, "sliding_window": 512},
+    "rope_theta": [5000000.0, 10000.0, 10000.0, 10000.0] * 12,
+    "partial_rotary_factors": [0.5, 1.0, 1.0, 1.0] * 12,
+    "rope_scaling": {
+        **{"rope_type": "llama3", "factor": 2.0, "original_max_position_embeddings": 131072},
+        **{"low_freq_factor": 1.0, "high_freq_factor": 32.0},
+    },
+    **{"yarn_only_types": [_FULL], "use_rope_layers": []},
+    "layer_types": ([_FULL] + [_SLIDING] * 3) * 12,
+}
+DEEPSEEK_V3: dict[str, Any] = {
+    "model_type": "deepseek_v3",
+    "architectures": ["DeepseekV3ForCausalLM"],
+    **{"hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128},
+    **{"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128},
+    **{"max_position_embeddings": 163840, "rope_theta": 10000},
+    "rope_scaling": {
+        **{"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32, "beta_slow": 1},
+        **{"mscale": 1.0, "mscale_all_dim": 1.0},
+    },
+}
+MINISTRAL_3: dict[str, Any] = {
+    "model_type": "mistral3",
+    "architectures": ["Mistral3ForConditionalGeneration"],
+    "text_config": {
+        "model_type": "ministral3",
+        **{"hidden_size": 4096, "num_hidden_layers": 34, "num_attention_heads": 32, "num_key_value_heads": 8},
+        **{"head_dim": 128, "max_position_embeddings": 262144, "sliding_window": None},
+        "rope_parameters": {
+            **{"type": "yarn", "rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0},
+            **{"original_max_position_embeddings": 16384, "beta_fast": 32.0, "beta_slow": 1.0},
+            **{"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1},
+        },
+    },
+    "vision_config": {"model_type": "pixtral", "hidden_size": 32, "num_hidden_layers": 1},
+}
+QWEN_2_5_VL: dict[str, Any] = {
+    "model_type": "qwen2_5_vl",
+    "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+    **{"hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4},
+    **{"max_position_embeddings": 128000, "sliding_window": 32768, "use_sliding_window": False},
+    **{"rope_theta": 1000000.0, "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}},
+}
+QWEN_3_5: dict[str, Any] = {
+    "model_type": "qwen3_5",
+    "architectures": ["Qwen3_5ForConditionalGeneration"],
+    "text_config": {
+        "model_type": "qwen3_5_text",
+        **{"hidden_size": 2560, "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 4},
+        **{"head_dim": 256, "max_position_embeddings": 262144, "full_attention_interval": 4},
+        "rope_parameters": {
+            **{"rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25},
+            **{"mrope_section": [11, 11, 10], "mrope_interleaved": True},
+        },
+        "layer_types": (["linear_attention"] * 3 + [_FULL]) * 8,
+    },
+}
+INTERNLM_2_5: dict[str, Any] = {
+    "model_type": "internlm2",
+    "architectures": ["InternLM2ForCausalLM"],
+    **{"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8},
+    **{"max_position_embeddings": 32768, "rope_theta": 1000000, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
+}
+HUNYUAN_7B: dict[str, Any] = {
+    "model_type": "hunyuan_v1_dense",
+    "architectures": ["HunYuanDenseV1ForCausalLM"],
+    **{"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8},
+    **{"head_dim": 128, "max_position_embeddings": 32768, "rope_theta": 10000.0},
+    "rope_scaling": {
+        **{"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1},
+        **{"mscale": 1.0, "mscale_all_dim": 1.0},
+    },
+}
+# Their checkpoints come with code of their own for the configuration, which does no more than PreTrainedConfig.
+OWN_CODE = ("plamo3", "mimo_v2", "internlm2")

@@ -149,7 +149,8 @@ class Deployment:
 
         for index, scale in enumerate(self.scales):
             found = self.frequencies(own, index)
-            slowest, fastest = (limit.float().item() for limit in found.inv_freq.aminmax())
+            turning = found.inv_freq[: own.num_turning_pairs]
+            slowest, fastest = (limit.float().item() for limit in turning.aminmax())
             for value in (slowest, fastest, torch.tensor(found.attention_factor).item()):
                 if not (math.isfinite(value) and value > 0):
                     raise ValueError(

@@ -117,7 +117,7 @@ class BlockLedger:
     def hold_only(self, request_id: str, block_ids: Numbers, alone: Numbers) -> None:
         """Before a request crosses: learn what vLLM has taken away from it and from other requests meanwhile.
 
-        With a sliding window, blocks leave a request that still runs, and nobody tells the ledger.
+        With a sliding window, blocks leave a request that still runs, and nobody tells the ledger. Decision 20.
 
         Args:
             block_ids: all blocks that the request holds.

@@ -13,7 +13,6 @@ import torch
 
 from tests.engine.run_engine import main
 
-
 # Rows of each table: positions are known nowhere in it, and a static scale may be told to serve longer requests.
 _ROWS = 4096
 
@@ -54,7 +53,11 @@ def _table(inv_freq: np.ndarray[Any, Any], attention_factor: float) -> torch.Ten
 
 
 if __name__ == "__main__":
-    from vllm.model_executor.layers.rotary_embedding import deepseek_scaling_rope, linear_scaling_rope, yarn_scaling_rope
+    from vllm.model_executor.layers.rotary_embedding import (
+        deepseek_scaling_rope,
+        linear_scaling_rope,
+        yarn_scaling_rope,
+    )
 
     linear_scaling_rope.LinearScalingRotaryEmbedding._compute_cos_sin_cache = _linear
     # M-RoPE with YaRN calls the same method.

@@ -19,7 +19,7 @@ from tests.checkpoints import save_tiny
         pytest.param(
             {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}},
             {},
-            "model: posenc scales checkpoints whose own rope_type is one of default, llama3, longrope, got linear",
+            "rope_type yarn is for checkpoints whose own rope_type is default or yarn, but this one's is linear",
             id="scaled-checkpoint",
         ),
         pytest.param(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pathlib
 
-from tests.families import latent, layers, recurrent, saving, scaled, windows
+from tests.families import latent, layers, recurrent, saving, scaled, twins, vision, windows
 from tests.families.family import Family
 
-FAMILIES: dict[str, Family] = layers.FAMILIES | windows.FAMILIES | recurrent.FAMILIES | latent.FAMILIES | scaled.FAMILIES
+_KINDS = (layers, windows, recurrent, latent, scaled, vision, twins)
+FAMILIES: dict[str, Family] = {name: family for kind in _KINDS for name, family in kind.FAMILIES.items()}
 
 
 def make(name: str, folder: pathlib.Path) -> pathlib.Path:

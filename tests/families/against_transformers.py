@@ -1,11 +1,13 @@
-"""Compare stock vLLM with transformers on the tiny checkpoints: ``python -m tests.families.against_transformers gemma3``.
+"""Compare stock vLLM with transformers: ``python -m tests.families.against_transformers gemma3 gpt_oss``.
 
-One line for each family, of the table in README.md: 24 greedy tokens after a prompt of 100, how many are those of
-transformers, and by how much the logprobs of vLLM's tokens differ from transformers' of the same tokens.
+One line for each family, of the table in README.md: 24 greedy tokens after a prompt of 88 tokens, and of 102 with an
+image where a family sees; how many of them are those of transformers; and by how much the logprobs of vLLM's tokens
+differ from transformers' of the same tokens.
 """
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import pathlib
@@ -13,69 +15,92 @@ import sys
 import tempfile
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 
 from tests import families
+from tests.families import saving, vision
 
-PROMPT = [(37 * token) % 251 for token in range(100)]
+PROMPT = [(37 * token) % 251 for token in range(88)]  # an image is 14 tokens more
 GREEDY = 24  # tokens
 
 
-def stock(folder: pathlib.Path, arguments: dict[str, Any]) -> tuple[list[int], list[float]]:
+def stock(folder: pathlib.Path, arguments: dict[str, Any], image: bool) -> tuple[list[int], list[float]]:
     """The tokens of vLLM and their logprobs."""
     from vllm import LLM, SamplingParams
 
     llm = LLM(str(folder), enforce_eager=True, enable_prefix_caching=False, **arguments)
     asked = SamplingParams(max_tokens=GREEDY, temperature=0, logprobs=0, ignore_eos=True)
-    said = llm.generate([{"prompt_token_ids": PROMPT}], asked, use_tqdm=False)[0].outputs[0]
+    prompt: dict[str, Any] = {"prompt_token_ids": PROMPT}
+    if image:
+        prompt = {"prompt_token_ids": _around([vision.IMAGE]), "multi_modal_data": {"image": _picture(folder)}}
+    said = llm.generate([prompt], asked, use_tqdm=False)[0].outputs[0]
     tokens = list(said.token_ids)
     return tokens, [step[token].logprob for step, token in zip(said.logprobs, tokens, strict=True)]
 
 
-@torch.no_grad()
-def greedy(model: Any) -> list[int]:
-    """The tokens of transformers, each from a forward over all that is before it: no cache."""
-    tokens = list(PROMPT)
-    for _ in range(GREEDY):
-        tokens.append(int(model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
-    return tokens[len(PROMPT) :]
+class Transformers:
+    """What transformers says to the prompt, from a forward over all tokens: no cache."""
+
+    def __init__(self, folder: pathlib.Path, family: families.Family, image: bool) -> None:
+        self.model = saving.build(family, **family.in_transformers)
+        self._prompt = PROMPT
+        self._seen: dict[str, torch.Tensor] = {}
+        if image:
+            look = transformers.AutoImageProcessor.from_pretrained(folder)
+            self._seen = dict(look(images=[_picture(folder)], return_tensors="pt"))
+            self._prompt = _around([vision.IMAGE] * (int(self._seen["image_grid_thw"].prod()) // look.merge_size**2))
+
+    def greedy(self) -> list[int]:
+        tokens: list[int] = []
+        for _ in range(GREEDY):
+            tokens.append(int(self._logits(tokens)[-1].argmax()))
+        return tokens
+
+    def logprobs(self, tokens: list[int]) -> list[float]:
+        """Of each of these tokens, after those before it."""
+        every = self._logits(tokens).float().log_softmax(-1)[len(self._prompt) - 1 : -1]
+        chosen: list[float] = every.gather(1, torch.tensor(tokens)[:, None])[:, 0].tolist()
+        return chosen
+
+    @torch.no_grad()
+    def _logits(self, tokens: list[int]) -> torch.Tensor:
+        ids = torch.tensor([self._prompt + tokens])
+        seen = self._seen | {"mm_token_type_ids": (ids == vision.IMAGE).int()} if self._seen else {}
+        logits: torch.Tensor = self.model(ids, use_cache=False, **seen).logits[0]
+        return logits
 
 
-@torch.no_grad()
-def logprobs(model: Any, tokens: list[int]) -> list[float]:
-    logits = model(torch.tensor([PROMPT + tokens]), use_cache=False).logits[0].float()
-    every = logits.log_softmax(-1)[len(PROMPT) - 1 : -1]
-    chosen: list[float] = every.gather(1, torch.tensor(tokens)[:, None])[:, 0].tolist()
-    return chosen
+def _around(image: list[int]) -> list[int]:
+    half = len(PROMPT) // 2
+    return [*PROMPT[:half], vision.START, *image, vision.END, *PROMPT[half:]]
 
 
-def in_transformers(folder: pathlib.Path, family: families.Family) -> Any:
-    """Its model, in evaluation mode."""
-    config = transformers.AutoConfig.from_pretrained(folder)
-    for name, value in family.in_transformers.items():
-        setattr(config.get_text_config(), name, value)
-    model = getattr(transformers, family.architecture).from_pretrained(
-        folder, config=config, dtype=getattr(torch, family.dtype), attn_implementation="eager"
-    )
-    return model.eval()
+def _picture(folder: pathlib.Path) -> np.ndarray[Any, Any]:
+    """A picture of 4 times 3 tokens, whose size no processor has to change."""
+    token = 2 * json.loads((folder / "preprocessor_config.json").read_text())["patch_size"]
+    return np.random.default_rng(0).integers(256, size=(3 * token, 4 * token, 3), dtype=np.uint8)
 
 
-def compare(name: str, folder: pathlib.Path) -> str:
+def compare(name: str, folder: pathlib.Path, image: bool) -> str:
     family = families.FAMILIES[name]
-    families.make(name, folder)
+    if not folder.exists():
+        families.make(name, folder)
     # A process of its own: vLLM's Transformers backend changes modules of transformers.
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         arguments = {"dtype": family.dtype, "max_model_len": family.trained, **family.engine}
-        tokens, of_vllm = pool.apply(stock, (folder, arguments))
-    model = in_transformers(folder, family)
-    same = sum(ours == theirs for ours, theirs in zip(tokens, greedy(model), strict=True))
-    rounded = logprobs(model, tokens)
+        tokens, of_vllm = pool.apply(stock, (folder, arguments, image))
+    other = Transformers(folder, family, image)
+    same = sum(ours == theirs for ours, theirs in zip(tokens, other.greedy(), strict=True))
+    rounded = other.logprobs(tokens)
     apart = _apart(of_vllm, rounded)
-    line = f"{name}: {same} of {GREEDY} tokens, {len(set(tokens))} kinds; logprobs apart by at most {apart:.1e}"
+    line = f"{name}{' with an image' if image else ''}: {same} of {GREEDY} tokens, {len(set(tokens))} kinds; "
+    line += f"logprobs apart by at most {apart:.1e}"
     if family.dtype == "float32":
         return line
-    return f"{line}; transformers' own, if not rounded, by {_apart(logprobs(model.float(), tokens), rounded):.1e}"
+    other.model.float()
+    return f"{line}; transformers' own, if not rounded, by {_apart(other.logprobs(tokens), rounded):.1e}"
 
 
 def _apart(ours: list[float], theirs: list[float]) -> float:
@@ -88,7 +113,8 @@ def main() -> None:
     os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
     for name in sys.argv[1:]:
         with tempfile.TemporaryDirectory() as folder:
-            print(compare(name, pathlib.Path(folder) / name), flush=True)
+            for image in (False, True) if families.FAMILIES[name].tokens else (False,):
+                print(compare(name, pathlib.Path(folder) / name, image), flush=True)
 
 
 if __name__ == "__main__":

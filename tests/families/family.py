@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch import Tensor
 from transformers import PreTrainedConfig
 
 TRAINED = 128  # tokens
@@ -51,7 +52,11 @@ class Family:
         window: of its layers with a sliding window or with chunks, tokens; None where it has no such layers.
         engine: what stock vLLM has to be told beside its dtype to compute what the model means.
         in_transformers: what its configuration says to transformers instead, where vLLM means something else by it.
+        model: the class in transformers, where it is not of the architecture's name.
+        published: makes its config.json, where that of the published ones is not what transformers saves.
+        renamed: makes the weights that are saved of those of ``model``, where these are not what transformers saves.
         tokens: its tokenizer's special ones, in the order of their numbers, from 256 on.
+        files: what else is in its folder, by name: text, or what is written as JSON.
     """
 
     architecture: str
@@ -62,4 +67,8 @@ class Family:
     window: int | None = None
     engine: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     in_transformers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    model: str = ""
+    published: Callable[[], dict[str, Any]] | None = None
+    renamed: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None
     tokens: tuple[str, ...] = ()
+    files: Mapping[str, Any] = dataclasses.field(default_factory=dict)

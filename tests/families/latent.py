@@ -65,7 +65,9 @@ FAMILIES = {
         "DeepseekV2ForCausalLM", "MLA without a latent of queries; own YaRN with mscale", deepseek_v2
     ),
     "deepseek_v3": Family("DeepseekV3ForCausalLM", "MLA; own YaRN with mscale", deepseek_v3),
-    "deepseek_v3_plain": Family("DeepseekV3ForCausalLM", "MLA with plain RoPE", deepseek_v3_plain, engine=NO_ROTARY_KERNEL),
+    "deepseek_v3_plain": Family(
+        "DeepseekV3ForCausalLM", "MLA with plain RoPE", deepseek_v3_plain, engine=NO_ROTARY_KERNEL
+    ),
     "minicpm3": Family(
         "MiniCPM3ForCausalLM", "keys are cached for each head, and the end of each is rotated", minicpm3
     ),

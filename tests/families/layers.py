@@ -10,6 +10,7 @@ from transformers import (
     Gemma4TextConfig,
     LagunaConfig,
     Llama4TextConfig,
+    MiMoV2FlashConfig,
     Olmo3Config,
     PreTrainedConfig,
     SmolLM3Config,
@@ -81,6 +82,35 @@ def laguna() -> PreTrainedConfig:
     )
 
 
+def mimo_v2() -> PreTrainedConfig:
+    local = {"swa_num_attention_heads": 4, "swa_num_key_value_heads": 4, "swa_head_dim": 96, "swa_v_head_dim": 96}
+    return MiMoV2FlashConfig(
+        **SIZES,
+        num_hidden_layers=4,
+        head_dim=96,
+        v_head_dim=96,  # narrower in the published one; vLLM's attention on the CPU takes values as wide as keys
+        sliding_window=WINDOW,
+        layer_types=[FULL, SLIDING] * 2,
+        mlp_layer_types=["dense", "sparse"] * 2,
+        moe_intermediate_size=64,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        # Published configurations have these, and vLLM reads them. transformers knows the thetas and the part of a
+        # head that is rotated without them.
+        **local,
+        rope_theta=5_000_000.0,
+        swa_rope_theta=10_000.0,
+        partial_rotary_factor=0.334,
+        sliding_window_size=WINDOW,
+        hybrid_layer_pattern=[0, 1] * 2,
+        moe_layer_freq=[0, 1] * 2,
+        add_swa_attention_sink_bias=True,
+        layernorm_epsilon=1e-5,
+        scoring_func="sigmoid",
+        topk_method="noaux_tc",
+    )
+
+
 def olmo3() -> PreTrainedConfig:
     return Olmo3Config(
         **SIZES,
@@ -134,9 +164,7 @@ def llama4() -> PreTrainedConfig:
 
 
 FAMILIES = {
-    "gemma3": Family(
-        "Gemma3ForCausalLM", "layers with a window have a rotation of their own", gemma3, window=WINDOW
-    ),
+    "gemma3": Family("Gemma3ForCausalLM", "layers with a window have a rotation of their own", gemma3, window=WINDOW),
     "gemma3n": Family(
         "Gemma3nForCausalLM",
         "layers with a window have a rotation of their own; the last layers read keys of earlier ones",
@@ -155,9 +183,13 @@ FAMILIES = {
         laguna,
         window=WINDOW,
     ),
-    "olmo3": Family(
-        "Olmo3ForCausalLM", "layers with a window have plain RoPE, the others YaRN", olmo3, window=WINDOW
+    "mimo_v2": Family(
+        "MiMoV2FlashForCausalLM",
+        "layers with a window have a rotation, sinks and more heads of keys of their own; a third of a head is rotated",
+        mimo_v2,
+        window=WINDOW,
     ),
+    "olmo3": Family("Olmo3ForCausalLM", "layers with a window have plain RoPE, the others YaRN", olmo3, window=WINDOW),
     "cohere2": Family(
         "Cohere2ForCausalLM",
         "layers without a window have no rotation",

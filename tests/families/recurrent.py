@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import FalconH1Config, Lfm2Config, NemotronHConfig, PreTrainedConfig, Qwen3_5TextConfig, Qwen3NextConfig
+from transformers import (
+    FalconH1Config,
+    Lfm2Config,
+    NemotronHConfig,
+    PreTrainedConfig,
+    Qwen3_5TextConfig,
+    Qwen3NextConfig,
+)
 
 from tests.families.family import FULL, NO_ROTARY_KERNEL, PLAIN, SIZES, Family
 

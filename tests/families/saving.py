@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
+from typing import Any
 
 import torch
 import transformers
+from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -23,13 +26,31 @@ def save(folder: pathlib.Path, family: Family) -> pathlib.Path:
     Returns:
         The folder.
     """
-    config = family.config()
-    torch.manual_seed(0)
-    model: PreTrainedModel = getattr(transformers, family.architecture)(config).float()
-    spread(model, config)
-    model.to(getattr(torch, family.dtype)).save_pretrained(folder)
+    model = build(family)
+    model.save_pretrained(folder)
+    if family.renamed:
+        save_file(family.renamed(model.state_dict()), folder / "model.safetensors", metadata={"format": "pt"})
     tokenizer(family.tokens).save_pretrained(folder)
+    published = {"config.json": family.published() | {"dtype": family.dtype}} if family.published else {}
+    for name, content in {**family.files, **published}.items():
+        (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
     return folder
+
+
+def build(family: Family, **changes: Any) -> PreTrainedModel:
+    """A model of transformers with the weights of a family, in evaluation mode.
+
+    Args:
+        changes: to the configuration of its text.
+    """
+    config = family.config()
+    for name, value in changes.items():
+        setattr(config.get_text_config(), name, value)
+    config._attn_implementation = "eager"
+    torch.manual_seed(0)
+    model: PreTrainedModel = getattr(transformers, family.model or family.architecture)(config).float()
+    spread(model, config)
+    return model.to(getattr(torch, family.dtype)).eval()
 
 
 @torch.no_grad()
@@ -39,16 +60,17 @@ def spread(model: PreTrainedModel, config: PreTrainedConfig) -> None:
     What state-space layers begin with (decays, steps, convolutions) stays as transformers draws it.
     """
     inputs = {id(layer.weight): layer.in_features for layer in model.modules() if isinstance(layer, torch.nn.Linear)}
-    text = config.get_text_config()
-    if text.tie_word_embeddings:
+    hidden = config.get_text_config().hidden_size
+    embedding = model.get_input_embeddings().weight
+    if model.get_output_embeddings().weight is embedding:
         # Half as large, or each token would be its own successor.
-        inputs[id(model.get_input_embeddings().weight)] = 4 * text.hidden_size
+        inputs[id(embedding)] = 4 * hidden
     for name, parameter in model.named_parameters():
         last = name.rpartition(".")[2]
         if "conv" in name:
             continue
         if parameter.ndim > 1:
-            torch.nn.init.normal_(parameter, std=_GAIN / inputs.get(id(parameter), text.hidden_size) ** 0.5)
+            torch.nn.init.normal_(parameter, std=_GAIN / inputs.get(id(parameter), hidden) ** 0.5)
         elif last == "sinks":
             torch.nn.init.normal_(parameter)
         elif "norm" in name or last == "bias":

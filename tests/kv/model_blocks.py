@@ -9,9 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from posenc_runtime.kv.crossing import Rotation
 from posenc_runtime.kv.moves import BlockMove
 from posenc_runtime.kv.step_plan import StepPlan
+from tests.kv.model_groups import Groups
 from tests.kv.model_request import Broken, Request, Turning
 
-Name = tuple[str | None, tuple[int, ...]]  # of a block in the prefix cache: its salt, and all tokens up to its end
+# Of a block in the prefix cache: its KV cache group, its salt, and all tokens up to its end.
+Name = tuple[int, str | None, tuple[int, ...]]
+NULL_BLOCK = 0
+UNSCALED = 0  # the angle of every key that is rotated alike at every scale
 
 # Angle per position at each scale. Whoever turns a key twice, too late or from the wrong scale gets none of them.
 SPEEDS = (1, 10**4, 10**8)
@@ -109,8 +113,9 @@ class Slots:
         num_blocks: vLLM's null block not counted.
     """
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, groups: Groups) -> None:
         self.scales = [0] * (num_blocks + 1)
+        self._groups = groups
         self._block_size = block_size
         self._slots = [[Key(0, -1, 0)] * block_size for _ in range(num_blocks + 1)]
 
@@ -118,6 +123,8 @@ class Slots:
         return self._slots[blocks[position // self._block_size]][position % self._block_size]
 
     def turn(self, rotation: Rotation, move: BlockMove) -> None:
+        if not self._groups[move.group].scaled:
+            raise Broken(f"a block of a group that is not scaled is turned: {move}")
         speed = SPEEDS[rotation.to_index] - SPEEDS[rotation.from_index]
         self._slots[move.target] = [
             # A kernel knows the position by the move only.
@@ -130,21 +137,46 @@ class Slots:
             for block_id in block_ids:
                 self.scales[block_id] = scale_index
 
-    def compute(self, blocks: Sequence[int], position: int, token: int) -> Key:
-        """The key of a request's token, at the scale of its block, over the one before it."""
-        block_id = blocks[position // self._block_size]
-        previous = self.key(blocks, position - 1).content if position else 0
-        scale = self.scales[block_id]
-        key = Key(content_after(previous, token, scale), position, (position + 1) * SPEEDS[scale])
-        self._slots[block_id][position % self._block_size] = key
-        return key
+    def compute(self, tables: Sequence[Sequence[int]], position: int, token: int) -> Key:
+        """The keys of a request's token, at the scale of their blocks, over those before it. Returns a scaled one."""
+        of_groups = [(group, table) for group, table in zip(self._groups, tables, strict=True) if not group.keeps_state]
+        block_ids = [table[position // self._block_size] for _, table in of_groups]
+        if NULL_BLOCK in block_ids:
+            raise Broken(f"a key is written into the null block, at position {position} of {block_ids}")
+        scales = {
+            self.scales[block_id] for (group, _), block_id in zip(of_groups, block_ids, strict=True) if group.scaled
+        }
+        before = {
+            self.key(table, position - 1).content for group, table in of_groups if group.first_read(position) < position
+        }
+        if len(scales) != 1 or (position and len(before) != 1):
+            raise Broken(f"at position {position} layers compute at scales number {scales} over {before}")
+        (scale,) = scales
+        content = content_after(before.pop() if position else 0, token, scale)
+        scaled = Key(content, position, (position + 1) * SPEEDS[scale])
+        for (group, _), block_id in zip(of_groups, block_ids, strict=True):
+            key = scaled if group.scaled else Key(content, position, UNSCALED)
+            self._slots[block_id][position % self._block_size] = key
+        return scaled
+
+    def check_read(self, name: str, tables: Sequence[Sequence[int]], begin: int, last: Key) -> None:
+        """Check what a request has read that computed the tokens from ``begin`` to that of ``last``."""
+        for group, table in zip(self._groups, tables, strict=True):
+            if group.keeps_state:
+                continue
+            positions = range(group.first_read(begin), last.position + 1)
+            keys = [self.key(table, position) for position in positions]
+            expected = {last.scale} if group.scaled else {UNSCALED}
+            found = {key.scale if group.scaled else key.angle for key in keys}
+            if [key.position for key in keys] != list(positions) or found != expected:
+                raise Broken(f"{name} computes at scale number {last.scale} and reads {keys} of {group}")
 
 
 class Workers(Slots):
     """Workers who may overwrite nothing that is still to be read."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        super().__init__(num_blocks, block_size)
+    def __init__(self, num_blocks: int, block_size: int, groups: Groups) -> None:
+        super().__init__(num_blocks, block_size, groups)
         self._turnings: dict[tuple[int, int], Turning] = {}
 
     def expect(self, turning: Turning) -> None:
@@ -166,20 +198,20 @@ class Workers(Slots):
 
     def forward(self, request: Request, num_tokens: int, running: Sequence[Request]) -> int:
         """Compute a request's next tokens, each at the scale of its block. Returns the token that follows."""
-        for position in range(request.num_computed, request.num_computed + num_tokens):
-            self._overwrite(request, request.table[position // self._block_size], running)
-            key = self.compute(request.table, position, request.tokens[position])
+        begin = request.num_computed
+        for position in range(begin, begin + num_tokens):
+            for table in request.tables:
+                self._overwrite(request, table[position // self._block_size], running)
+            key = self.compute(request.tables, position, request.tokens[position])
         request.num_computed += num_tokens
-        read = {self.key(request.table, position).scale for position in range(request.num_computed)}
-        if read != {key.scale}:
-            raise Broken(f"{request.request_id} computes at scale number {key.scale} and reads keys of numbers {read}")
+        self.check_read(request.request_id, request.tables, begin, key)
         return key.content % 2
 
     def _overwrite(self, writer: Request, block_id: int, running: Sequence[Request]) -> None:
         """Whoever had keys in a block when the step began must still find them there."""
         for request in running:
             num_blocks = -(-request.num_settled // self._block_size)
-            if request is not writer and block_id in request.table[:num_blocks]:
+            if request is not writer and any(block_id in table[:num_blocks] for table in request.tables):
                 raise Broken(f"{writer.request_id} writes into block {block_id}, which {request.request_id} reads")
             if request.turning and block_id in request.turning.unread:
                 raise Broken(f"{writer.request_id} writes into block {block_id}, which is still to be copied")

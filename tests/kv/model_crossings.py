@@ -7,6 +7,7 @@ import numpy as np
 from posenc_runtime.kv.crossing import blocks_to_copy
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.kv.moves import BlockMove, HeldBlocks, Mask, Moves
+from tests.kv.model_groups import Groups
 from tests.kv.model_queues import Queues
 from tests.kv.model_request import Broken, Request, Turning, smallest_scale
 
@@ -14,8 +15,8 @@ from tests.kv.model_request import Broken, Request, Turning, smallest_scale
 class Crossings(Queues):
     """Requests that outgrow their scale."""
 
-    def __init__(self, deployment: Deployment, *, block_size: int, num_blocks: int) -> None:
-        super().__init__(deployment, block_size=block_size, num_blocks=num_blocks)
+    def __init__(self, deployment: Deployment, *, block_size: int, num_blocks: int, groups: Groups) -> None:
+        super().__init__(deployment, block_size=block_size, num_blocks=num_blocks, groups=groups)
         self._read_by_now: list[int] = []
 
     def _cross(self) -> list[str]:
@@ -50,6 +51,7 @@ class Crossings(Queues):
         self.preempt(request)
 
     def _rerotate(self, request: Request, to_index: int) -> None:
+        self._leave_windows(request)
         while (is_copied := self._blocks_to_copy(request, held := self._held(request))) is None:
             victim = self.running[-1]
             self.preempt(victim)
@@ -59,10 +61,15 @@ class Crossings(Queues):
         self._evict(set(held.block_id.tolist()) - copied)
         fresh = iter(self.pool.take(len(copied)))
         moves = []
-        rows = zip(held.block_id.tolist(), held.first_position.tolist(), held.num_tokens.tolist(), strict=True)
-        for index, (block_id, first_position, num_tokens) in enumerate(rows):
-            request.table[index] = next(fresh) if block_id in copied else block_id
-            moves.append(BlockMove(0, block_id, request.table[index], first_position, num_tokens))
+        columns = (held.group, held.block_id, held.first_position, held.num_tokens)
+        for number, block_id, first_position, num_tokens in zip(*(each.tolist() for each in columns), strict=True):
+            target = next(fresh) if block_id in copied else block_id
+            request.tables[number][first_position // self.block_size] = target
+            moves.append(BlockMove(number, block_id, target, first_position, num_tokens))
+        if any(group.scaled and (group.window or group.chunk) for group in self.groups):
+            request.lost.clear()
+            self._written_by_others([move.target for move in moves])
+            self._tell_what_is_held(request, moves)
         if copied:
             self._exchanged.add(request)
         request.turning = Turning(
@@ -77,15 +84,29 @@ class Crossings(Queues):
             request.request_id, to_index, Moves.of(moves), num_tokens=request.num_computed
         )
 
+    def _tell_what_is_held(self, request: Request, moves: list[BlockMove]) -> None:
+        block_ids, alone = [move.source for move in moves], [move.target for move in moves]
+        self.coordinator.holds_only(request.request_id, block_ids, alone=alone)
+
+    def _is_scaled(self, number: int) -> bool:
+        return self.groups[number].scaled
+
     def _held(self, request: Request) -> HeldBlocks:
-        positions = range(0, request.num_computed, self.block_size)
-        block_ids = request.table[: len(positions)]
+        held = [
+            (number, block_id, first_position)
+            for number, table in enumerate(request.tables)
+            for block_id, first_position in zip(table, range(0, request.num_computed, self.block_size), strict=False)
+            if block_id and self._is_scaled(number)
+        ]
+        numbers, block_ids, positions = zip(*held, strict=True) if held else ((), (), ())
         in_first_regime = self.coordinator.in_first_regime(request.request_id)
         return HeldBlocks(
-            group=np.zeros(len(positions), dtype=np.int64),
+            group=np.array(numbers, dtype=np.int64),
             block_id=np.array(block_ids, dtype=np.int64),
             first_position=np.array(positions, dtype=np.int64),
-            num_tokens=np.array([min(request.num_computed - position, self.block_size) for position in positions]),
+            num_tokens=np.array(
+                [min(request.num_computed - position, self.block_size) for position in positions], dtype=np.int64
+            ),
             shared=np.array([self.pool.num_users[block_id] > 1 for block_id in block_ids], dtype=np.bool_),
             cached=np.array(
                 [block_id in self.pool.names and in_first_regime for block_id in block_ids], dtype=np.bool_
@@ -97,7 +118,7 @@ class Crossings(Queues):
             held,
             num_free=len(self.pool.free),
             num_needed=self._num_missing(request, len(request.tokens) - request.num_computed),
-            num_reserved=len(self.running) - 1,
+            num_reserved=(len(self.running) - 1) * len(self.groups),
         )
 
     def _evict(self, block_ids: set[int]) -> None:

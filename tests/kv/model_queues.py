@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from posenc_runtime.kv.coordinator import ScaleCoordinator
 from posenc_runtime.kv.deployment import Deployment
-from tests.kv.model_blocks import Pool, Workers
+from tests.kv.model_blocks import NULL_BLOCK, Pool, Workers
+from tests.kv.model_groups import Groups
 from tests.kv.model_request import Broken, Request
 
 
@@ -17,12 +19,13 @@ class Queues:
         num_blocks: vLLM's null block not counted.
     """
 
-    def __init__(self, deployment: Deployment, *, block_size: int, num_blocks: int) -> None:
+    def __init__(self, deployment: Deployment, *, block_size: int, num_blocks: int, groups: Groups) -> None:
         self.deployment = deployment
+        self.groups = groups
         self.coordinator = ScaleCoordinator(deployment, num_blocks=num_blocks + 1)
         self.block_size = block_size
         self.pool = Pool(num_blocks)
-        self.workers = Workers(num_blocks, block_size)
+        self.workers = Workers(num_blocks, block_size, groups)
         self.running: list[Request] = []
         self.waiting: list[Request] = []
         self.plain_scales: dict[str | None, int] = {}  # of the regimes that requests share
@@ -38,10 +41,11 @@ class Queues:
     @property
     def holders(self) -> list[Request]:
         """Who has blocks: whoever runs, or waits for copies."""
-        return self.running + [request for request in self.waiting if request.table]
+        return self.running + [request for request in self.waiting if request.has_blocks]
 
     def admit(self, prompt: list[int], max_tokens: int, asked: str | None) -> None:
-        request = Request(self.deployment, f"r{self._num_admitted}", prompt, max_tokens, asked, self.block_size)
+        name = f"r{self._num_admitted}"
+        request = Request(self.deployment, name, prompt, max_tokens, asked, self.block_size, self.groups)
         self._num_admitted += 1
         request.salt = self.coordinator.admit(
             request.request_id, num_prompt_tokens=len(prompt), max_tokens=max_tokens, on_crossing=asked
@@ -75,31 +79,59 @@ class Queues:
             self.preempt(request)
         self.pool.evict(list(self.pool.names))
 
-    def _hits(self, request: Request, salt: str | None) -> list[int]:
+    def _hits(self, request: Request, salt: str | None) -> list[list[int]]:
+        """For each group, the cached blocks of the longest prefix of which no query would miss a key."""
         longest = min(len(request.tokens), self._first_length(request)) - 1
-        hits: list[int] = []
-        for end in range(self.block_size, longest + 1, self.block_size):
-            if (hit := self.pool.find((salt, tuple(request.tokens[:end])))) is None:
-                break
-            hits.append(hit)
-        return hits
+        for num_blocks in range(longest // self.block_size, 0, -1):
+            found = []
+            for number, group in enumerate(self.groups):
+                num_gone = group.num_gone(num_blocks * self.block_size, self.block_size)
+                table: list[int | None] = [NULL_BLOCK] * num_gone
+                for index in range(num_gone, num_blocks):
+                    prefix = tuple(request.tokens[: (index + 1) * self.block_size])
+                    table.append(self.pool.find((number, salt, prefix)))
+                found.append(table)
+            if not any(block_id is None for table in found for block_id in table):
+                return [[block_id for block_id in table if block_id is not None] for table in found]
+        return [[] for _ in self.groups]
 
     def _num_blocks(self, request: Request) -> int:
-        return -(-len(request.tokens) // self.block_size)
+        """Blocks of a request's tables, those that have left a window among them."""
+        return -(-len(request.tokens) // self.block_size) * len(self.groups)
 
     def _first_length(self, request: Request) -> int:
         return self.coordinator.first_length(request.request_id)
 
     def _num_missing(self, request: Request, num_tokens: int) -> int:
-        return -(-(request.num_computed + num_tokens) // self.block_size) - len(request.table)
+        num_blocks = -(-(request.num_computed + num_tokens) // self.block_size)
+        return sum(num_blocks - len(table) for table in request.tables)
 
-    def _allocate(self, request: Request, num_tokens: int) -> list[int]:
+    def _leave_windows(self, request: Request) -> None:
+        """As vLLM before it allocates: give back what no query of a request reads any more."""
+        for group, table in zip(self.groups, request.tables, strict=True):
+            for index in range(min(group.num_gone(request.num_computed, self.block_size), len(table))):
+                if block_id := table[index]:
+                    table[index] = NULL_BLOCK
+                    self.pool.give_back([block_id])
+                    if group.scaled:
+                        request.lost.add(block_id)
+
+    def _written_by_others(self, block_ids: Iterable[int]) -> None:
+        """Whoever has lost these blocks does not hold them in the ledger, either."""
+        for request in self.requests:
+            request.lost.difference_update(block_ids)
+
+    def _allocate(self, request: Request, num_tokens: int) -> list[list[int]]:
         """Fresh blocks. What will be full after the step is cached at once: others may come in this very step."""
-        fresh = self.pool.take(self._num_missing(request, num_tokens))
-        request.table += fresh
-        while (end := (request.num_named + 1) * self.block_size) <= request.num_computed + num_tokens:
-            self.pool.call(request.table[request.num_named], (request.salt, tuple(request.tokens[:end])))
-            request.num_named += 1
+        num_computed = request.num_computed + num_tokens
+        fresh = []
+        for number, table in enumerate(request.tables):
+            fresh.append(self.pool.take(-(-num_computed // self.block_size) - len(table)))
+            table += fresh[-1]
+            while (end := (request.num_named[number] + 1) * self.block_size) <= num_computed:
+                if block_id := table[request.num_named[number]]:
+                    self.pool.call(block_id, (number, request.salt, tuple(request.tokens[:end])))
+                request.num_named[number] += 1
         return fresh
 
     def _crossed(self, request: Request, at: int, from_index: int, to_index: int) -> None:
@@ -108,7 +140,7 @@ class Queues:
             self._count("crossings", label)
 
     def _lose_blocks(self, request: Request) -> None:
-        self.pool.give_back(reversed(request.table))
+        self.pool.give_back(reversed(request.blocks))
         self._exchanged.discard(request)
         request.forget()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.kv.moves import BlockMove
+from tests.kv.model_groups import ONE, Groups
 
 
 class Broken(AssertionError):
@@ -57,7 +58,9 @@ class Request:
     Attributes:
         first: scale at which it begins, and begins again after a preemption.
         num_settled: tokens whose keys it had when the step began.
-        num_named: full blocks that the prefix cache knows.
+        tables: its blocks in each KV cache group.
+        num_named: for each group, full blocks that the prefix cache knows.
+        lost: blocks that have left a window since it ran or crossed, which the ledger counts among its own.
         num_in_flight: steps whose tokens have not arrived yet.
         turning: the crossing that is not through yet.
         crossings: those that happened, in the form of the response.
@@ -73,7 +76,9 @@ class Request:
         max_tokens: int,
         asked: str | None,
         block_size: int,
+        groups: Groups = ONE,
     ) -> None:
+        self.groups = groups
         self.block_size = block_size
         self.request_id = request_id
         self.tokens = list(prompt)
@@ -96,25 +101,45 @@ class Request:
 
     def forget(self) -> None:
         """It lost its blocks."""
-        self.table: list[int] = []
+        self.tables: list[list[int]] = [[] for _ in self.groups]
+        self.num_named = [0 for _ in self.groups]
+        self.lost: set[int] = set()
         self.turning = None
         self.copied: dict[int, int] = {}
-        self.num_computed = self.num_settled = self.num_named = 0
+        self.num_computed = self.num_settled = 0
 
     @property
     def num_output_tokens(self) -> int:
         return len(self.tokens) - self.num_prompt_tokens
 
     @property
-    def lies_in(self) -> list[int]:
-        """The blocks with its keys. While it crosses, some are not those of its table yet."""
-        return self.table if self.turning is None else [self.turning.holds(block_id) for block_id in self.table]
+    def has_blocks(self) -> bool:
+        return any(self.tables)
 
     @property
-    def in_ledger(self) -> list[int]:
+    def blocks(self) -> list[int]:
+        """All blocks of its tables; a block that has left a window is none of them."""
+        return [block_id for table in self.tables for block_id in table if block_id]
+
+    @property
+    def lies_in(self) -> list[list[int]]:
+        """For each group, the blocks with its keys. While it crosses, some are not those of its table yet."""
+        turning = self.turning
+        return self.tables if turning is None else [list(map(turning.holds, table)) for table in self.tables]
+
+    @property
+    def scaled_blocks(self) -> set[int]:
+        """The blocks with keys of its that are scaled."""
+        tables = zip(self.groups, self.lies_in, strict=True)
+        return {block_id for group, table in tables if group.scaled for block_id in table if block_id}
+
+    @property
+    def in_ledger(self) -> set[int]:
         """The blocks that the ledger knows of while a request waits for copies: those that are made."""
-        blocks = {self.table[position // self.block_size] for position in self.copied}
-        return [block_id for block_id in blocks if self.turning is None or block_id not in self.turning.left]
+        indices = {position // self.block_size for position in self.copied}
+        scaled = [table for group, table in zip(self.groups, self.tables, strict=True) if group.scaled]
+        left = self.turning.left if self.turning else {}
+        return {table[index] for table in scaled for index in indices if table[index] and table[index] not in left}
 
     def scale_at(self, position: int) -> int:
         """The scale at which a token has to be computed."""

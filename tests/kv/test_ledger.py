@@ -181,3 +181,43 @@ def test_many_readers_of_one_prefix_cost_no_memory_for_each_of_its_blocks() -> N
     num_bytes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert num_bytes < 32 * num_blocks + 256 * 512  # and so much for each request, whatever it reads
+
+
+def test_blocks_that_have_left_a_window_are_let_go_when_their_request_crosses(ledger: BlockLedger) -> None:
+    ledger.write("a", [1, 2, 3], 1)
+    ledger.read("b", [1, 2], 1)
+    ledger.write("b", [4], 1)
+    ledger.hold_only("b", [2, 4], alone=[4])  # `b` has lost block 1, and reads block 2 beside `a`
+    assert ledger.num_held(1) == 4
+    ledger.release("a")
+    assert ledger.num_held(1) == 2
+    ledger.move("b", [2, 4], [5, 4], 2)
+    ledger.check("b", 2)
+    assert (ledger.num_held(1), ledger.num_held(2)) == (0, 2)
+
+
+def test_a_request_that_crosses_takes_blocks_that_only_the_ledger_gives_to_others(ledger: BlockLedger) -> None:
+    ledger.write("writer", [1, 2, 3], 1)
+    ledger.read("reader", [1, 2], 1)
+    ledger.read("crossing", [1], 1)
+    with pytest.raises(
+        MixedRotations, match="re-rotates keys into block 1, but another request holds the block: reader, writer"
+    ):
+        ledger.move("crossing", [1], [1], 2)
+    # Block 1 has left the windows of both, and so has block 2, which is free by now.
+    ledger.hold_only("crossing", [1], alone=[1, 2])
+    ledger.move("crossing", [1], [1], 2)
+    for name in ("writer", "reader"):
+        ledger.check(name, 1)
+        ledger.release(name)
+    assert (ledger.num_held(1), ledger.num_held(2)) == (0, 1)
+
+
+def test_what_is_shared_when_a_request_crosses_is_still_not_turned_in_place(ledger: BlockLedger) -> None:
+    ledger.write("writer", [1], 1)
+    ledger.read("crossing", [1], 1)
+    ledger.hold_only("crossing", [1], alone=[])
+    with pytest.raises(
+        MixedRotations, match="re-rotates keys into block 1, but another request holds the block: writer"
+    ):
+        ledger.move("crossing", [1], [1], 2)

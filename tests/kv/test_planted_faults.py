@@ -302,10 +302,64 @@ def the_headroom_does_not_decide(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(coordinator_module, "admit", admit)
 
 
+@fault
+def the_ledger_does_not_learn_what_has_left_a_window(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BlockLedger, "hold_only", lambda self, request_id, block_ids, alone: None)
+
+
+@fault
+def the_ledger_learns_only_what_the_crossing_request_has_lost(patch: pytest.MonkeyPatch) -> None:
+    stock = BlockLedger.hold_only
+    patch.setattr(BlockLedger, "hold_only", lambda self, name, block_ids, alone: stock(self, name, block_ids, []))
+
+
+@fault
+def the_ledger_learns_only_what_others_have_lost(patch: pytest.MonkeyPatch) -> None:
+    stock = BlockLedger.hold_only
+
+    def hold_only(self: BlockLedger, request_id: str, block_ids: Sequence[int], alone: Sequence[int]) -> None:
+        held = self._holdings.get(request_id)
+        kept = np.concatenate(list(self._held(held))).tolist() if held else []
+        stock(self, request_id, sorted({*kept, *block_ids}), alone)
+
+    patch.setattr(BlockLedger, "hold_only", hold_only)
+
+
+@fault
+def a_crossing_without_moves_stays_at_its_scale(patch: pytest.MonkeyPatch) -> None:
+    stock = ScaleCoordinator.advance
+
+    def advance(self: ScaleCoordinator) -> Any:
+        crossings = self._crossing._crossings
+        before = {name: self._requests[name].scale_index for name in crossings if not len(crossings[name].moves)}
+        progress = stock(self)
+        for name, scale_index in before.items():
+            self._requests[name].scale_index = scale_index
+        return progress
+
+    patch.setattr(ScaleCoordinator, "advance", advance)
+
+
+@fault
+def keys_that_are_not_scaled_are_turned(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ModelEngine, "_is_scaled", lambda self, number: True)
+
+
+@fault
+def the_coordinator_hears_of_blocks_that_are_not_scaled(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ModelEngine, "_told_groups", lambda self: range(len(self.groups)))
+
+
+@fault
+def prefixes_that_are_not_scaled_are_copied(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ModelEngine, "_is_copied", lambda self, group: True)
+
+
 # Faults that a search finds only after hundreds of examples, and what such an example came down to.
 RARE = {
     a_block_handed_on_in_the_step_of_its_move_keeps_the_scale_of_the_move: twins.three_where_two_can_run,
     a_replay_finds_all_of_its_first_scale_in_the_prefix_cache: twins.two_where_no_block_is_spare,
+    a_crossing_without_moves_stays_at_its_scale: twins.one_whose_scaled_keys_are_all_in_a_chunk_that_is_over,
 }
 
 

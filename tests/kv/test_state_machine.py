@@ -19,13 +19,21 @@ from hypothesis.stateful import (
 )
 
 from posenc_runtime.kv.deployment import Deployment
-from tests.kv.model_blocks import contents
+from tests.kv.model_blocks import UNSCALED, contents
 from tests.kv.model_engine import ModelEngine
+from tests.kv.model_groups import MODELS, ONE, Group, Groups
 from tests.kv.model_request import Broken, Request
 
 # Prompts are the beginnings of two texts, so that blocks are shared, and a request has a twin now and then.
 TEXTS = ([0, 1, 1, 0, 1, 0, 0, 0, 1, 1, 0, 1, 1, 1], [0, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 1])
 MAX_STEPS = 3000
+MOST_TOKENS = 24  # of a step
+
+
+def num_needed(group: Group, longest: int, block_size: int) -> int:
+    """Blocks of a group that a request holds at most. A window need not begin where a block does."""
+    reads = group.window or group.chunk
+    return min(math.ceil(longest / block_size), math.ceil(((reads or longest) + MOST_TOKENS) / block_size) + 1)
 
 
 @st.composite
@@ -78,6 +86,7 @@ class Serving(RuleBasedStateMachine):
         late=st.booleans(),
         replaces_as_new=st.booleans(),
         arrivals=st.lists(ARRIVALS, min_size=1, max_size=3),
+        groups=st.sampled_from([*MODELS.values()]),
     )
     def start(
         self,
@@ -88,9 +97,11 @@ class Serving(RuleBasedStateMachine):
         late: bool,
         replaces_as_new: bool,
         arrivals: list[Arrival],
+        groups: Groups = ONE,
     ) -> None:
         # An engine does not start with less than its longest request needs.
-        self.num_blocks = math.ceil(deployment.max_model_len / block_size) + num_spare_blocks
+        self.num_blocks = sum(num_needed(group, deployment.max_model_len, block_size) for group in groups)
+        self.num_blocks += num_spare_blocks
         self.engine = ModelEngine(
             deployment,
             block_size=block_size,
@@ -98,6 +109,7 @@ class Serving(RuleBasedStateMachine):
             max_running=max_running,
             late=late,
             replaces_as_new=replaces_as_new,
+            groups=groups,
         )
         self.reported: dict[str, Counter[str]] = {}
         self.levels: dict[str, int] = {}
@@ -113,7 +125,7 @@ class Serving(RuleBasedStateMachine):
         for _ in range(arrival.twins):
             self.engine.admit(prompt, arrival.max_tokens, asked)
 
-    @rule(num_steps=st.integers(1, 5), token_budget=st.integers(1, 24))
+    @rule(num_steps=st.integers(1, 5), token_budget=st.integers(1, MOST_TOKENS))
     def step(self, num_steps: int, token_budget: int) -> None:
         for _ in range(num_steps):
             turning = [request for request in self.engine.holders if request.turning]
@@ -164,33 +176,39 @@ class Serving(RuleBasedStateMachine):
 
     def a_request_finds_what_it_would_find_alone(self, request: Request) -> None:
         scales = [request.scale_at(position) for position in range(request.num_computed + 1)]
+        expected = list(contents(request.tokens, scales[:-1], request.copied))
         found = set()
-        for position, content in enumerate(contents(request.tokens, scales[:-1], request.copied)):
-            key = self.engine.workers.key(request.lies_in, position)
-            if key.content != content:
-                raise Broken(f"{request.request_id} finds somebody else's key at position {position}")
-            found.add(key.scale)
-            if request.turning:
-                block_id = request.table[position // self.engine.block_size]
-                if key.scale != request.turning.carried_by(block_id):
+        for group, table, lies_in in zip(request.groups, request.tables, request.lies_in, strict=True):
+            for position in range(group.first_read(request.num_computed), request.num_computed):
+                key = self.engine.workers.key(lies_in, position)
+                if key.content != expected[position]:
+                    raise Broken(f"{request.request_id} finds somebody else's key at position {position} of {group}")
+                if not group.scaled:
+                    if key.angle != UNSCALED:
+                        raise Broken(f"{request.request_id} finds a key turned that is not scaled: {key}")
+                    continue
+                found.add(key.scale)
+                block_id = table[position // self.engine.block_size]
+                if request.turning and key.scale != request.turning.carried_by(block_id):
                     raise Broken(f"{request.request_id} is crossing, but block {block_id} is at number {key.scale}")
         # A request that is whole again has its next scale's keys before it computes the next token.
         if not request.turning and (len(found) > 1 or not found <= set(scales[-2:])):
             raise Broken(f"{request.request_id} has {request.num_computed} keys, of scales number {found}")
 
     def the_prefix_cache_holds_what_a_plain_prefill_leaves(self) -> None:
-        for block_id, (salt, tokens) in self.engine.pool.names.items():
+        for block_id, (number, salt, tokens) in self.engine.pool.names.items():
             if salt not in self.engine.plain_scales:
                 continue
             scale = self.engine.plain_scales[salt]
             begin = len(tokens) - self.engine.block_size
             for offset, content in enumerate(list(contents(tokens, [scale] * len(tokens)))[begin:]):
                 key = self.engine.workers.key([block_id], offset)
-                if (key.content, key.scale) != (content, scale):
+                is_scaled = self.engine.groups[number].scaled
+                if key.content != content or (key.scale != scale if is_scaled else key.angle != UNSCALED):
                     raise Broken(f"block {block_id} is cached for scale number {scale}, but holds {key}")
 
     def no_block_is_kept_for_nobody(self) -> None:
-        users = Counter(block_id for request in self.engine.holders for block_id in request.table)
+        users = Counter(block_id for request in self.engine.holders for block_id in request.blocks)
         users.update(
             block_id for request in self.engine.holders if request.turning for block_id in request.turning.unread
         )
@@ -204,7 +222,7 @@ class Serving(RuleBasedStateMachine):
         for name, counts in report.items():
             self.reported.setdefault(name, Counter()).update(counts)
         engine = self.engine
-        held = {block_id for request in engine.running for block_id in request.lies_in}
+        held = {block_id for request in engine.running for block_id in request.scaled_blocks | request.lost}
         held |= {block_id for request in engine.waiting for block_id in request.in_ledger}
         levels = Counter(f"{engine.deployment.scales[engine.workers.scales[block_id]]:g}" for block_id in held)
         if +Counter(self.levels) != levels:

@@ -54,7 +54,7 @@ def test_what_needs_no_model_is_said_at_once(arguments: list[str], said: str) ->
     ("changed", "refused"),
     [
         ("scaling.bogus=1", "scaling.bogus: is not a known setting, got 1"),
-        ("scaling.beta_fast=0.5", "scaling.beta_fast must exceed beta_slow 1.0, got 0.5"),
+        ("scaling.beta_fast=0.5", "scaling.beta_fast must be at least beta_slow 1.0, got 0.5"),
         ("scaling.scales=[2, 4]", "scaling.scales must start at 1, got [2.0, 4.0]"),
         ("scaling.scales=[1, 4, 2]", "scaling.scales must ascend, got [1.0, 4.0, 2.0]"),
         (

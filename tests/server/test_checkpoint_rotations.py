@@ -124,6 +124,29 @@ def test_what_does_not_fit_a_llama_3_1_is_refused(
     assert status == 2 and rule in err
 
 
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+
+
+def test_a_checkpoint_tuned_with_yarn_is_scaled_from_all_that_it_was_tuned_for(tmp_path: pathlib.Path) -> None:
+    tuned = save_tiny(tmp_path / "tuned", rope_parameters=YARN)
+    status, out, _ = run(tmp_path, {"model": str(tuned), "scaling": {"rope_type": "auto"}}, "check")
+    assert status == 0
+    assert "trained on 256 tokens" in out and "yarn at scales 1, 2, 4" in out
+    assert (
+        out.count("1.1386") == 1 and out.count("1.2773") == 1
+    )  # 0.1 ln 4 + 1 at scale 1, and 0.1 ln 16 + 1 at scale 4
+    assert "take it out" not in out
+
+
+def test_yarn_that_was_added_by_hand_is_told_with_what_to_do_instead(tmp_path: pathlib.Path) -> None:
+    by_hand = save_tiny(tmp_path / "by-hand", rope_parameters=YARN, max_position_embeddings=64)
+    status, out, _ = run(tmp_path, {"model": str(by_hand), "scaling": {"rope_type": "auto"}}, "check")
+    said = " ".join(out.split())
+    assert status == 0 and "trained on 256 tokens" in said
+    assert "YaRN of factor 4, which changes the rotation of every request" in said
+    assert "set scaling.scales to [1, 4]. Requests of up to 64 tokens are then answered as by the model" in said
+
+
 def test_a_wrong_trained_length_is_the_cause_where_it_makes_the_scales_too_small(
     llama3: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -138,8 +161,8 @@ def test_check_refuses_a_checkpoint_that_cannot_be_scaled(model: pathlib.Path, t
     (tmp_path / "config.json").write_text(json.dumps(config))
     status, _, err = run(tmp_path, {"model": str(tmp_path), "scaling": SCALING}, "check")
     assert status == 2
-    rule = "posenc scales checkpoints whose own rope_type is one of default, dynamic, linear, llama3, longrope, yarn, got ntk"
-    assert f"refused model: {rule}" in err
+    known = "default, dynamic, linear, llama3, longrope, yarn"
+    assert f"refused model: posenc scales checkpoints whose own rope_type is one of {known}, got ntk" in err
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_the_command_of_plain_vllm_says_every_argument_that_serve_has(
     )
     plan = planned(settings, checkpoint_of(settings))
     arguments = vars(plan.arguments(quiet=False))
-    assert (arguments["max_model_len"], plan.reason) == (said, reason)
+    assert (arguments["max_model_len"], plan.remarks) == (said, (reason,))
     assert arguments["additional_config"]["posenc"]["max_model_len"] == (longest or 1024)
     assert arguments.pop(plugin.REQUEST_LOG) == "off"
     parser = compat.cli_args().make_arg_parser(FlexibleArgumentParser())

@@ -129,7 +129,7 @@ with HeldOutput():  # importing vLLM is loud
 progress._LINE_SECONDS = 0.2
 settings = Settings(model="tiny")
 deployment = Deployment(rope_type="default", original_max_position_embeddings=256, max_model_len=256)
-plan = Plan(settings=settings, deployment=deployment, attention=None, reason="", max_model_len=256)
+plan = Plan(settings=settings, deployment=deployment, attention=None, remarks=(), max_model_len=256)
 
 def checked(*given, **named):
     os.write(2, b"their words\\n")

@@ -25,10 +25,9 @@ class Default:
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
         import torch
 
-        exponent = torch.arange(0, spec.rotary_dim, 2, dtype=torch.float64) / spec.rotary_dim
-        inv_freq = spec.rope_theta**-exponent
-        inv_freq[spec.num_turning_pairs :] = 0
-        return Frequencies(inv_freq)
+        element = torch.arange(0, spec.rotary_dim, 2, dtype=torch.float64)
+        is_rotated = element < 2 * spec.num_turning_pairs
+        return Frequencies(spec.rope_theta ** -(element / spec.rotary_dim) * is_rotated)
 
 
 SCALING = Default

@@ -15,11 +15,17 @@ from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.vllm_adapter import models
 from posenc_runtime.vllm_adapter.attention.choice import Kind
 from posenc_runtime.vllm_adapter.attention.needs import needed_for
+from posenc_runtime.vllm_adapter.checkpoints.added_yarn import AddedYarn, added_yarn
 from posenc_runtime.vllm_adapter.checkpoints.first_look import look
 from posenc_runtime.vllm_adapter.checkpoints.hub import UnreadableCheckpoint, reason_of
-from posenc_runtime.vllm_adapter.checkpoints.rope_parameters import PROPORTIONAL, has_several, scaled_rope_parameters
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.model_code.model_rules import other_bases
+from posenc_runtime.vllm_adapter.model_code.rope_parameters import (
+    PROPORTIONAL,
+    has_several,
+    head_dim,
+    scaled_rope_parameters,
+)
 from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint, rotates
 
 if TYPE_CHECKING:
@@ -39,6 +45,7 @@ class Checkpoint:
         attention: the backend that most of its layers need.
         furthest: longest request that it has positions for, tokens; None where that is known only when it is loaded.
         sliding_window: tokens that a query sees in some of its layers, its own included; None where all layers see all.
+        added_yarn: YaRN that was added to its configuration by hand; None where it has none.
         has_other_rotations: whether it has rotary embeddings that are not scaled: of layers with a window, of a vision
             tower.
         tuned_length: longest request that its own method was tuned for, tokens; None where that is the trained length.
@@ -53,6 +60,7 @@ class Checkpoint:
     furthest: int | None = None
     sliding_window: int | None = None
     tuned_length: int | None = None
+    added_yarn: AddedYarn | None = None
     has_other_rotations: bool = False
 
 
@@ -194,7 +202,7 @@ def _rotating(text_config: Any, architectures: list[str], *, has_other_parts: bo
     rotary_dim, num_rotated_pairs = _width(text_config, rope_parameters), None
     if rope_type == PROPORTIONAL:
         rope_type, num_rotated_pairs = "default", rotary_dim // 2
-        rotary_dim = getattr(text_config, "global_head_dim", None) or text_config.head_dim
+        rotary_dim = head_dim(text_config)
     trained, parameters = own(rope_type).of_checkpoint(rope_parameters, longest)
     others = any(other_bases(text_config, architecture) for architecture in architectures)
     return Checkpoint(
@@ -210,6 +218,7 @@ def _rotating(text_config: Any, architectures: list[str], *, has_other_parts: bo
         architecture=", ".join(architectures),
         sliding_window=getattr(text_config, "sliding_window", None) or None,
         tuned_length=longest if longest > trained else None,
+        added_yarn=added_yarn(rope_parameters, longest),
         has_other_rotations=has_other_parts or has_several(text_config) or others,
     )
 
@@ -218,12 +227,10 @@ def _width(text_config: Any, rope_parameters: Mapping[str, Any]) -> int:
     """Width of the rotated part of a head."""
     if of_latents := getattr(text_config, "qk_rope_head_dim", None):
         return int(of_latents)
-    head_dim = getattr(text_config, "global_head_dim", None) or getattr(text_config, "head_dim", None)
-    head_dim = head_dim or text_config.hidden_size // text_config.num_attention_heads
     partial = rope_parameters.get("partial_rotary_factor", 1.0)
     if not 0 < partial <= 1:
         raise ValueError(f"partial_rotary_factor must be above 0 and at most 1, got {partial}")
-    return int(rope_parameters.get("rope_dim") or head_dim * partial)
+    return int(rope_parameters.get("rope_dim") or head_dim(text_config) * partial)
 
 
 def _flat(overrides: Mapping[str, Any]) -> dict[str, Any]:

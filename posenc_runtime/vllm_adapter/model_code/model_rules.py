@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from posenc_runtime.vllm_adapter.checkpoints.rope_parameters import scaled_rope_parameters
 from posenc_runtime.vllm_adapter.model_code.model_source import (
     fixed_rope_type,
     has_latent_attention,
@@ -16,6 +15,7 @@ from posenc_runtime.vllm_adapter.model_code.model_source import (
     reader_of_the_table,
     sources,
 )
+from posenc_runtime.vllm_adapter.model_code.rope_parameters import scaled_rope_parameters
 
 # Some models have keys for the bases of some layers: rope_local_theta, swa_rope_theta, swa_rope_parameters.
 _BASES = re.compile(r"(theta|base_freq|rope_parameters)$")

@@ -6,9 +6,9 @@ from typing import Any
 
 from posenc_runtime.encodings.scaling import available, method, own_rope_types
 from posenc_runtime.vllm_adapter.attention.needs import has_alibi
-from posenc_runtime.vllm_adapter.checkpoints.rope_parameters import PROPORTIONAL, scaled_rope_parameters
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.model_code.model_rules import reason_against_scaling
+from posenc_runtime.vllm_adapter.model_code.rope_parameters import PROPORTIONAL, scaled_rope_parameters
 
 
 def refuse_method(rope_type: str, own: str) -> None:
@@ -48,7 +48,12 @@ def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
             f"scaling needs a model with rotary embeddings, but the configuration of {', '.join(architectures)} has "
             f"{has}"
         )
-    rope_parameters = scaled_rope_parameters(hf_text_config)
+    try:
+        rope_parameters = scaled_rope_parameters(hf_text_config)
+    except ValueError as error:
+        raise Unsupported(
+            f"posenc cannot tell which rotation of {', '.join(architectures)} to scale: {error}"
+        ) from None
     rope_type = rope_parameters["rope_type"]
     if rope_type not in (*own_rope_types(), PROPORTIONAL):
         raise Unsupported(

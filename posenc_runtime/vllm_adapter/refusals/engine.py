@@ -8,9 +8,9 @@ from posenc_runtime.vllm_adapter.active import deployment_of
 from posenc_runtime.vllm_adapter.attention.choice import choice_of
 from posenc_runtime.vllm_adapter.attention.fused_rotary.asked import reason_against_rotating
 from posenc_runtime.vllm_adapter.carried_names import CONNECTOR
-from posenc_runtime.vllm_adapter.checkpoints.rope_parameters import PROPORTIONAL, scaled_rope_parameters
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.model_code.model_rules import caches_latents
+from posenc_runtime.vllm_adapter.model_code.rope_parameters import PROPORTIONAL, scaled_rope_parameters
 from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint, refuse_method, rotates
 from posenc_runtime.vllm_adapter.refusals.moving_requests import refuse_moving_requests
 
@@ -64,6 +64,7 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
         refuse_moving_requests(vllm_config, deployment)
     refusals = {
         "encoder-decoder models": model.is_encoder_decoder,
+        "multimodal models": model.is_multimodal_model,
         "multi-head latent attention (MLA)": model.use_mla
         or any(caches_latents(model.hf_text_config, architecture) for architecture in model.architectures),
         "pooling and draft models": model.runner_type != "generate",

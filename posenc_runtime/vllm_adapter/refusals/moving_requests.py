@@ -30,28 +30,27 @@ def refuse_moving_requests(vllm_config: VllmConfig, deployment: Deployment) -> N
         return
     if scheduler.scheduler_cls != SCHEDULER:
         raise Unsupported(
-            f"scheduler_cls must be {SCHEDULER} where {needs.where}, got {scheduler.scheduler_cls}: without it "
-            f"{needs.otherwise}"
+            f"scheduler_cls must be {SCHEDULER} where {needs.where}, got {scheduler.scheduler_cls}: {needs.otherwise}"
         )
     if not deployment.changes_scales:
         return
     if scheduler.async_scheduling and vllm_config.parallel_config.pipeline_parallel_size > 1:
         raise Unsupported(
-            f"async_scheduling must be off where pipeline_parallel_size is above 1 and {needs.where}: no test shows "
-            "that every stage of the pipeline then has a crossing request's keys (or set on_crossing to pin and "
-            "prefix_reuse to exact)"
+            f"async_scheduling must be false where pipeline_parallel_size is above 1 and {needs.where}, got true: no "
+            "test shows that every pipeline stage then has the keys of a crossing request. Set it to false, or set "
+            "on_crossing to pin and prefix_reuse to exact"
         )
     if vllm_config.aux_output_config.enabled:
         raise Unsupported(
-            f"enable_return_routed_experts must be false where {needs.where}: what vLLM keeps of a request's experts "
-            "is lost when the request crosses (or set on_crossing to pin and prefix_reuse to exact)"
+            f"enable_return_routed_experts must be false where {needs.where}, got true: a crossing loses vLLM's "
+            "record of the request's experts. Set it to false, or set on_crossing to pin and prefix_reuse to exact"
         )
     for architecture in vllm_config.model_config.architectures:
         if reads_prompts_both_ways(architecture):
             raise Unsupported(
-                f"on_crossing must be pin, and prefix_reuse exact, for {architecture}, whose prompts are read in both "
-                f"directions, got {deployment.on_crossing} and {deployment.prefix_reuse}: an answer that is read again "
-                "as a prompt becomes another one, and the beginning of a prompt is nothing by itself"
+                f"on_crossing must be pin and prefix_reuse must be exact for {architecture}, got "
+                f"{deployment.on_crossing} and {deployment.prefix_reuse}: each token of its prompts attends to later "
+                "tokens too, so the keys of a prompt change when tokens are added to it"
             )
     if deployment.reuses_prefixes and not vllm_config.cache_config.enable_prefix_caching:
         raise Unsupported(
@@ -80,11 +79,13 @@ def _refuse_rerotation(vllm_config: VllmConfig) -> None:
     choice = choice_of(vllm_config)
     if choice is not None and choice.takes_ours:
         raise Unsupported(
-            f"attention.backend must be auto or stock where keys are re-rotated, got {choice.backend}: our kernels may "
-            "lay keys out otherwise than vLLM does. Set on_crossing to recompute or pin, and prefix_reuse to exact"
+            f"attention.backend must be auto or stock where keys are re-rotated, got {choice.backend}: posenc's "
+            "attention kernels may store keys in another order than vLLM does. Set on_crossing to recompute or pin, "
+            "and prefix_reuse to exact"
         )
     if vllm_config.cache_config.cache_dtype not in _TURNED_DTYPES:
         raise Unsupported(
-            f"kv_cache_dtype {vllm_config.cache_config.cache_dtype} cannot be re-rotated: a turned key can outgrow the "
-            "scale that it was quantised with. Set on_crossing to recompute or pin, and prefix_reuse to exact"
+            f"kv_cache_dtype must be one of {', '.join(_TURNED_DTYPES)} where keys are re-rotated, got "
+            f"{vllm_config.cache_config.cache_dtype}: a re-rotated key can exceed the range that it was quantised for. "
+            "Set on_crossing to recompute or pin, and prefix_reuse to exact"
         )

@@ -42,11 +42,15 @@ def checked_deployment() -> Deployment | None:
     return deployment
 
 
-def enter(deployment: Deployment, module: Any, own: Frequencies, *, is_neox_style: bool) -> Rotary | None:
+def enter(
+    deployment: Deployment, module: Any, own: Frequencies, *, is_neox_style: bool, has_own_factor: bool = True
+) -> Rotary | None:
     """Tell the worker about a rotary embedding that is being built, if the deployment scales it.
 
     Args:
         own: vLLM's rotation at scale 1; ``inv_freq`` is float32.
+        has_own_factor: whether the attention factor in ``own`` is the checkpoint's; vLLM may make it from the served
+            length.
 
     Returns:
         None where the embedding is another one than the deployment scales, and stays vLLM's own.
@@ -61,10 +65,10 @@ def enter(deployment: Deployment, module: Any, own: Frequencies, *, is_neox_styl
     checkpoint = None
     if vllm_config is not None and vllm_config.model_config is not None:
         checkpoint = _checkpoint_of(vllm_config.model_config, deployment)
-    spec = _scaled_spec(deployment, module, own, checkpoint)
+    spec = _scaled_spec(deployment, module, own, checkpoint, has_own_factor=has_own_factor)
     if spec is None:
         return None
-    rotary = _described(deployment, module, spec, own, vllm_config, is_neox_style=is_neox_style)
+    rotary = _described(deployment, module, spec, own, vllm_config, checkpoint, is_neox_style=is_neox_style)
     _refuse_beside_another(rotary.engine)
     if vllm_config is not None:
         # vLLM looks up compiled graphs by a hash of additional_config. The setting auto alone would not tell a graph
@@ -76,7 +80,7 @@ def enter(deployment: Deployment, module: Any, own: Frequencies, *, is_neox_styl
 
 
 def _scaled_spec(
-    deployment: Deployment, module: Any, own: Frequencies, checkpoint: Checkpoint | None
+    deployment: Deployment, module: Any, own: Frequencies, checkpoint: Checkpoint | None, *, has_own_factor: bool
 ) -> RotarySpec | None:
     """The rotary encoding that an embedding has, if it is the one that the deployment scales.
 
@@ -89,7 +93,7 @@ def _scaled_spec(
         spec = dataclasses.replace(
             checkpoint.spec, rotary_dim=module.rotary_dim, original_max_position_embeddings=trained
         )
-        if _are_alike(deployment.frequencies(spec, 0), own):
+        if _are_alike(deployment.frequencies(spec, 0), own, has_own_factor=has_own_factor):
             return spec
         if checkpoint.has_other_rotations:
             return None
@@ -99,7 +103,7 @@ def _scaled_spec(
         rope_theta=float(module.base),
         original_max_position_embeddings=trained,
     )
-    if not _are_alike(deployment.frequencies(spec, 0), own):
+    if not _are_alike(deployment.frequencies(spec, 0), own, has_own_factor=has_own_factor):
         raise ValueError(
             f"scale 1 must rotate exactly as the checkpoint does, got another rotation by {deployment.rope_type} with "
             f"{dict(deployment.parameters)}: leave out the parameters that the checkpoint's configuration has"
@@ -107,13 +111,13 @@ def _scaled_spec(
     return spec
 
 
-def _are_alike(ours: Frequencies, own: Frequencies) -> bool:
+def _are_alike(ours: Frequencies, own: Frequencies, *, has_own_factor: bool) -> bool:
     # A model is built with its own device as the default one, and vLLM may make its frequencies on another.
     frequencies, theirs = ours.inv_freq.cpu(), own.inv_freq.double().cpu()
     return (
         frequencies.shape == theirs.shape
         and torch.allclose(frequencies, theirs, rtol=1e-5, atol=0)
-        and math.isclose(ours.attention_factor, own.attention_factor, rel_tol=1e-5)
+        and (not has_own_factor or math.isclose(ours.attention_factor, own.attention_factor, rel_tol=1e-5))
     )
 
 
@@ -123,6 +127,7 @@ def _described(
     spec: RotarySpec,
     own: Frequencies,
     vllm_config: VllmConfig | None,
+    checkpoint: Checkpoint | None,
     *,
     is_neox_style: bool,
 ) -> Rotary:
@@ -136,6 +141,7 @@ def _described(
         is_fused=is_in_attention,
         factor_on_keys=not is_in_attention or (choice is not None and choice.fused_keys == "stock"),
         positions_factor=getattr(module, "posenc_positions_factor", 1),
+        has_other_rotations=checkpoint is not None and checkpoint.has_other_rotations,
         module=module,
         engine="" if vllm_config is None else vllm_config.instance_id,
     )

@@ -32,7 +32,8 @@ class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
         if deployment is None:
             return
         own = Frequencies(self._compute_inv_freq(self.short_factor), self.short_mscale)
-        made = building.enter(deployment, self, own, is_neox_style=True)
+        # vLLM makes the attention factor from the served length.
+        made = building.enter(deployment, self, own, is_neox_style=True, has_own_factor=False)
         if made is None:
             return
         self.posenc_scaled = True

@@ -15,7 +15,7 @@ from posenc_runtime.vllm_adapter.rotary.embedding import scaling
 _SCALED = (
     *("RotaryEmbedding", "Llama3RotaryEmbedding", "YaRNScalingRotaryEmbedding", "LinearScalingRotaryEmbedding"),
     *("DynamicNTKScalingRotaryEmbedding", "DynamicNTKAlphaRotaryEmbedding", "NTKScalingRotaryEmbedding"),
-    *("Gemma4RotaryEmbedding", "DeepseekScalingRotaryEmbedding", "MRotaryEmbedding", "MRotaryEmbeddingInterleaved"),
+    *("Gemma4RotaryEmbedding", "DeepseekScalingRotaryEmbedding", "MRotaryEmbedding"),
 )
 
 

@@ -61,6 +61,7 @@ def layer_rotations(
     Raises:
         Unsupported: when a layer rotates keys in another way than by the rows that we choose; the message names it.
     """
+    _refuse_rotated_states(vllm_config.compilation_config.static_forward_context, rotaries)
     rows = _rows(rotaries[0])
     with _without_first_row(rotaries):
         noted = _keys(model, vllm_config, layers, rows, position=0)
@@ -86,6 +87,16 @@ def layer_rotations(
                     "also depend on positions in another way: serve this model without scaling"
                 )
     return found
+
+
+def _refuse_rotated_states(every_layer: Mapping[str, Any], rotaries: Iterable[Rotary]) -> None:
+    scaled = {rotary.module for rotary in rotaries if rotary.deployment.rerotates}
+    for name, layer in every_layer.items():
+        if isinstance(layer, MambaBase) and isinstance(layer, nn.Module) and not scaled.isdisjoint(layer.modules()):
+            raise Unsupported(
+                f"re-rotation turns cached keys, but {name} rotates what enters its recurrent state: set on_crossing "
+                "to recompute or pin, and prefix_reuse to exact"
+            )
 
 
 def _rows(rotary: Rotary) -> list[int]:

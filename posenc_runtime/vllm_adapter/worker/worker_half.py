@@ -94,8 +94,6 @@ class WorkerHalf:
             ValueError: when no layer's keys are rotated by an embedding that the deployment scales.
             Unsupported: as ``layer_rotations``.
         """
-        from posenc_runtime.vllm_adapter.checkpoints.checkpoint import read_again
-
         layers = {
             name: layer
             for name, layer in _layers_with_keys(self._vllm_config, self._kv_cache_config)
@@ -110,7 +108,7 @@ class WorkerHalf:
             self._vllm_config,
             layers,
             rotaries,
-            has_other_rotations=read_again(self._vllm_config.model_config).has_other_rotations,
+            has_other_rotations=rotaries[0].has_other_rotations,
         )
         if not any(found.values()):
             raise ValueError(

@@ -26,6 +26,7 @@ class Rotary:
         factor_on_keys: whether cached keys carry the attention factor of their scale.
         positions_factor: how many times the longest request its positions may reach: in M-RoPE, those of a video may
             exceed its tokens.
+        has_other_rotations: whether the model may have rotary embeddings that are not scaled (``Checkpoint``).
         module: the rotary embedding itself.
         engine: id of the engine of this process that the embedding was built for.
     """
@@ -38,6 +39,7 @@ class Rotary:
     is_fused: bool = False
     factor_on_keys: bool = True
     positions_factor: int = 1
+    has_other_rotations: bool = False
     module: Any = dataclasses.field(default=None, compare=False, repr=False)
     engine: str = dataclasses.field(default="", compare=False)
 

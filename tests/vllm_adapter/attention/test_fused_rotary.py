@@ -22,6 +22,7 @@ UNROTATED = Deployment(
     on_crossing="pin",
     allow_beyond_trained=True,
 )
+PLAIN = {"rope_type": "default", "rope_theta": 1e6}
 
 
 def engine(
@@ -33,6 +34,8 @@ def engine(
     per_kind: dict[str, str] | None = None,
     cache_dtype: str = "auto",
     kv_cache_scheme: dict[str, Any] | None = None,
+    uses_mrope: bool = False,
+    **text_config: Any,
 ) -> Any:
     return types.SimpleNamespace(
         additional_config={DEPLOYMENT: deployment.to_mapping(), KEY: choice.to_mapping()},
@@ -41,7 +44,11 @@ def engine(
         ),
         cache_config=types.SimpleNamespace(cache_dtype=cache_dtype),
         quant_config=types.SimpleNamespace(kv_cache_scheme=kv_cache_scheme) if kv_cache_scheme else None,
-        model_config=types.SimpleNamespace(architectures=[architecture]),
+        model_config=types.SimpleNamespace(
+            architectures=[architecture],
+            uses_mrope=uses_mrope,
+            hf_text_config=types.SimpleNamespace(**({"rope_parameters": PLAIN} | text_config)),
+        ),
     )
 
 
@@ -75,6 +82,21 @@ ON = AttentionChoice(fused_rotary="on")
             engine(ON, cache_dtype="fp8", kv_cache_scheme={"strategy": "attn_head"}),
             "its KV cache with a scale for each head",
             id="float8-checkpoint-by-heads",
+        ),
+        pytest.param(engine(ON, uses_mrope=True), "a position on each of several axes", id="axes"),
+        pytest.param(
+            engine(
+                ON,
+                architecture="Gemma3ForCausalLM",
+                rope_parameters={"full_attention": PLAIN, "sliding_attention": PLAIN | {"rope_theta": 1e4}},
+            ),
+            "its layers have different rotary embeddings$",
+            id="a-rope-for-each-type-of-layer",
+        ),
+        pytest.param(
+            engine(ON, architecture="Plamo3ForCausalLM", rope_local_theta=10000),
+            r"its layers have different rotary embeddings \(rope_theta 1000000\.0 and rope_local_theta 10000\)",
+            id="two-bases",
         ),
         pytest.param(
             engine(ON, architecture="CohereForCausalLM"),

@@ -34,7 +34,7 @@ def test_vllm_can_call_ours_in_every_way_in_which_it_can_call_its_own(replaced: 
         "attention.cuda.PosencMetadataBuilder.get_cudagraph_support",
         "attention.fused_rotary.flash.RotatingFlashAttentionImpl.do_kv_cache_update",  # by what is mixed in
         "rotary.embedding.PosencRotaryEmbedding.forward_native",
-        "rotary.registration.PosencMRotaryEmbedding.__init__",
+        "rotary.embedding.PosencMRotaryEmbedding.__init__",
         "rotary.long_embedding.PosencLongRotaryEmbedding.forward",
         "models.decoder.PosencModel.forward",
         "metrics.prometheus.PosencPromMetrics.observe",

@@ -1,4 +1,4 @@
-"""What vLLM's own sources say of a model is refused by name, and nothing else of all that vLLM has."""
+"""What vLLM's own sources say of a model: the few that are refused by name, and nothing else of all that vLLM has."""
 
 from __future__ import annotations
 
@@ -14,43 +14,48 @@ from vllm.transformers_utils.config import patch_rope_parameters
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.model_code.model_rules import (
     caches_latents,
+    other_bases,
     reason_against_scaling,
-    reason_against_turning,
 )
 from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint
 from tests.model_configs import DUAL_CHUNKS, GPT_OSS, LAGUNA, MIMO_V2, PLAMO_3, SARVAM_MLA
 
-ROTATED = {
-    *("ApertusForCausalLM", "ArceeForCausalLM", "BailingMoeForCausalLM", "BailingMoeV2ForCausalLM"),
-    *("ChatGLMForConditionalGeneration", "ChatGLMModel", "CwmForCausalLM", "DbrxForCausalLM", "DeciLMForCausalLM"),
-    *("Ernie4_5ForCausalLM", "Ernie4_5_MoeForCausalLM", "ExaoneForCausalLM", "GPTJForCausalLM", "GPTNeoXForCausalLM"),
-    *("Gemma2ForCausalLM", "GemmaForCausalLM", "Glm4ForCausalLM", "Glm4MoeForCausalLM", "GlmForCausalLM"),
-    *("HyperCLOVAXForCausalLM", "IQuestCoderForCausalLM", "InternLM2ForCausalLM", "InternLM3ForCausalLM"),
-    *("Jais2ForCausalLM", "LLaMAForCausalLM", "LlamaForCausalLM", "MellumForCausalLM", "MiMoForCausalLM"),
-    *("MiniCPMForCausalLM", "MiniMaxM2ForCausalLM", "Ministral3ForCausalLM", "MistralForCausalLM"),
-    *("MixtralForCausalLM", "NemotronForCausalLM", "OlmoeForCausalLM", "OrionForCausalLM", "PanguEmbeddedForCausalLM"),
-    *("Param2MoEForCausalLM", "Phi3ForCausalLM", "PhiForCausalLM", "PhiMoEForCausalLM", "Qwen2ForCausalLM"),
-    *("Qwen2MoeForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Rnj1ForCausalLM", "SarvamMoEForCausalLM"),
-    *("SeedOssForCausalLM", "SolarForCausalLM", "StableLmForCausalLM", "Step3TextForCausalLM"),
-    *("TeleChat2ForCausalLM", "TeleChat3ForCausalLM", "TeleFLMForCausalLM"),
+# Models that rotate the keys of all layers, or of some, by one rotary embedding or by one for each kind of layer.
+SCALED = {
+    *("AfmoeForCausalLM", "ApertusForCausalLM", "ArceeForCausalLM", "BailingMoeForCausalLM", "BailingMoeV2ForCausalLM"),
+    *("ChatGLMForConditionalGeneration", "ChatGLMModel", "Cohere2ForCausalLM", "Cohere2MoeForCausalLM"),
+    *("CohereForCausalLM", "CwmForCausalLM", "DbrxForCausalLM", "DeciLMForCausalLM", "DeepseekForCausalLM"),
+    *("Ernie4_5ForCausalLM", "Ernie4_5_MoeForCausalLM", "Exaone4ForCausalLM", "ExaoneForCausalLM"),
+    *("ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM", "FalconForCausalLM", "FalconH1ForCausalLM", "GPTJForCausalLM"),
+    *("GPTNeoXForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma3nForCausalLM", "Gemma4ForCausalLM"),
+    *("GemmaForCausalLM", "Glm4ForCausalLM", "Glm4MoeForCausalLM", "GlmForCausalLM", "GraniteForCausalLM"),
+    *("GraniteMoeForCausalLM", "GraniteMoeHybridForCausalLM", "GraniteMoeSWAForCausalLM"),
+    *("GraniteMoeSharedForCausalLM", "GraniteSWAForCausalLM", "HCXVisionV2ForCausalLM", "HrmTextForCausalLM"),
+    *("HyperCLOVAXForCausalLM", "IQuestCoderForCausalLM", "IQuestLoopCoderForCausalLM", "InternLM2ForCausalLM"),
+    *("InternLM3ForCausalLM", "Jais2ForCausalLM", "K2HorizonForCausalLM", "LLaMAForCausalLM", "LagunaForCausalLM"),
+    *("Lfm2ForCausalLM", "Lfm2MoeForCausalLM", "Llama4ForCausalLM", "LlamaForCausalLM", "MellumForCausalLM"),
+    *("MiMoForCausalLM", "MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM", "MiniCPM3ForCausalLM", "MiniCPMForCausalLM"),
+    *("MiniMaxM2ForCausalLM", "Ministral3ForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"),
+    *("MuseGlimmerForCausalLM", "NemotronForCausalLM", "OlmoHybridForCausalLM", "OlmoeForCausalLM"),
+    *("OrionForCausalLM", "PanguEmbeddedForCausalLM", "PanguProMoEV2ForCausalLM", "Param2MoEForCausalLM"),
+    *("Phi3ForCausalLM", "PhiForCausalLM", "PhiMoEForCausalLM", "Plamo3ForCausalLM", "Qwen2ForCausalLM"),
+    *("Qwen2MoeForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Qwen3NextForCausalLM"),
+    *("Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM", "Rnj1ForCausalLM", "SarvamMoEForCausalLM", "SeedOssForCausalLM"),
+    *("SolarForCausalLM", "StableLmForCausalLM", "Step3TextForCausalLM", "Step3p5ForCausalLM"),
+    *("TeleChat2ForCausalLM", "TeleChat3ForCausalLM", "TeleFLMForCausalLM", "Zamba2ForCausalLM"),
 }
-ROTATED_IN_SOME_LAYERS = {
-    *("AfmoeForCausalLM", "Cohere2ForCausalLM", "Cohere2MoeForCausalLM", "CohereForCausalLM", "Exaone4ForCausalLM"),
-    *("ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM", "FalconForCausalLM", "GraniteForCausalLM"),
-    *("GraniteMoeForCausalLM", "GraniteMoeSWAForCausalLM", "GraniteMoeSharedForCausalLM", "GraniteSWAForCausalLM"),
-    *("IQuestLoopCoderForCausalLM", "K2HorizonForCausalLM", "Llama4ForCausalLM", "MuseGlimmerForCausalLM"),
-    "Step3p5ForCausalLM",
+# Those that cache latents, where their configuration asks for it.
+LATENT = {
+    *("AXK1ForCausalLM", "BailingMoeV2_5ForCausalLM", "BailingMoeV3ForCausalLM", "DeepseekV2ForCausalLM"),
+    *("DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM", "LongcatFlashForCausalLM", "LongcatFlashNgramForCausalLM"),
+    *("MistralLarge3ForCausalLM", "PanguUltraMoEForCausalLM", "SarvamMLAForCausalLM"),
 }
-# Recurrent layers, a rotary embedding or a base for each type of layer, latents, ALiBi, or learned positions.
-REFUSED_BY_WHAT_THEIR_CONFIGURATION_SAYS = {
-    *("BailingMoeV2_5ForCausalLM", "BailingMoeV3ForCausalLM", "BloomForCausalLM", "DomynEdgeForCausalLM"),
-    *("DoryForCausalLM", "FalconH1ForCausalLM", "FalconMambaForCausalLM", "GPT2LMHeadModel", "Gemma3ForCausalLM"),
-    *("Gemma3nForCausalLM", "Gemma4ForCausalLM", "GraniteMoeHybridForCausalLM", "HrmTextForCausalLM"),
-    *("InklingForCausalLM", "InklingForConditionalGeneration", "JambaForCausalLM", "LagunaForCausalLM"),
-    *("Lfm2ForCausalLM", "Lfm2MoeForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM", "MiMoV2FlashForCausalLM"),
-    *("MiMoV2ForCausalLM", "MiniCPM3ForCausalLM", "NemotronHForCausalLM", "NemotronHPuzzleForCausalLM"),
-    *("OPTForCausalLM", "OlmoHybridForCausalLM", "PanguProMoEV2ForCausalLM", "PanguUltraMoEForCausalLM"),
-    *("Plamo3ForCausalLM", "SarvamMLAForCausalLM", "Step1ForCausalLM", "Zamba2ForCausalLM"),
+# No rotary embeddings: recurrent layers alone, or beside attention without positions; ALiBi; learned positions.
+UNROTATED = {
+    *("BloomForCausalLM", "DomynEdgeForCausalLM", "DoryForCausalLM", "FalconMambaForCausalLM", "GPT2LMHeadModel"),
+    *("InklingForCausalLM", "InklingForConditionalGeneration", "JambaForCausalLM", "Mamba2ForCausalLM"),
+    *("MambaForCausalLM", "NemotronHForCausalLM", "NemotronHPuzzleForCausalLM", "OPTForCausalLM"),
+    "Step1ForCausalLM",
 }
 
 
@@ -63,24 +68,20 @@ def read(said: dict[str, Any]) -> Any:
 
 @functools.cache
 def usual(architecture: str) -> Any:
-    """A configuration as transformers has it for an architecture, Llama's where it has none with one rotation."""
+    """A configuration as transformers has it for an architecture, Llama's where it has none that rotates."""
     for model_type, names in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items():
         if architecture in (names if isinstance(names, tuple) else (names,)):
             config = AutoConfig.for_model(model_type)
-            if "rope_type" in (getattr(config, "rope_parameters", None) or {}):
+            if getattr(config, "rope_parameters", None):
                 return config
     return LlamaConfig()
 
 
-@pytest.mark.parametrize("architecture", sorted((ROTATED | ROTATED_IN_SOME_LAYERS) & _TEXT_GENERATION_MODELS.keys()))
+@pytest.mark.parametrize("architecture", sorted((SCALED | LATENT) & _TEXT_GENERATION_MODELS.keys()))
 def test_a_model_that_is_served_is_not_refused(architecture: str) -> None:
     assert reason_against_scaling(usual(architecture), architecture) is None
-    assert not caches_latents(usual(architecture), architecture)
-    reason = reason_against_turning(usual(architecture), architecture)
-    if architecture in ROTATED:
-        assert reason is None
-    else:
-        assert reason is not None and reason.startswith("a model that rotates the keys of every layer, but ")
+    config = LlamaConfig(kv_lora_rank=512) if architecture in LATENT else usual(architecture)
+    assert caches_latents(config, architecture) is (architecture in LATENT)
 
 
 def test_of_every_model_of_vllm_somebody_has_said_whether_it_is_served() -> None:
@@ -89,33 +90,40 @@ def test_of_every_model_of_vllm_somebody_has_said_whether_it_is_served() -> None
         for architecture in _TEXT_GENERATION_MODELS
         if reason_against_scaling(LlamaConfig(), architecture) is None
     }
-    known = ROTATED | ROTATED_IN_SOME_LAYERS | REFUSED_BY_WHAT_THEIR_CONFIGURATION_SAYS
-    assert without_a_reason == known & _TEXT_GENERATION_MODELS.keys()
+    assert without_a_reason == (SCALED | LATENT | UNROTATED) & _TEXT_GENERATION_MODELS.keys()
+
+
+@pytest.mark.parametrize("said", [PLAMO_3, MIMO_V2, LAGUNA], ids=lambda said: said["model_type"])
+def test_layers_that_rotate_each_in_its_own_way_are_served(said: dict[str, Any]) -> None:
+    refuse_checkpoint(read(said), said["architectures"])
+
+
+def test_a_model_that_rotates_otherwise_than_its_configuration_says_is_refused() -> None:
+    plain = read({key: value for key, value in GPT_OSS.items() if key != "rope_scaling"})
+    with pytest.raises(Unsupported, match=r"^posenc does not serve GptOssForCausalLM with rope_type default: its m"):
+        refuse_checkpoint(plain, ["GptOssForCausalLM"])
 
 
 @pytest.mark.parametrize(
-    ("said", "rule"),
+    ("said", "other"),
     [
-        pytest.param(PLAMO_3, "with rope_theta 1000000 and rope_local_theta 10000: all layers must", id="plamo-3"),
-        pytest.param(MIMO_V2, "with rope_theta 5000000 and swa_rope_theta 10000: all layers must", id="mimo-v2"),
-        pytest.param(LAGUNA, r"with rope_theta 500000\.0 and swa_rope_parameters \{'rope_type'.*: all l", id="laguna"),
-        pytest.param(GPT_OSS, "with rope_type default: its model in vLLM rotates by yarn, whatever", id="gpt-oss"),
+        pytest.param(PLAMO_3, "rope_theta 1000000 and rope_local_theta 10000", id="plamo-3"),
+        pytest.param(MIMO_V2, "rope_theta 5000000 and swa_rope_theta 10000", id="mimo-v2"),
+        pytest.param(LAGUNA, "rope_theta 500000.0 and swa_rope_parameters {'rope_type'", id="laguna"),
     ],
 )
-def test_layers_that_do_not_rotate_as_one_configuration_says_are_refused(said: dict[str, Any], rule: str) -> None:
+def test_the_key_of_another_base_is_found_with_its_value(said: dict[str, Any], other: str) -> None:
     [architecture] = said["architectures"]
-    with pytest.raises(Unsupported, match=f"^posenc does not serve {architecture} {rule}"):
-        refuse_checkpoint(read(said), [architecture])
+    assert str(other_bases(read(said), architecture)).startswith(other)
 
 
 def granite(*bases: float) -> Any:
     return read({"rope_theta": 10000.0, "layer_types": ["full_attention"] * len(bases), "layer_rope_theta": [*bases]})
 
 
-def test_the_bases_of_all_layers_that_rotate_must_be_one_and_zeros_mean_no_rotation() -> None:
-    assert reason_against_scaling(granite(1e4, 0, 1e4), "GraniteForCausalLM") is None
-    reason = reason_against_scaling(granite(1e4, 0, 5e5), "GraniteForCausalLM")
-    assert reason is not None and "with layer_rope_theta [10000.0, 0, 500000.0]: all layers must" in reason
+def test_zeros_among_the_bases_of_layers_mean_no_rotation() -> None:
+    assert other_bases(granite(1e4, 0, 1e4), "GraniteForCausalLM") is None
+    assert other_bases(granite(1e4, 0, 5e5), "GraniteForCausalLM") == "layer_rope_theta [10000.0, 0, 500000.0]"
 
 
 @pytest.mark.parametrize(
@@ -131,15 +139,8 @@ def test_the_bases_of_all_layers_that_rotate_must_be_one_and_zeros_mean_no_rotat
         ),
     ],
 )
-def test_a_base_that_no_layer_has_is_no_reason(said: dict[str, Any], architecture: str) -> None:
-    assert reason_against_scaling(read({"rope_theta": 1000000} | said), architecture) is None
-
-
-def test_heads_of_which_the_end_is_rotated_are_not_turned() -> None:
-    reason = reason_against_turning(MiniCPM3Config(), "MiniCPM3ForCausalLM")
-    assert reason is not None and "does not rotate the first 64 (qk_nope_head_dim)" in reason
-    # Others may have such keys left over from the model that they were made of.
-    assert reason_against_turning(LlamaConfig(qk_nope_head_dim=64), "LlamaForCausalLM") is None
+def test_a_base_that_no_layer_has_is_not_another_one(said: dict[str, Any], architecture: str) -> None:
+    assert other_bases(read({"rope_theta": 1000000} | said), architecture) is None
 
 
 def test_latents_are_found_where_vllm_does_not_know_the_type_of_the_model() -> None:

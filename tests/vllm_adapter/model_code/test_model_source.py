@@ -10,7 +10,12 @@ import pytest
 from vllm.model_executor.models.registry import ModelRegistry
 
 from posenc_runtime.vllm_adapter.errors import Unsupported
-from posenc_runtime.vllm_adapter.model_code.model_source import condition_of_rotating, reader_of_the_table, sources
+from posenc_runtime.vllm_adapter.model_code.model_source import (
+    _readers,
+    condition_of_rotating,
+    reader_of_the_table,
+    sources,
+)
 from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint
 
 FILES = {
@@ -40,7 +45,7 @@ def plugged(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("TypedForCausalLM", "__main__"),
     ):
         monkeypatch.setitem(ModelRegistry.models, architecture, types.SimpleNamespace(module_name=module_name))
-    reader_of_the_table.cache_clear()
+    _readers.cache_clear()
     condition_of_rotating.cache_clear()
 
 
@@ -57,6 +62,15 @@ def test_all_files_of_a_models_package_are_read_and_none_is_imported() -> None:
 def test_a_file_that_reads_the_table_is_found_in_another_ones_package() -> None:
     with pytest.raises(Unsupported, match=r"plugged\.models\.wide\.attention of vLLM reads the table"):
         refuse_checkpoint(config(), ["WideForCausalLM"])
+
+
+def test_a_file_that_reads_the_table_for_some_models_is_asked_by_their_configuration() -> None:
+    asked = config()
+    assert reader_of_the_table(asked, "DeepseekV3ForCausalLM") is None
+    asked.index_topk = 2048
+    assert reader_of_the_table(asked, "DeepseekV3ForCausalLM") == "vllm.model_executor.models.deepseek_v2"
+    # Reads it only by a kernel that is never taken for a scaled embedding.
+    assert reader_of_the_table(asked, "Qwen3NextForCausalLM") is None
 
 
 def test_a_condition_of_rotating_is_found_in_a_file_of_a_folder_that_is_no_package() -> None:

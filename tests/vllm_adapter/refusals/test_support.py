@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from transformers import FalconConfig, HrmTextConfig, PreTrainedConfig
 
-from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.kv.deployment import Deployment, OnCrossing
 from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.attention.fused_rotary import asked as fused_rotary
@@ -16,6 +17,7 @@ from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, SCHEDULER
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint, refuse_method
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_unsupported
+from posenc_runtime.vllm_adapter.refusals.moving_requests import refuse_moving_requests
 from posenc_runtime.vllm_adapter.rotary import building
 from tests.model_configs import SARVAM_MLA
 
@@ -37,6 +39,9 @@ def config(rope_parameters: Any) -> types.SimpleNamespace:
         "Phi3ForCausalLM",
         "GPTJForCausalLM",
         "Glm4ForCausalLM",
+        "CohereForCausalLM",  # rotates in some layers alone
+        "Qwen3NextForCausalLM",  # has a kernel that reads the table, where a scaled embedding does not allow it
+        "DeepseekV3ForCausalLM",  # has an indexer that reads the table, where a configuration asks for it
     ],
 )
 def test_architectures_that_rotate_through_the_rotary_embedding_are_served(architecture: str) -> None:
@@ -44,18 +49,21 @@ def test_architectures_that_rotate_through_the_rotary_embedding_are_served(archi
 
 
 @pytest.mark.parametrize(
-    ("architecture", "reader"),
+    ("architecture", "reader", "said"),
     [
-        ("Qwen3NextForCausalLM", "qwen3_next"),
-        ("HYV3ForCausalLM", "hy_v3"),
-        ("DeepseekV2ForCausalLM", "deepseek_v2"),
-        ("DeepseekV3ForCausalLM", "deepseek_v2"),
-        ("MiniMaxM3SparseForCausalLM", r"minimax_m3\S+"),  # by a package that picks a file of another for the device
+        ("HYV3ForCausalLM", "hy_v3", {}),
+        ("DeepseekV32ForCausalLM", "deepseek_v2", {"index_topk": 2048}),
+        # By a package that picks a file of another for the device.
+        ("MiniMaxM3SparseForCausalLM", r"minimax_m3\S+", {}),
     ],
 )
-def test_architectures_that_read_the_table_themselves_are_refused_by_name(architecture: str, reader: str) -> None:
+def test_architectures_that_read_the_table_themselves_are_refused_by_name(
+    architecture: str, reader: str, said: dict[str, Any]
+) -> None:
+    asked = config(LLAMA)
+    vars(asked).update(said)
     with pytest.raises(Unsupported, match=rf"does not serve {architecture}: .*{reader} of vLLM reads the table"):
-        refuse_checkpoint(config(LLAMA), [architecture])
+        refuse_checkpoint(asked, [architecture])
 
 
 @pytest.mark.parametrize(
@@ -73,12 +81,11 @@ def test_architectures_that_only_the_transformers_backend_runs_are_refused_by_na
             {"rope_type": "ntk", "rope_theta": 1e6, "factor": 4.0},
             "whose own rope_type is one of default, dynamic, linear, llama3, longrope, yarn, got ntk",
         ),
-        (LLAMA | {"mrope_section": [16, 24, 24]}, "rope_parameters with mrope_section"),
-        (LLAMA | {"mrope_section": None}, "rope_parameters with mrope_section"),
         (LLAMA | {"use_fope": True}, "rope_parameters with use_fope"),
+        (LLAMA | {"xdrope_section": [4, 4, 4, 4]}, "rope_parameters with xdrope_section"),
         (
-            {"full_attention": LLAMA, "sliding_attention": LLAMA},
-            "one rotary embedding, got one for each of full_attention, sliding_attention",
+            {"chunked_attention": LLAMA, "sliding_attention": LLAMA},
+            "a set for full_attention, which is scaled, got one for each of chunked_attention, sliding_attention",
         ),
         (None, "scaling needs a model with rotary embeddings, but the configuration of BloomForCausalLM"),
     ],
@@ -86,6 +93,28 @@ def test_architectures_that_only_the_transformers_backend_runs_are_refused_by_na
 def test_checkpoints_that_cannot_be_scaled_are_refused_with_the_reason(rope_parameters: Any, rule: str) -> None:
     with pytest.raises(Unsupported, match=rule):
         refuse_checkpoint(config(rope_parameters), ["BloomForCausalLM"])
+
+
+@pytest.mark.parametrize(
+    "rope_parameters",
+    [
+        pytest.param(LLAMA | {"mrope_section": [16, 24, 24]}, id="three-axes"),
+        pytest.param({"full_attention": LLAMA, "sliding_attention": LLAMA | {"rope_theta": 5e5}}, id="layer-types"),
+        pytest.param({"full_attention": LLAMA | {"rope_type": "proportional"}}, id="proportional"),
+        pytest.param(LLAMA | {"rope_type": "yarn", "factor": 4.0}, id="yarn"),
+        pytest.param(LLAMA | {"rope_type": "linear", "factor": 4.0}, id="linear"),
+        pytest.param(LLAMA | {"rope_type": "dynamic", "factor": 4.0}, id="dynamic"),
+    ],
+)
+def test_rotations_that_are_scaled_already_or_not_all_that_a_model_has_are_served(
+    rope_parameters: dict[str, Any],
+) -> None:
+    refuse_checkpoint(config(rope_parameters), ["LlamaForCausalLM"])
+
+
+def test_proportional_rope_is_scaled_by_the_methods_for_plain_rope() -> None:
+    gemma_4 = {"full_attention": LLAMA | {"rope_type": "proportional"}, "sliding_attention": LLAMA}
+    refuse_unsupported(deployed(engine(model_config__hf_text_config=config(gemma_4))))
 
 
 def test_a_falcon_with_alibi_has_nothing_to_scale() -> None:
@@ -106,7 +135,6 @@ def engine(**changed: Any) -> types.SimpleNamespace:
             "runner_type": "generate",
             **{"architectures": ["LlamaForCausalLM"], "hf_text_config": config({"rope_type": "default"})},
             "max_model_len": 512,
-            "get_sliding_window": lambda: None,
             "using_transformers_backend": lambda: False,
         },
         "parallel_config": {
@@ -146,19 +174,6 @@ TURNING = [
     ),
     pytest.param(
         {"cache_config__cache_dtype": "int8_per_token_head"}, "re-rotated, got int8_per_token_head", id="int8"
-    ),
-    pytest.param(
-        {"model_config__get_sliding_window": lambda: 256},
-        "a sliding window of 256 tokens: .* exact$",
-        id="short-window",
-    ),
-    pytest.param(
-        {"model_config__get_sliding_window": lambda: 512},
-        "a sliding window of 512 tokens: .* Or set engine.disable_sliding_window to",
-        id="window-of-all",
-    ),
-    pytest.param(
-        {"model_config__architectures": ["CohereForCausalLM"]}, "needs a model that rotates the keys", id="some-layers"
     ),
 ]
 
@@ -224,6 +239,14 @@ def test_requests_with_priorities_need_our_scheduler_even_if_nobody_crosses() ->
         refuse_unsupported(deployed(stock, on_crossing="pin"))
 
 
+def test_states_of_recurrent_layers_are_not_taken_over_from_another_scale() -> None:
+    hybrid = deployed(engine(model_config__is_hybrid=True), prefix_reuse="rerotate")
+    reused = Deployment.from_mapping(hybrid.additional_config["posenc"])
+    with pytest.raises(Unsupported, match=r"^prefix_reuse must be exact for models with recurrent layers, got"):
+        refuse_moving_requests(hybrid, reused)
+    refuse_moving_requests(hybrid, dataclasses.replace(reused, prefix_reuse="exact"))
+
+
 def test_prefixes_are_not_reused_where_none_are_kept() -> None:
     refuse_unsupported(deployed(engine(cache_config__enable_prefix_caching=False)))
     with pytest.raises(Unsupported, match=r"^prefix_reuse must be exact where enable_prefix_caching is false"):
@@ -240,6 +263,14 @@ def test_prompts_that_are_read_in_both_directions_are_computed_once_and_whole(se
         Unsupported, match=r"^on_crossing must be pin and prefix_reuse must be exact for HrmTextForCausalLM"
     ):
         refuse_unsupported(deployed(engine(**both_ways), **settings))
+
+
+def test_models_with_recurrent_layers_cross_and_reuse_no_prefix_of_another_scale() -> None:
+    for on_crossing in get_args(OnCrossing):
+        refuse_unsupported(deployed(engine(model_config__is_hybrid=True), on_crossing=on_crossing))
+    reusing = deployed(engine(model_config__is_hybrid=True), on_crossing="pin", prefix_reuse="rerotate")
+    with pytest.raises(Unsupported, match=r"^prefix_reuse must be exact for models with recurrent layers, got"):
+        refuse_unsupported(reusing)
 
 
 def test_latents_are_refused_where_vllm_does_not_know_the_type_of_the_model() -> None:
@@ -266,7 +297,6 @@ def test_offloading_that_would_replace_our_connector_is_refused_by_its_own_name(
     [
         ("model_config__is_encoder_decoder", "encoder-decoder models"),
         ("model_config__is_multimodal_model", "multimodal models"),
-        ("model_config__is_hybrid", "models with recurrent layers"),
         ("model_config__use_mla", "multi-head latent attention"),
         ("parallel_config__use_ubatching", "enable_dbo, or ubatch_size above 1"),
         ("parallel_config__enable_elastic_ep", "enable_elastic_ep"),

@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 import torch
 from vllm import forward_context
+from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.model_executor.layers.rotary_embedding.mrope import MRotaryEmbedding
 
 from posenc_runtime.kernels import ops
-from posenc_runtime.vllm_adapter.rotary import registration
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.rotary import building, registration
 from posenc_runtime.vllm_adapter.rotary import rows as row_lookup
 from posenc_runtime.vllm_adapter.worker.worker_state import STATE
+from tests.tolerance import SOME_FLOAT32_OPERATIONS
 
 POSITIONS = torch.tensor([3, 4, 0, 9])
 SLOTS = torch.tensor([7, 8, 4, -1])  # of blocks 1, 2, 1 and of none
@@ -114,3 +118,66 @@ def test_slots_of_which_nobody_knows_the_blocks_end_the_engine(monkeypatch: pyte
     in_a_forward(monkeypatch, {"unknown": SLOTS})
     with pytest.raises(RuntimeError, match=r"got slots for \['unknown'\], registered are \['layer'\]"):
         rows(POSITIONS)
+
+
+AXES = torch.tensor([[3, 4, 0, 9], [3, 5, 0, 9], [3, 7, 1, 9]])  # time, height and width
+
+
+def test_each_axis_of_a_token_takes_the_row_of_its_own_position(
+    looked_up: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = torch.full((3, 6), -1)
+    in_a_forward(monkeypatch, {"layer": SLOTS})
+    for _ in range(2):  # layers
+        torch.ops.vllm.posenc_rope_rows(AXES, room)
+    assert room.tolist() == [[103, 504, 100, 9, -1, -1], [103, 505, 100, 9, -1, -1], [103, 507, 101, 9, -1, -1]]
+    assert looked_up == AXES.tolist()
+
+
+def test_text_of_a_model_with_three_axes_has_one_row_for_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = torch.full((3, 6), -1)
+    in_a_forward(monkeypatch, {"layer": SLOTS})
+    torch.ops.vllm.posenc_rope_rows(POSITIONS, room)
+    assert room.tolist() == [[103, 504, 100, 9, -1, -1], [-1] * 6, [-1] * 6]
+
+
+@pytest.mark.parametrize("axes", [1, 3])
+def test_while_a_model_is_asked_how_it_rotates_tokens_take_the_rows_that_it_is_asked_with(
+    axes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(STATE, "asked_rows", torch.tensor([5, 600]))
+    in_a_forward(monkeypatch, {})
+    positions = torch.tensor([7, 7]) if axes == 1 else torch.full((axes, 2), 7)
+    room = torch.full((4,), -1) if axes == 1 else torch.full((axes, 4), -1)
+    torch.ops.vllm.posenc_rope_rows(positions, room)
+    assert room.tolist() == ([5, 600, -1, -1] if axes == 1 else [[5, 600, -1, -1]] * axes)
+
+
+@pytest.mark.parametrize("interleaved", [False, True], ids=["sections", "interleaved"])
+def test_axes_rotate_at_the_scale_of_the_token_as_vllm_rotates_them_by_its_own_table(
+    interleaved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linear scaling by 2 at even positions is stock vLLM at half of them."""
+    halves = torch.tensor([[3, 17, 5], [3, 11, 6], [3, 2, 30]])
+    arguments: Any = (16, 16, 64, 100.0, True, torch.float32, [4, 2, 2], interleaved)
+    linear = Deployment(rope_type="linear", scales=(1.0, 2.0), original_max_position_embeddings=64, max_model_len=128)
+    monkeypatch.setattr(STATE, "rotaries", [])
+    with set_current_vllm_config(VllmConfig()):
+        monkeypatch.setattr(building, "checked_deployment", lambda: None)
+        stock = MRotaryEmbedding(*arguments)
+        monkeypatch.setattr(building, "checked_deployment", lambda: linear)
+        module = MRotaryEmbedding(*arguments)
+    [rotary] = STATE.rotaries
+    assert rotary.row_offsets == (0, 256) and module.cos_sin_cache.shape == (256 + 512, 16)
+    monkeypatch.setattr(STATE, "block_row_offset", torch.tensor([0, *rotary.row_offsets]))
+    in_a_forward(monkeypatch, {"layer": torch.tensor([8, 10, 4])})  # of blocks 2, 2 and 1
+    query, key = torch.randn(3, 32), torch.randn(3, 16)
+    at_their_scales = halves * torch.tensor([2, 2, 1])
+    for ours, theirs in zip(
+        module.forward_native(at_their_scales, query, key), stock.forward_native(halves, query, key), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=SOME_FLOAT32_OPERATIONS * 30)
+    # Text alone may come with one position for each token.
+    alone = module.forward_native(at_their_scales[0], query, key)[1]
+    same = stock.forward_native(halves[0].expand(3, -1), query, key)[1]
+    torch.testing.assert_close(alone, same, rtol=0, atol=SOME_FLOAT32_OPERATIONS * 30)

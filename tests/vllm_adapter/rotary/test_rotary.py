@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
+import re
 import types
 from typing import Any
 
@@ -11,9 +13,10 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from posenc_runtime.encodings.spec import RotarySpec
+from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
 from posenc_runtime.vllm_adapter.attention.choice import KEY, AttentionChoice
+from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
 from posenc_runtime.vllm_adapter.rotary import building, embedding, registration
 from posenc_runtime.vllm_adapter.worker.worker_state import STATE, Rotary
 from tests.encodings.held_memory import HeldMemory
@@ -80,14 +83,20 @@ def test_a_model_may_be_built_with_a_gpu_as_the_default_device(is_fused: bool, m
         assert ours.device == own.device
         return True
 
+    def own_rotation(rotary_class: Any, module: Any) -> Frequencies:
+        """Whose own attention factor is a number in the table."""
+        return Frequencies(rotary_class._compute_inv_freq(module, module.base))
+
     registration.register()
     monkeypatch.setattr(building, "checked_deployment", lambda: LINEAR)
     monkeypatch.setattr(building, "is_fused", lambda _: is_fused)
     monkeypatch.setattr(STATE, "rotaries", [])
+    monkeypatch.setattr(embedding, "own_rotation", own_rotation)
     monkeypatch.setattr(torch, "allclose", compared)
     monkeypatch.setattr(Deployment, "check_rotations", lambda *_: None)  # as well
-    # The method looks for the GPU before it asks whether there are numbers to copy.
+    # These methods look for the GPU before they ask whether there are numbers to copy.
     monkeypatch.setattr(torch.Tensor, "copy_", lambda target, source: torch.ops.aten.copy_.default(target, source))
+    monkeypatch.setattr(torch.Tensor, "__setitem__", lambda *_: None)
     with set_current_vllm_config(VllmConfig()), FakeTensorMode(), torch.device("cuda"):
         module = RotaryEmbedding(4, 4, 10, 100.0, True, torch.float32)
     assert module.posenc_scaled
@@ -266,5 +275,70 @@ def test_keys_carry_the_attention_factor_unless_attention_rotates(
     choice = AttentionChoice(fused_keys=fused_keys).to_mapping()
     with set_current_vllm_config(VllmConfig(additional_config={KEY: choice})):
         module = types.SimpleNamespace(rotary_dim=4, base=100.0, head_size=4)
-        building.enter(LINEAR, module, torch.tensor([1.0, 0.1]), is_neox_style=True)
+        building.enter(LINEAR, module, Frequencies(torch.tensor([1.0, 0.1])), is_neox_style=True)
     assert [made.factor_on_keys for made in STATE.rotaries] == [factor_on_keys]
+
+
+def checkpoint(*, has_other_rotations: bool) -> Checkpoint:
+    return Checkpoint(max_position_embeddings=10, spec=SPEC, has_other_rotations=has_other_rotations)
+
+
+@pytest.fixture
+def build(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Builds an embedding of a base and a width in a model with a checkpoint."""
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
+
+    registration.register()
+    monkeypatch.setattr(building, "checked_deployment", lambda: LINEAR)
+    monkeypatch.setattr(STATE, "rotaries", [])
+    engine: Any = VllmConfig()
+    engine.model_config = types.SimpleNamespace()
+
+    def built(found: Checkpoint, *, base: float, rotary_dim: int = 4) -> Any:
+        monkeypatch.setattr(building, "_checkpoint_of", lambda *_: found)
+        with set_current_vllm_config(engine):
+            return RotaryEmbedding(8, rotary_dim, 35, base, True, torch.float32)
+
+    return built
+
+
+def test_of_several_rotary_embeddings_the_one_of_the_configuration_is_scaled_and_the_others_stay_vllms(
+    build: Any,
+) -> None:
+    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
+
+    found = checkpoint(has_other_rotations=True)
+    local, scaled = build(found, base=10.0), build(found, base=100.0)
+    assert (local.posenc_scaled, scaled.posenc_scaled) == (False, True)
+    assert torch.equal(local.cos_sin_cache, RotaryEmbedding._compute_cos_sin_cache(local))
+    positions, key = torch.tensor([3, 0, 34]), torch.randn(3, 8)
+    assert torch.equal(
+        local.forward_native(positions, key)[0], RotaryEmbedding.forward_native(local, positions, key)[0]
+    )
+    [rotary] = STATE.rotaries
+    assert rotary.module is scaled and rotary.has_other_rotations
+
+
+def test_a_model_may_know_better_than_its_configuration_how_much_of_a_head_it_rotates(build: Any) -> None:
+    assert build(checkpoint(has_other_rotations=True), base=100.0, rotary_dim=8).posenc_scaled
+    [rotary] = STATE.rotaries
+    assert (rotary.own.rotary_dim, rotary.own.rope_theta) == (8, 100.0)
+
+
+def test_an_only_rotary_embedding_may_have_a_base_that_the_configuration_does_not_say(build: Any) -> None:
+    assert build(checkpoint(has_other_rotations=False), base=10.0).posenc_scaled
+    [rotary] = STATE.rotaries
+    assert rotary.own.rope_theta == 10.0 and not rotary.has_other_rotations
+
+
+def test_code_that_fuses_the_rotation_for_a_data_type_leaves_it_to_a_scaled_embedding(build: Any) -> None:
+    from vllm.model_executor.models import qwen3_next
+
+    found = checkpoint(has_other_rotations=True)
+    local, scaled = build(found, base=10.0), build(found, base=100.0)
+    assert (local.dtype, scaled.dtype) == (torch.float32, None)
+    # What Qwen3-Next of vLLM asks before it rotates in a kernel of its own, which reads the table by position.
+    asks = re.compile(r"supports_dtype = getattr\(self\.rotary_emb, \"dtype\", None\) in \(\s*torch\.float16,\s*torch")
+    source = inspect.getsource(qwen3_next)
+    assert asks.search(source) and "and supports_dtype" in source

@@ -15,7 +15,15 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
@@ -23,9 +31,11 @@ from vllm.v1.structured_output import StructuredOutputManager
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.active import KEY
 from posenc_runtime.vllm_adapter.carried_names import ON_CROSSING
+from posenc_runtime.vllm_adapter.connector import PosencHandshake
 from posenc_runtime.vllm_adapter.scheduler import PosencScheduler
 from tests.kv import model_request
 from tests.kv.model_blocks import contents
+from tests.kv.model_groups import ONE, Group, Groups
 from tests.kv.model_request import Broken
 from tests.vllm_adapter.scheduling.model_workers import ModelWorkers, token_after
 
@@ -51,6 +61,7 @@ class EngineCore:
     Args:
         depth: steps that are begun before the first of them is heard of.
         ahead: whether requests may be in all of these.
+        groups: KV cache groups of the model. The workers say which of them are scaled.
     """
 
     def __init__(
@@ -63,6 +74,7 @@ class EngineCore:
         model_runner: int,
         depth: int,
         ahead: bool,
+        groups: Groups = ONE,
     ) -> None:
         vllm_config.additional_config[KEY] = deployment.to_mapping()
         vllm_config.model_config.max_model_len = deployment.max_model_len
@@ -70,9 +82,13 @@ class EngineCore:
         vllm_config.cache_config.block_size = block_size
         vllm_config.scheduler_config.async_scheduling = ahead
         vllm_config.parallel_config.pipeline_parallel_size = 1 if ahead else depth
-        spec = FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
+        vllm_config.cache_config.mamba_cache_mode = "align"
         kv_cache_config = KVCacheConfig(
-            num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
+            num_blocks=num_blocks,
+            kv_cache_tensors=[],
+            kv_cache_groups=[
+                KVCacheGroupSpec([f"layer{number}"], spec_of(group, block_size)) for number, group in enumerate(groups)
+            ],
         )
         with mock.patch.dict(os.environ, {"VLLM_USE_V2_MODEL_RUNNER": str(model_runner - 1)}):
             self.scheduler = PosencScheduler(
@@ -83,10 +99,13 @@ class EngineCore:
                 hash_block_size=block_size,
             )
             assert depth == vllm_config.max_concurrent_batches
+        told = PosencHandshake(None, frozenset(number for number, group in enumerate(groups) if group.scaled))
+        connector = self.scheduler.connector
+        connector.set_xfer_handshake_metadata_pp_aware(dict.fromkeys(connector._ranks, told))
         self.said: dict[str, list[int]] = {}
         self.responses: dict[str, dict[str, Any]] = {}
         self.num_ahead = 0  # tokens that were to be computed in a step before anybody had heard of them
-        self._workers = ModelWorkers(num_blocks, block_size, model_runner=model_runner)
+        self._workers = ModelWorkers(num_blocks, block_size, model_runner=model_runner, groups=groups)
         self._in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
         self._depth = depth
         self._block_size = block_size
@@ -162,6 +181,27 @@ class EngineCore:
         if request := self.scheduler.requests.get(name):
             self.responses[name] = self.scheduler._half.said_so_far(request)["posenc"]
             self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+
+
+def spec_of(group: Group, block_size: int) -> KVCacheSpec:
+    """How vLLM describes the cache of a group's layers."""
+    sizes: dict[str, Any] = {"block_size": block_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
+    if group.keeps_state:
+        return MambaSpec(block_size=block_size, shapes=((1,),), dtypes=(torch.float32,), mamba_cache_mode="align")
+    if group.window is not None:
+        return SlidingWindowSpec(**sizes, sliding_window=group.window)
+    if group.chunk is not None:
+        return ChunkedLocalAttentionSpec(**sizes, attention_chunk_size=group.chunk)
+    return FullAttentionSpec(**sizes)
+
+
+def num_needed(group: Group, longest: int, block_size: int, max_in_flight_tokens: int) -> int:
+    """Blocks of a group that vLLM wants for its longest request before it starts an engine."""
+    if group.keeps_state:
+        return 2
+    if group.window is None and group.chunk is None:
+        return -(-longest // block_size)
+    return int(spec_of(group, block_size).max_admission_blocks_per_request(max_in_flight_tokens, longest))
 
 
 def said_alone(deployment: Deployment, asked: Asked) -> list[int]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from vllm.v1.outputs import ModelRunnerOutput
 
 from posenc_runtime.vllm_adapter.scheduling.scheduler_half import PosencMetadata
-from tests.kv.model_blocks import Slots, refuse_clashes
+from tests.kv.model_blocks import NULL_BLOCK, Key, Slots, refuse_clashes
+from tests.kv.model_groups import Groups
 from tests.kv.model_request import Broken
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class _Kept:
     """What a worker keeps of a request."""
 
     tokens: list[int]
-    blocks: list[int]
+    tables: list[list[int]]
 
 
 class ModelWorkers:
@@ -41,8 +42,11 @@ class ModelWorkers:
         model_runner: 1 or 2.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, *, model_runner: int) -> None:
-        self._slots = Slots(num_blocks - 1, block_size)
+    def __init__(self, num_blocks: int, block_size: int, *, model_runner: int, groups: Groups) -> None:
+        self._slots = Slots(num_blocks - 1, block_size, groups)
+        self._groups = groups
+        self._block_size = block_size
+        self._states: dict[int, Key] = {}  # by block
         self._model_runner = model_runner
         self._kept: dict[str, _Kept] = {}
         self._batch: set[str] = set()  # who was in the step before
@@ -76,16 +80,17 @@ class ModelWorkers:
                 raise Broken(f"{new.req_id} is new to workers who have it")
             tokens = new.prefill_token_ids if self._model_runner == 2 else new.prompt_token_ids
             assert tokens is not None
-            self._kept[new.req_id] = _Kept(list(tokens), list(new.block_ids[0]))
+            self._kept[new.req_id] = _Kept(list(tokens), [list(ids) for ids in new.block_ids])
         cached = output.scheduled_cached_reqs
         for name, block_ids in zip(cached.req_ids, cached.new_block_ids, strict=True):
             kept = self._kept[name]
             if self._model_runner == 1 and name in cached.resumed_req_ids:
                 assert block_ids is not None
-                kept.blocks = list(block_ids[0])
+                kept.tables = [list(ids) for ids in block_ids]
                 self._batch.discard(name)
             elif block_ids is not None:
-                kept.blocks += block_ids[0]
+                for table, ids in zip(kept.tables, block_ids, strict=True):
+                    table += ids
             if self._model_runner == 1 and name not in self._batch:
                 told = cached.all_token_ids[name]
                 if any(one != other for one, other in zip(told, kept.tokens, strict=False)):
@@ -104,12 +109,25 @@ class ModelWorkers:
         end = num_computed + num_new
         if end > len(kept.tokens):
             raise Broken(f"{name} is to compute {end} tokens, but has said {len(kept.tokens)}")
+        before = self._slots.key(kept.tables[0], num_computed - 1) if num_computed else None
         for position in range(num_computed, end):
-            last = self._slots.compute(kept.blocks, position, kept.tokens[position])
-        keys = [self._slots.key(kept.blocks, position) for position in range(end)]
-        if [key.position for key in keys] != list(range(end)) or {key.scale for key in keys} != {last.scale}:
-            raise Broken(f"{name} computes at scale number {last.scale} and reads {keys}")
+            last = self._slots.compute(kept.tables, position, kept.tokens[position])
+        self._slots.check_read(name, kept.tables, num_computed, last)
+        for group, table in zip(self._groups, kept.tables, strict=True):
+            if group.keeps_state:
+                self._carry_state_on(name, table, before, last)
         if end < len(kept.tokens):
             return []
         kept.tokens.append(token_after(last.content))
         return [kept.tokens[-1]]
+
+    def _carry_state_on(self, name: str, table: list[int], before: Key | None, last: Key) -> None:
+        """A state that was left behind a token is read, and another one is left behind the last token."""
+        if before is not None:
+            found = self._states.get(table[before.position // self._block_size])
+            if found is None or (found.content, found.position) != (before.content, before.position):
+                raise Broken(f"{name} reads the state {found} in the place of that behind {before}")
+        block_id = table[last.position // self._block_size]
+        if block_id == NULL_BLOCK:
+            raise Broken(f"{name} leaves its state in the null block")
+        self._states[block_id] = last

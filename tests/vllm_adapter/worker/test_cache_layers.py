@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from typing import Any
 
@@ -9,11 +10,19 @@ import pytest
 import torch
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
+    CircularBufferSpec,
+    CrossAttentionSpec,
+    EncoderOnlyAttentionSpec,
     FullAttentionSpec,
+    HiddenStateCacheSpec,
     KVCacheGroupSpec,
     KVCacheSpec,
     MambaSpec,
     MLAAttentionSpec,
+    RSWASpec,
+    SinkFullAttentionSpec,
+    SlidingWindowMLASpec,
+    SlidingWindowSpec,
     UniformTypeKVCacheSpecs,
 )
 
@@ -27,11 +36,19 @@ def full(num_kv_heads: int = 1) -> FullAttentionSpec:
     return FullAttentionSpec(block_size=16, num_kv_heads=num_kv_heads, head_size=4, dtype=torch.float32)
 
 
-CHUNKED = ChunkedLocalAttentionSpec(
-    block_size=16, num_kv_heads=1, head_size=4, dtype=torch.float32, attention_chunk_size=64
-)
-LATENT = MLAAttentionSpec(block_size=16, num_kv_heads=1, head_size=4, dtype=torch.float32)
+SIZES: dict[str, Any] = {"block_size": 16, "num_kv_heads": 1, "head_size": 4, "dtype": torch.float32}
+CHUNKED = ChunkedLocalAttentionSpec(**SIZES, attention_chunk_size=64)
+WINDOWED = SlidingWindowSpec(**SIZES, sliding_window=64)
+LATENT = MLAAttentionSpec(**SIZES)
 STATE = MambaSpec(block_size=32, shapes=((2,),), dtypes=(torch.float32,))
+UNKNOWN = [
+    CircularBufferSpec(**SIZES),
+    SlidingWindowMLASpec(**SIZES, sliding_window=64),
+    EncoderOnlyAttentionSpec(**SIZES),
+    CrossAttentionSpec(**SIZES),
+    HiddenStateCacheSpec(**SIZES),
+]
+UNORDERED = [SinkFullAttentionSpec(**SIZES, sink_len=16), RSWASpec(**SIZES, rswa_window=64)]
 
 
 def deployment(on_crossing: OnCrossing) -> Deployment:
@@ -67,16 +84,29 @@ def test_layers_that_are_cached_unalike_are_served() -> None:
     refuse_cache_groups(deployment("rerotate"), cached(unalike(wide=full(4), narrow=full(2))))
 
 
-def test_layers_that_give_keys_back_are_refused_where_keys_are_turned() -> None:
-    groups = cached(KVCacheGroupSpec(["all"], full()), KVCacheGroupSpec(["local"], CHUNKED))
+@pytest.mark.parametrize("on_crossing", ["rerotate", "recompute", "pin"])
+@pytest.mark.parametrize("spec", [CHUNKED, WINDOWED, LATENT, STATE], ids=lambda spec: type(spec).__name__)
+def test_windows_latents_and_states_are_served(spec: KVCacheSpec, on_crossing: OnCrossing) -> None:
+    groups = cached(KVCacheGroupSpec(["all"], full()), KVCacheGroupSpec(["other"], spec))
+    refuse_cache_groups(deployment(on_crossing), groups)
+
+
+@pytest.mark.parametrize("spec", UNKNOWN, ids=lambda spec: type(spec).__name__)
+def test_another_kind_of_cache_is_refused_by_name(spec: KVCacheSpec) -> None:
+    with pytest.raises(Unsupported, match=f"recurrent states, but layer has a {type(spec).__name__}$"):
+        refuse_cache_groups(deployment("pin"), cached(KVCacheGroupSpec(["layer"], spec)))
+
+
+@pytest.mark.parametrize("spec", UNORDERED, ids=lambda spec: type(spec).__name__)
+def test_blocks_that_do_not_follow_positions_are_refused_where_keys_are_turned(spec: KVCacheSpec) -> None:
+    groups = cached(KVCacheGroupSpec(["all"], full()), KVCacheGroupSpec(["other"], spec))
     refuse_cache_groups(deployment("pin"), groups)
-    with pytest.raises(Unsupported, match=r"^re-rotation .*, but the KV cache of local is a ChunkedLocalAttentionSpec"):
+    with pytest.raises(Unsupported, match=f"^re-rotation .*, but other has a {type(spec).__name__}: set on_"):
         refuse_cache_groups(deployment("rerotate"), groups)
 
 
-@pytest.mark.parametrize("spec", [STATE, LATENT], ids=["recurrent", "latent"])
-def test_layers_that_do_not_cache_the_keys_of_tokens_are_refused(spec: KVCacheSpec) -> None:
-    with pytest.raises(
-        Unsupported, match=f"cache the keys of tokens, but the KV cache of layer is a {type(spec).__name__}"
-    ):
-        refuse_cache_groups(deployment("pin"), cached(KVCacheGroupSpec(["layer"], spec)))
+def test_states_are_refused_where_prefixes_of_another_scale_are_reused() -> None:
+    reusing = dataclasses.replace(deployment("pin"), prefix_reuse="rerotate")
+    refuse_cache_groups(reusing, cached(KVCacheGroupSpec(["local"], CHUNKED)))
+    with pytest.raises(Unsupported, match=r"^prefix_reuse must be exact for models with recurrent layers, got r"):
+        refuse_cache_groups(reusing, cached(KVCacheGroupSpec(["layer"], STATE)))

@@ -16,6 +16,7 @@ from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.rotary.rerotation import BlockMoves
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.worker import cpu_key_order, speed
+from posenc_runtime.vllm_adapter.worker.layer_rotations import Turned
 from posenc_runtime.vllm_adapter.worker.rerotation import Rerotation
 from posenc_runtime.vllm_adapter.worker.worker_state import Rotary
 
@@ -37,8 +38,9 @@ def rerotation(num_blocks: int, **layers_of_a_group: Sequence[str]) -> tuple[Rer
     layers = {name: types.SimpleNamespace(isa="") for name in names}
     vllm_config: Any = types.SimpleNamespace(compilation_config=types.SimpleNamespace(static_forward_context=layers))
     groups = [KVCacheGroupSpec(list(layers), spec) for layers in layers_of_a_group.values()]
-    kv_cache_config: Any = types.SimpleNamespace(kv_cache_groups=groups)
-    return Rerotation(vllm_config, kv_cache_config, caches, [ROTARY]), caches
+    kv_cache_config: Any = types.SimpleNamespace(kv_cache_groups=groups, num_blocks=num_blocks)
+    turned = dict.fromkeys(names, Turned(ROTARY, 0, is_neox_style=True))
+    return Rerotation(vllm_config, kv_cache_config, caches, turned), caches
 
 
 class Clock:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, UniformTypeKVCacheSpecs
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, MambaSpec, UniformTypeKVCacheSpecs
 
 from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.kernels import ops
@@ -19,7 +19,8 @@ from posenc_runtime.kv.deployment import Deployment, OnCrossing
 from posenc_runtime.kv.moves import BlockMove, Moves
 from posenc_runtime.kv.step_plan import StepPlan
 from posenc_runtime.vllm_adapter.attention.record import RECORD
-from posenc_runtime.vllm_adapter.worker import cpu_key_order
+from posenc_runtime.vllm_adapter.worker import cpu_key_order, worker_half
+from posenc_runtime.vllm_adapter.worker.layer_rotations import Turned
 from posenc_runtime.vllm_adapter.worker.worker_half import WorkerHalf
 from posenc_runtime.vllm_adapter.worker.worker_state import STATE, Rotary
 
@@ -35,10 +36,29 @@ SPEC = RotarySpec(rotary_dim=4, rope_theta=100.0, original_max_position_embeddin
 ROTARY = Rotary(deployment=LINEAR, head_dim=4, own=SPEC, is_neox_style=True)
 
 
+LAYER: Any = types.SimpleNamespace(isa="")
+FINDING_THE_MODEL = WorkerHalf._model
+
+
 @pytest.fixture(autouse=True)
 def a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("block_row_offset", None), ("block_size", {}), ("rotaries", [ROTARY]), ("model", None)):
         monkeypatch.setattr(STATE, name, value)
+    monkeypatch.setattr(WorkerHalf, "_model", lambda _: None)
+    rotated(monkeypatch)
+
+
+def rotated(monkeypatch: pytest.MonkeyPatch, *unrotated: str) -> list[list[str]]:
+    """A model whose layers rotate as its first embedding does, but for some. Returns the layers that are asked."""
+    asked = []
+
+    def layer_rotations(_: Any, __: Any, layers: Any, rotaries: Any, **___: Any) -> dict[str, Turned | None]:
+        asked.append(list(layers))
+        turned = Turned(rotaries[0], 0, rotaries[0].is_neox_style)
+        return {name: None if name in unrotated else turned for name in layers}
+
+    monkeypatch.setattr(worker_half, "layer_rotations", layer_rotations)
+    return asked
 
 
 def keys(num_kv_heads: int) -> FullAttentionSpec:
@@ -56,6 +76,7 @@ def worker(
     **layers: Any,
 ) -> WorkerHalf:
     kv_cache_config: Any = types.SimpleNamespace(num_blocks=num_blocks, kv_cache_groups=[group])
+    layers = layers or dict.fromkeys(group.layer_names, LAYER)
     half = WorkerHalf(deployment, configured(engine, **layers), kv_cache_config)
     half.register_kv_caches({"layer": torch.zeros(num_blocks, 1, 4, 8)})
     return half
@@ -63,7 +84,9 @@ def worker(
 
 def configured(engine: str = ROTARY.engine, **layers: Any) -> Any:
     compilation = types.SimpleNamespace(static_forward_context=layers)
-    return types.SimpleNamespace(compilation_config=compilation, additional_config={}, instance_id=engine)
+    return types.SimpleNamespace(
+        compilation_config=compilation, additional_config={}, instance_id=engine, model_config=None
+    )
 
 
 def offsets() -> list[int]:
@@ -95,7 +118,7 @@ def test_keys_are_turned_in_the_style_that_the_model_left_its_rotary_embedding_i
     styles = []
     monkeypatch.setattr(ops, "rerotate", lambda *turned: styles.append(turned[-1].is_neox_style))
     made.is_neox_style = False  # as Ernie 4.5 does
-    worker(deployment=crossing, layer=types.SimpleNamespace(isa=""))
+    worker(deployment=crossing)
     assert set(styles) == {False}
 
 
@@ -110,7 +133,7 @@ def test_no_request_waits_for_what_turns_keys_to_be_compiled(monkeypatch: pytest
     monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, deployment=crossing)])
     monkeypatch.setattr(cpu_key_order, "cpu_key_order", lambda *_: None)
     monkeypatch.setattr(ops, "rerotate", rerotate)
-    worker(deployment=crossing, layer=types.SimpleNamespace(isa=""))
+    worker(deployment=crossing)
     blocks, changes = zip(*turned, strict=True)
     assert blocks == ([0],) * 6
     assert len({tuple(change) for change in changes}) == 6
@@ -120,6 +143,7 @@ def test_no_request_waits_for_what_turns_keys_to_be_compiled(monkeypatch: pytest
 def measuring(monkeypatch: pytest.MonkeyPatch) -> Deployment:
     """A deployment that does not say how much is turned before a step."""
     monkeypatch.setattr(STATE, "rotaries", [])
+    monkeypatch.setattr(WorkerHalf, "_model", FINDING_THE_MODEL)
     monkeypatch.setattr(cpu_key_order, "cpu_key_order", lambda *_: None)
     return dataclasses.replace(LINEAR, on_crossing="rerotate")
 
@@ -139,17 +163,103 @@ def test_a_worker_measures_its_speed_with_the_model_around_its_rotary_embedding(
     assert STATE.model is None
 
 
-def test_a_worker_that_did_not_see_its_model_built_asks_for_the_setting(measuring: Deployment) -> None:
+def test_a_worker_that_did_not_see_its_model_built_cannot_ask_it(measuring: Deployment) -> None:
     STATE.rotaries.append(dataclasses.replace(ROTARY, deployment=measuring))
-    with pytest.raises(ValueError, match=r"this worker did not see it built: set scaling\.rerotate_budget_tokens"):
-        worker(deployment=measuring, layer=types.SimpleNamespace(isa=""))
+    with pytest.raises(ValueError, match="asks the whole model how it rotates, but this worker did not see it built"):
+        worker(deployment=measuring)
 
 
 def test_a_worker_that_is_told_how_much_to_turn_measures_nothing(measuring: Deployment) -> None:
     told = dataclasses.replace(measuring, rerotate_budget_tokens=8)
-    STATE.enter(dataclasses.replace(ROTARY, deployment=told, module=torch.nn.Module()))
+    rotary = torch.nn.Module()
+    STATE.enter(dataclasses.replace(ROTARY, deployment=told, module=rotary))
+    layer = torch.nn.Sequential(rotary)
+    layer.isa = ""
+    assert worker(deployment=told, layer=layer).speed is None
     assert STATE.model is None
-    assert worker(deployment=told, layer=types.SimpleNamespace(isa="")).speed is None
+
+
+UNALIKE = KVCacheGroupSpec(["layer", "other"], keys(1))
+STATES = KVCacheGroupSpec(["recurrent"], MambaSpec(block_size=4, shapes=((2,),), dtypes=(torch.float32,)))
+
+
+def grouped(
+    *groups: KVCacheGroupSpec, deployment: Deployment = LINEAR, layers: dict[str, Any] | None = None
+) -> WorkerHalf:
+    """A worker of a model with several KV cache groups, whose recurrent layers have lists of states as caches."""
+    names = [name for group in groups for name in group.layer_names]
+    kv_cache_config: Any = types.SimpleNamespace(num_blocks=6, kv_cache_groups=list(groups))
+    half = WorkerHalf(deployment, configured(**(layers or dict.fromkeys(names, LAYER))), kv_cache_config)
+    caches: dict[str, Any] = {
+        name: [torch.zeros(6, 2)] if name == "recurrent" else torch.zeros(6, 1, 4, 8) for name in names
+    }
+    half.register_kv_caches(caches)
+    return half
+
+
+def test_only_layers_whose_keys_are_rotated_have_scales_and_only_their_groups_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = rotated(monkeypatch, "local", "without-rope")
+    local, mixed = KVCacheGroupSpec(["local"], keys(1)), KVCacheGroupSpec(["without-rope", "layer"], keys(1))
+    half = grouped(STATES, local, mixed)
+    assert asked == [["local", "without-rope", "layer"]]
+    assert half.scaled_groups == {2}
+    assert STATE.block_size == {"layer": 4}
+
+
+def test_until_the_model_is_asked_every_group_with_keys_may_be_scaled() -> None:
+    groups: Any = types.SimpleNamespace(num_blocks=6, kv_cache_groups=[STATES, ALIKE])
+    assert WorkerHalf(LINEAR, configured(), groups).scaled_groups == {1}
+
+
+def test_a_layer_that_reads_the_keys_of_another_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = rotated(monkeypatch)
+    reader = types.SimpleNamespace(isa="", kv_sharing_target_layer_name="layer")
+    grouped(UNALIKE, layers={"layer": LAYER, "other": reader})
+    assert asked == [["layer"]]
+    assert STATE.block_size == {"layer": 4}
+
+
+def test_a_model_none_of_whose_layers_are_rotated_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    rotated(monkeypatch, "layer")
+    with pytest.raises(
+        ValueError, match="but no layer of this model uses the one that it has: serve this model without"
+    ):
+        worker()
+
+
+@pytest.mark.parametrize("is_fused", [False, True], ids=["one-scale", "attention-rotates"])
+def test_a_model_is_not_asked_where_nothing_depends_on_its_answer(
+    is_fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = rotated(monkeypatch)
+    monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, is_fused=is_fused)])
+    monkeypatch.setattr(worker_half, "rotate_in_attention", lambda *_: None)
+    worker(deployment=LINEAR if is_fused else dataclasses.replace(LINEAR, scales=(1.0,), max_model_len=10))
+    assert asked == []
+    assert STATE.block_size == {"layer": 4}
+
+
+def test_a_model_with_other_rotations_is_asked_with_that_knowledge(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = []
+
+    def layer_rotations(*_: Any, has_other_rotations: bool) -> dict[str, Turned | None]:
+        known.append(has_other_rotations)
+        return {"layer": Turned(ROTARY, 0, is_neox_style=True)}
+
+    monkeypatch.setattr(worker_half, "layer_rotations", layer_rotations)
+    monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, has_other_rotations=True)])
+    worker()
+    assert known == [True]
+
+
+def test_a_model_whose_positions_reach_further_than_its_tokens_has_that_many_more_rows_for_each_scale(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, positions_factor=4)])
+    worker().apply(StepPlan(block_scales={2: [4, 1], 1: [3]}))
+    assert offsets() == [0, 120, 0, 40, 120, 0]
 
 
 def test_blocks_of_layers_that_are_cached_unalike_have_scales() -> None:
@@ -209,7 +319,7 @@ def test_requests_that_cross_together_are_turned_in_one_launch(monkeypatch: pyte
     monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, deployment=crossing)])
     monkeypatch.setattr(cpu_key_order, "cpu_key_order", lambda *_: None)
     monkeypatch.setattr(ops, "rerotate", rerotate)
-    half = worker(deployment=crossing, layer=types.SimpleNamespace(isa=""))
+    half = worker(deployment=crossing)
     turned.clear()
 
     def rotation(from_index: int, *moves: tuple[int, int, int]) -> Rotation:
@@ -284,13 +394,6 @@ def test_a_model_whose_rotary_embedding_was_not_built_for_the_engine_is_refused(
         worker(engine="another")
 
 
-def test_a_model_whose_layers_rotate_by_different_bases_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    local = dataclasses.replace(ROTARY, own=dataclasses.replace(SPEC, rope_theta=50.0))
-    monkeypatch.setattr(STATE, "rotaries", [ROTARY, local])
-    with pytest.raises(ValueError, match=r"all rotate by one rope_theta, got \[50\.0, 100\.0\]"):
-        worker()
-
-
 @pytest.mark.parametrize("on_crossing", ["pin", "rerotate"])
 def test_another_engine_of_the_process_may_have_another_base_and_other_heads(
     on_crossing: OnCrossing, monkeypatch: pytest.MonkeyPatch
@@ -298,11 +401,10 @@ def test_another_engine_of_the_process_may_have_another_base_and_other_heads(
     monkeypatch.setattr(cpu_key_order, "cpu_key_order", lambda *_: None)
     monkeypatch.setattr(ops, "rerotate", lambda *_: None)
     deployment = dataclasses.replace(LINEAR, on_crossing=on_crossing, rerotate_budget_tokens=4)
-    layer = types.SimpleNamespace(isa="")
     monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, deployment=deployment)])
-    worker(deployment=deployment, layer=layer)
+    worker(deployment=deployment)
     own = dataclasses.replace(SPEC, rope_theta=50.0, rotary_dim=2)
     STATE.enter(dataclasses.replace(ROTARY, deployment=deployment, own=own, engine="another"))
     assert (STATE.block_row_offset, STATE.block_size) == (None, {})  # vLLM tries steps before connectors are there
-    worker(deployment=deployment, engine="another", layer=layer)
+    worker(deployment=deployment, engine="another")
     assert STATE.block_size == {"layer": 4}

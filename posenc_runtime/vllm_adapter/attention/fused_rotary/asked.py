@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from posenc_runtime.vllm_adapter.active import deployment_of
 from posenc_runtime.vllm_adapter.attention.choice import choice_of
 from posenc_runtime.vllm_adapter.model_code.handover import obstacle
+from posenc_runtime.vllm_adapter.model_code.model_rules import other_bases
 from posenc_runtime.vllm_adapter.model_code.model_source import condition_of_rotating
+from posenc_runtime.vllm_adapter.model_code.rope_parameters import has_several
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -56,7 +58,14 @@ def reason_against_rotating(vllm_config: VllmConfig) -> str | None:
         return (
             "the checkpoint quantises its KV cache with a scale for each head, and the kernel takes one for all heads"
         )
-    for architecture in vllm_config.model_config.architectures:
+    model = vllm_config.model_config
+    if model.uses_mrope:
+        return "its tokens have a position on each of several axes (M-RoPE)"
+    if has_several(model.hf_text_config):
+        return "its layers have different rotary embeddings"
+    for architecture in model.architectures:
+        if other := other_bases(model.hf_text_config, architecture):
+            return f"its layers have different rotary embeddings ({other})"
         if condition := condition_of_rotating(architecture):
             return f"{architecture} of vLLM rotates on the condition `{condition}`"
         if in_the_way := obstacle(architecture):

@@ -34,10 +34,21 @@ def scaled_rope_parameters(hf_text_config: Any) -> dict[str, Any]:
             )
         rope_parameters = rope_parameters.get(_SEES_ALL) or next(iter(rope_parameters.values()))
     of_layer = _first_layer_that_sees_all(hf_text_config)
-    return {
+    found = {
         key: value[of_layer] if key in ("rope_theta", "partial_rotary_factor") and _is_list(value) else value
         for key, value in rope_parameters.items()
     }
+    if partial := getattr(hf_text_config, "partial_rotary_factors", None):  # Step 3.5
+        found["partial_rotary_factor"] = partial[of_layer]
+    return found
+
+
+def head_dim(hf_text_config: Any) -> int:
+    """Width of the heads of the layers that see the whole request."""
+    if getattr(hf_text_config, "is_heterogeneous", False):  # Gemma 4
+        hf_text_config = hf_text_config.per_layer_config[_first_layer_that_sees_all(hf_text_config)]
+    stated = getattr(hf_text_config, "global_head_dim", None) or getattr(hf_text_config, "head_dim", None)
+    return int(stated or hf_text_config.hidden_size // hf_text_config.num_attention_heads)
 
 
 def has_several(hf_text_config: Any) -> bool:
