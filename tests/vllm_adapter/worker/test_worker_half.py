@@ -169,8 +169,9 @@ def test_a_worker_that_did_not_see_its_model_built_cannot_ask_it(measuring: Depl
 
 def test_a_worker_that_is_told_how_much_to_turn_measures_nothing(measuring: Deployment) -> None:
     told = dataclasses.replace(measuring, rerotate_budget_tokens=8)
-    layer = torch.nn.Sequential(torch.nn.Module())
-    STATE.enter(dataclasses.replace(ROTARY, deployment=told, module=layer[0]))
+    rotary = torch.nn.Module()
+    STATE.enter(dataclasses.replace(ROTARY, deployment=told, module=rotary))
+    layer = torch.nn.Sequential(rotary)
     layer.isa = ""
     assert worker(deployment=told, layer=layer).speed is None
     assert STATE.model is None
