@@ -106,7 +106,7 @@ def test_no_token_past_its_scales_length_is_planned_for_a_request_without_new_bl
     half.build_metadata(begins)
     assert half.may_be_due() == ["chat"]
     if is_refused:
-        with pytest.raises(MixedRotations, match="tokens 60 to 65, but has reached the length of its scale"):
+        with pytest.raises(MixedRotations, match="tokens 60 to 65, but the request has reached the length of its scale"):
             half.build_metadata(runs_on("chat", 60, num_new_tokens))
     else:
         assert half.build_metadata(runs_on("chat", 60, num_new_tokens)).plan.block_scales == {}
@@ -141,7 +141,7 @@ def test_a_prefix_of_another_scale_is_seen_in_every_scaled_group() -> None:
         output.scheduled_new_reqs = [NewRequestData.from_request(reader, ([0, 0, 7], [4, 5, 8]))]
         output.num_scheduled_tokens = {name: 8}
         if refused:
-            with pytest.raises(MixedRotations, match="block 4 of the prefix cache carries number 1"):
+            with pytest.raises(MixedRotations, match="block 4 of the prefix cache has scale number 1"):
                 half.build_metadata(output)
         else:
             half.build_metadata(output)
