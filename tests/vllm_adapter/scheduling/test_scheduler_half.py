@@ -106,7 +106,7 @@ def test_no_token_past_its_scales_length_is_planned_for_a_request_without_new_bl
     half.build_metadata(begins)
     assert half.may_be_due() == ["chat"]
     if is_refused:
-        with pytest.raises(MixedRotations, match="tokens 60 to 65, but the request has reached the length of its scale"):
+        with pytest.raises(MixedRotations, match="tokens 60 to 65, but the request has reached the length of its"):
             half.build_metadata(runs_on("chat", 60, num_new_tokens))
     else:
         assert half.build_metadata(runs_on("chat", 60, num_new_tokens)).plan.block_scales == {}
