@@ -29,10 +29,7 @@ def reason_against_scaling(hf_text_config: Any, architecture: str) -> str | None
     """
     rope_type = scaled_rope_parameters(hf_text_config)["rope_type"]
     if not has_own_model(architecture):
-        return (
-            f"posenc does not serve {architecture}: vLLM has no model of its own for it, and its Transformers backend "
-            "does not use vLLM's rotary embedding, so every request would run unscaled"
-        )
+        return None  # it runs on vLLM's Transformers backend, whose rotary embedding is one class
     if next(sources(architecture), None) is None:
         return (
             f"posenc does not serve {architecture}: posenc reads the source of its model in vLLM, "

@@ -13,7 +13,7 @@ from posenc_runtime.vllm_adapter.errors import Unsupported
 
 # Plain RoPE whose slow pairs do not rotate (Gemma 4): its other pairs are scaled like plain RoPE's.
 PROPORTIONAL = "proportional"
-_SEES_ALL = "full_attention"
+SEES_ALL = "full_attention"
 
 
 def scaled_rope_parameters(hf_text_config: Any) -> dict[str, Any]:
@@ -27,12 +27,12 @@ def scaled_rope_parameters(hf_text_config: Any) -> dict[str, Any]:
     """
     rope_parameters = hf_text_config.rope_parameters
     if _is_nested(rope_parameters):
-        if len(rope_parameters) > 1 and _SEES_ALL not in rope_parameters:
+        if len(rope_parameters) > 1 and SEES_ALL not in rope_parameters:
             raise Unsupported(
-                f"rope_parameters must have a set for {_SEES_ALL}, which is scaled, got one for each of "
+                f"rope_parameters must have a set for {SEES_ALL}, which is scaled, got one for each of "
                 f"{', '.join(sorted(rope_parameters))}"
             )
-        rope_parameters = rope_parameters.get(_SEES_ALL) or next(iter(rope_parameters.values()))
+        rope_parameters = rope_parameters.get(SEES_ALL) or next(iter(rope_parameters.values()))
     of_layer = _first_layer_that_sees_all(hf_text_config)
     found = {
         key: value[of_layer] if key in ("rope_theta", "partial_rotary_factor") and _is_list(value) else value
@@ -70,4 +70,4 @@ def _is_list(value: Any) -> bool:
 
 def _first_layer_that_sees_all(hf_text_config: Any) -> int:
     layer_types = getattr(hf_text_config, "layer_types", None) or ()
-    return layer_types.index(_SEES_ALL) if _SEES_ALL in layer_types else 0
+    return layer_types.index(SEES_ALL) if SEES_ALL in layer_types else 0

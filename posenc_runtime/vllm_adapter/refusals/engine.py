@@ -68,7 +68,6 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
         "multi-head latent attention (MLA)": model.use_mla
         or any(caches_latents(model.hf_text_config, architecture) for architecture in model.architectures),
         "pooling and draft models": model.runner_type != "generate",
-        "models on vLLM's Transformers backend, which has its own rotation": model.using_transformers_backend(),
         "prefill_context_parallel_size above 1": parallel.prefill_context_parallel_size > 1,
         "decode_context_parallel_size above 1": parallel.decode_context_parallel_size > 1,
         "enable_dbo, or ubatch_size above 1": parallel.use_ubatching,

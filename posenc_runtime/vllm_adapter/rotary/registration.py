@@ -22,7 +22,7 @@ _SCALED = (
 @functools.cache
 def register() -> None:
     """Replace each rotary class of vLLM that can be scaled by one of ours. The others stay as they are."""
-    from posenc_runtime.vllm_adapter.rotary import embedding_cache, long_embedding, rows
+    from posenc_runtime.vllm_adapter.rotary import embedding_cache, long_embedding, rows, transformers_embedding
 
     rows.register()
     for rotary_class, substitute in substitutes().items():
@@ -31,6 +31,7 @@ def register() -> None:
         substitute.name = name  # so that custom_ops=["+rotary_embedding"] goes on addressing it
     long_embedding.substitute()
     embedding_cache.substitute()
+    transformers_embedding.substitute()
 
 
 def substitutes() -> dict[Any, Any]:

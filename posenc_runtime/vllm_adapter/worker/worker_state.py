@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 from posenc_runtime.kv.deployment import Deployment
@@ -101,6 +101,11 @@ class WorkerState:
         if self.model is None:
             self.model = WholeModel(rotary.module)
         self.rotaries.append(rotary)
+
+    def follow(self, part: nn.Module) -> None:
+        """Find the model that this part of it belongs to, and no longer the model of the first rotary embedding."""
+        self.forget_model()
+        self.model = WholeModel(part)
 
     def forget_model(self) -> None:
         if self.model is not None:
