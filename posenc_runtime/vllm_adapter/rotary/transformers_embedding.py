@@ -61,7 +61,7 @@ class PosencTransformersRotaryEmbedding(nn.Module):
         unscaled = torch.cat(
             [
                 torch.cat([part[:, first] for part in self._stock_cos_sin(rows)], -1)
-                for rows in torch.arange(made.lengths[0], device=inv_freq.device).split(_ROWS_AT_ONCE)
+                for rows in torch.split(torch.arange(made.lengths[0], device=inv_freq.device), _ROWS_AT_ONCE)
             ]
         )
         self.register_buffer("cos_sin_cache", stacked_table(made, unscaled), persistent=False)
@@ -90,14 +90,15 @@ class PosencTransformersRotaryEmbedding(nn.Module):
         """Which pair each element belongs to, read off the angles at position 1, which differ from pair to pair."""
         cos, sin = self._stock_cos_sin(torch.ones(1, dtype=torch.int64, device=self._own("inv_freq").device))
         distance = torch.atan2(sin[0], cos[0])[:, None] - self._own("inv_freq")[None]
-        return distance.abs().argmin(-1)
+        pairs: Tensor = distance.abs().argmin(-1)
+        return pairs
 
 
 def substitute() -> None:
     """Make vLLM's Transformers backend give its models this embedding."""
     from vllm.model_executor.models.transformers import base
 
-    base.Base.recursive_replace = replacing(base.Base.recursive_replace)  # type: ignore[method-assign]
+    base.Base.recursive_replace = replacing(base.Base.recursive_replace)
 
 
 def replacing(stock: Callable[[Any], None]) -> Callable[[Any], None]:
