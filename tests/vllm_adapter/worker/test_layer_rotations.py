@@ -314,7 +314,7 @@ def test_a_layer_that_no_token_reaches_is_named() -> None:
 def test_a_rotation_in_the_middle_of_heads_is_refused() -> None:
     model = Model(Layer(part_of_heads(scaled(6, head_dim=6), 4), Attention()))
     with pytest.raises(
-        Unsupported, match=r"beginning or the end of each head .* but layers\.0 changes them in another"
+        Unsupported, match=r"beginning or the end of each head, .* but layers\.0 changes them in another"
     ):
         asked(model)
 
