@@ -226,9 +226,12 @@ def _turned(name: str, keys: Tensor, first: int, rows: Sequence[int], rotaries: 
         for offset, is_neox_style in itertools.product(sorted({0, keys.shape[-1] - width}), (True, False)):
             if offset >= 0 and _are_equal(keys, _rotated(keys, rotary, rows, offset, is_neox_style)):
                 return Turned(rotary, first + offset, is_neox_style)
+    if not rotaries[0].deployment.rerotates:
+        return Turned(rotaries[0], first, rotaries[0].is_neox_style)  # that keys depend on the rows is enough
     raise Unsupported(
-        f"scaling needs layers that rotate the beginning or the end of each head by their rotary embedding, but {name} "
-        "rotates keys in another way: serve this model without scaling"
+        "re-rotation needs layers that rotate the beginning or the end of each head, and change keys no more before "
+        f"they are cached, but {name} changes them in another way: set on_crossing to recompute or pin, and "
+        "prefix_reuse to exact"
     )
 
 

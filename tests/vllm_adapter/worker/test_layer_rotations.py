@@ -314,7 +314,7 @@ def test_a_layer_that_no_token_reaches_is_named() -> None:
 def test_a_rotation_in_the_middle_of_heads_is_refused() -> None:
     model = Model(Layer(part_of_heads(scaled(6, head_dim=6), 4), Attention()))
     with pytest.raises(
-        Unsupported, match=r"beginning or the end of each head .* but layers\.0 rotates keys in another"
+        Unsupported, match=r"beginning or the end of each head, .* but layers\.0 changes them in another"
     ):
         asked(model)
 
@@ -326,8 +326,20 @@ def test_a_rotation_of_some_heads_alone_is_refused() -> None:
         queries, rotated = embedding(positions, queries, keys.clone())
         return queries, torch.cat([rotated[:, :HEAD_DIM], keys[:, HEAD_DIM:]], -1)
 
-    with pytest.raises(Unsupported, match=r"layers\.0 rotates keys in another way"):
+    with pytest.raises(Unsupported, match=r"layers\.0 changes them in another way"):
         asked(Model(Layer(first_head, Attention())))
+
+
+def test_keys_that_are_never_turned_may_be_changed_after_their_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "checked_deployment", lambda: dataclasses.replace(YARN, on_crossing="recompute"))
+    embedding = scaled()
+
+    def normed(positions: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:  # as Hunyuan does
+        queries, rotated = embedding(positions, queries, keys.clone())
+        return queries, rotated * torch.linspace(0.5, 2.0, rotated.shape[-1])
+
+    rotates, does_not = asked(Model(Layer(normed, Attention()), Layer(None, Attention())))
+    assert rotates is not None and does_not is None
 
 
 def test_a_model_that_fails_is_left_as_it_was() -> None:
