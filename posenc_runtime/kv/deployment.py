@@ -139,6 +139,11 @@ class Deployment:
         )
         return self.method.frequencies(spec, self.scales[scale_index])
 
+    def softmax_factor(self, scale_index: int) -> float:
+        """What a scale multiplies the softmax scale by, where a model's attention takes such a factor (MLA)."""
+        factor = getattr(self.method, "softmax_factor", None)
+        return 1.0 if factor is None else float(factor(self.scales[scale_index]))
+
     def check_rotations(self, own: RotarySpec) -> None:
         """Refuse settings that give frequencies which no key can be rotated by.
 

@@ -129,6 +129,13 @@ class Yarn:
             inv_freq * (1 - interpolated) + inv_freq / factor * interpolated, self._attention_factor(scale)
         )
 
+    def softmax_factor(self, scale: float) -> float:
+        """What DeepSeek's form of YaRN multiplies the softmax scale by, beside the attention factor of each vector.
+
+        DeepSeek-V2, arXiv:2405.04434, section 3.1.4; 1 where ``mscale_all_dim`` is not given.
+        """
+        return _mscale(self.factor * scale, self.mscale_all_dim or 0.0) ** 2
+
     def _attention_factor(self, scale: float) -> float:
         """The attention factor of a scale.
 

@@ -19,7 +19,7 @@ from posenc_runtime.vllm_adapter.checkpoints.added_yarn import AddedYarn, added_
 from posenc_runtime.vllm_adapter.checkpoints.first_look import look
 from posenc_runtime.vllm_adapter.checkpoints.hub import UnreadableCheckpoint, reason_of
 from posenc_runtime.vllm_adapter.errors import Unsupported
-from posenc_runtime.vllm_adapter.model_code.model_rules import other_bases
+from posenc_runtime.vllm_adapter.model_code.model_rules import caches_latents, other_bases
 from posenc_runtime.vllm_adapter.model_code.rope_parameters import (
     PROPORTIONAL,
     has_several,
@@ -203,6 +203,8 @@ def _rotating(text_config: Any, architectures: list[str], *, has_other_parts: bo
     if rope_type == PROPORTIONAL:
         rope_type, num_rotated_pairs = "default", rotary_dim // 2
         rotary_dim = head_dim(text_config)
+    if rope_type == "yarn" and any(caches_latents(text_config, architecture) for architecture in architectures):
+        rope_parameters["rope_type"] = "deepseek_yarn"  # vLLM's name for how these models read the other keys
     trained, parameters = own(rope_type).of_checkpoint(rope_parameters, longest)
     others = any(other_bases(text_config, architecture) for architecture in architectures)
     return Checkpoint(
@@ -218,7 +220,7 @@ def _rotating(text_config: Any, architectures: list[str], *, has_other_parts: bo
         architecture=", ".join(architectures),
         sliding_window=getattr(text_config, "sliding_window", None) or None,
         tuned_length=longest if longest > trained else None,
-        added_yarn=added_yarn(rope_parameters, longest),
+        added_yarn=added_yarn(rope_parameters | {"rope_type": rope_type}, longest),
         has_other_rotations=has_other_parts or has_several(text_config) or others,
     )
 

@@ -14,6 +14,8 @@ from posenc_runtime.vllm_adapter.errors import Unsupported
 # Plain RoPE whose slow pairs do not rotate (Gemma 4): its other pairs are scaled like plain RoPE's.
 PROPORTIONAL = "proportional"
 SEES_ALL = "full_attention"
+# What vLLM's models write into an engine's configuration where a checkpoint says yarn.
+_OF_DEEPSEEK = ("deepseek_yarn", "deepseek_llama_scaling")
 
 
 def scaled_rope_parameters(hf_text_config: Any) -> dict[str, Any]:
@@ -40,6 +42,8 @@ def scaled_rope_parameters(hf_text_config: Any) -> dict[str, Any]:
     }
     if partial := getattr(hf_text_config, "partial_rotary_factors", None):  # Step 3.5
         found["partial_rotary_factor"] = partial[of_layer]
+    if found["rope_type"] in _OF_DEEPSEEK:
+        found["rope_type"] = "yarn"
     return found
 
 

@@ -65,8 +65,8 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
     refusals = {
         "encoder-decoder models": model.is_encoder_decoder,
         "multimodal models": model.is_multimodal_model,
-        "multi-head latent attention (MLA)": model.use_mla
-        or any(caches_latents(model.hf_text_config, architecture) for architecture in model.architectures),
+        "multi-head latent attention (MLA) that vLLM runs without latents": not model.use_mla
+        and any(caches_latents(model.hf_text_config, architecture) for architecture in model.architectures),
         "pooling and draft models": model.runner_type != "generate",
         "prefill_context_parallel_size above 1": parallel.prefill_context_parallel_size > 1,
         "decode_context_parallel_size above 1": parallel.decode_context_parallel_size > 1,

@@ -22,7 +22,13 @@ _SCALED = (
 @functools.cache
 def register() -> None:
     """Replace each rotary class of vLLM that can be scaled by one of ours. The others stay as they are."""
-    from posenc_runtime.vllm_adapter.rotary import embedding_cache, long_embedding, rows, transformers_embedding
+    from posenc_runtime.vllm_adapter.rotary import (
+        embedding_cache,
+        latent_attention,
+        long_embedding,
+        rows,
+        transformers_embedding,
+    )
 
     rows.register()
     for rotary_class, substitute in substitutes().items():
@@ -32,6 +38,7 @@ def register() -> None:
     long_embedding.substitute()
     embedding_cache.substitute()
     transformers_embedding.substitute()
+    latent_attention.register()
 
 
 def substitutes() -> dict[Any, Any]:

@@ -81,6 +81,8 @@ class WorkerHalf:
         else:
             STATE.block_row_offset = self._table
             self._entries = rotaries[0].row_offsets if rotaries else (0,)
+        if STATE.query_factors:
+            STATE.block_query_factor = torch.ones(self._kv_cache_config.num_blocks, device=device)
         if self._deployment.rerotates:
             self._rerotation = Rerotation(self._vllm_config, self._kv_cache_config, kv_caches, rotations)
             self._rerotation.warm_up(len(self._deployment.scales))
@@ -161,6 +163,9 @@ class WorkerHalf:
         blocks_and_entries = torch.tensor(pairs, dtype=torch.int64, pin_memory=self._table.is_cuda)
         blocks, entries = blocks_and_entries.to(self._table.device, non_blocking=True).unbind(1)
         self._table.index_copy_(0, blocks, entries)
+        if STATE.block_query_factor is not None:
+            for scale_index, block_ids in plan.block_scales.items():
+                STATE.block_query_factor[block_ids] = STATE.query_factors[scale_index]
         self._apply_seconds.append(time.perf_counter() - began)
 
     def take_report(self) -> dict[str, Any]:

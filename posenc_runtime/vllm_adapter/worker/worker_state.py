@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -83,6 +84,8 @@ class WorkerState:
         block_size: for each attention layer, tokens per block of its KV cache group.
         rotaries: the rotary embeddings of the engine that was built last.
         model: finds the model of the first rotary embedding.
+        query_factors: what queries of each scale are multiplied by; empty where by nothing (``latent_attention``).
+        block_query_factor: float32 ``[num_blocks]``, that of the scale that each physical block carries.
         asked_rows: int64 ``[num_tokens]``, the rows that all tokens take while the model is asked how it rotates
             (``layer_rotations``); None otherwise.
     """
@@ -91,12 +94,15 @@ class WorkerState:
     block_size: dict[str, int] = dataclasses.field(default_factory=dict)
     rotaries: list[Rotary] = dataclasses.field(default_factory=list)
     model: WholeModel | None = None
+    query_factors: Sequence[float] = ()
+    block_query_factor: Tensor | None = None
     asked_rows: Tensor | None = None
 
     def enter(self, rotary: Rotary) -> None:
         """Note a rotary embedding that was built. The first one of a new engine clears the state of the last engine."""
         if self.rotaries and self.rotaries[-1].engine != rotary.engine:
             self.block_row_offset, self.block_size, self.rotaries = None, {}, []
+            self.query_factors, self.block_query_factor = (), None
             self.forget_model()
         if self.model is None:
             self.model = WholeModel(rotary.module)

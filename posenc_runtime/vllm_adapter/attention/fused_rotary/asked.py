@@ -45,6 +45,8 @@ def reason_against_rotating(vllm_config: VllmConfig) -> str | None:
         )
     if deployment is None or not deployment.rotates:
         return "this model has no rotary embeddings"
+    if vllm_config.model_config.use_mla:
+        return "this model has multi-head latent attention, whose rotated part is cached behind a latent"
     if choice is not None and choice.takes_ours:
         return f"layers use attention of posenc (attention.backend {choice.backend}), which does not rotate"
     asked = vllm_config.attention_config.backend
