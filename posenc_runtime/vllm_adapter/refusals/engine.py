@@ -93,6 +93,8 @@ def refuse_block_size(vllm_config: VllmConfig) -> None:
 
     if not (current_platform.is_cpu() and vllm_config.cache_config.user_specified_block_size):
         return
+    if vllm_config.model_config.use_mla:  # vLLM sets the size of blocks of latents itself
+        return
     block_size = vllm_config.cache_config.block_size
     for allowed in CPUAttentionBackend.get_supported_kernel_block_sizes():
         if block_size % allowed.base:
