@@ -24,7 +24,8 @@ from posenc_runtime.vllm_adapter.worker.worker_state import STATE
 class PosencMLAAttention(MLAAttention):
     """Differs from its parent only where scales have different factors."""
 
-    posenc_factors: Tensor | None = None
+    posenc_factors: Tensor
+    posenc_scaled = False
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -37,12 +38,13 @@ class PosencMLAAttention(MLAAttention):
             from vllm.config.vllm import get_current_vllm_config
 
             room = get_current_vllm_config().scheduler_config.max_num_batched_tokens
+            self.posenc_scaled = True
             self.register_buffer("posenc_factors", torch.ones(room), persistent=False)
             STATE.query_factors = factors
 
     def forward(self, q: Tensor, *others: Any, **named: Any) -> Tensor:
         """As the parent's; ``q`` is ``[num_tokens, num_heads, head_dim]``."""
-        if self.posenc_factors is not None:
+        if self.posenc_scaled:
             torch.ops.vllm.posenc_query_factors(q, self.posenc_factors)
             q = q * self.posenc_factors[: q.shape[0], None, None].to(q.dtype)
         attended: Tensor = super().forward(q, *others, **named)
