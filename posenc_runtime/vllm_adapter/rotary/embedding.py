@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from vllm.model_executor.custom_op import CustomOp
 from vllm.model_executor.layers.rotary_embedding.mrope import MRotaryEmbedding
 
 from posenc_runtime.encodings.table import fill_cos_sin
@@ -55,8 +56,13 @@ def scaling(rotary_class: Any) -> Any:
     }
     if num_axes > 1:
         members["__init__"] = _keeping_positions_factor(rotary_class)
-    members |= {name: by_scale(getattr(rotary_class, name)) for name in _FORWARDS if hasattr(rotary_class, name)}
+    members |= {name: by_scale(getattr(rotary_class, name)) for name in _FORWARDS if _rotates(rotary_class, name)}
     return type("Posenc" + rotary_class.__name__, (rotary_class,), members)
+
+
+def _rotates(rotary_class: Any, name: str) -> bool:
+    """Whether a class has a method of its own. One of ``CustomOp`` calls another, which would look up rows twice."""
+    return getattr(rotary_class, name, None) not in (None, getattr(CustomOp, name))
 
 
 def _keeping_positions_factor(rotary_class: Any) -> Any:
