@@ -9,12 +9,13 @@ An embedding that the deployment does not scale, such as that of layers with a s
 
 from __future__ import annotations
 
+import dis
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from vllm.model_executor.custom_op import CustomOp
 from vllm.model_executor.layers.rotary_embedding.mrope import MRotaryEmbedding
 
 from posenc_runtime.encodings.table import fill_cos_sin
@@ -56,13 +57,18 @@ def scaling(rotary_class: Any) -> Any:
     }
     if num_axes > 1:
         members["__init__"] = _keeping_positions_factor(rotary_class)
-    members |= {name: by_scale(getattr(rotary_class, name)) for name in _FORWARDS if _rotates(rotary_class, name)}
+    members |= {name: by_scale(method) for name in _FORWARDS if (method := _rotating(rotary_class, name))}
     return type("Posenc" + rotary_class.__name__, (rotary_class,), members)
 
 
-def _rotates(rotary_class: Any, name: str) -> bool:
-    """Whether a class has a method of its own. One of ``CustomOp`` calls another, which would look up rows twice."""
-    return getattr(rotary_class, name, None) not in (None, getattr(CustomOp, name))
+def _rotating(rotary_class: Any, name: str) -> Any:
+    """A method that rotates by itself; None if it calls another one of them, which then looks up the rows."""
+    method = getattr(rotary_class, name, None)
+    if method is None:
+        return None
+    steps = itertools.pairwise(dis.get_instructions(method))
+    calls_another = any(of.argval == "self" and called.argval in _FORWARDS for of, called in steps)
+    return None if calls_another else method
 
 
 def _keeping_positions_factor(rotary_class: Any) -> Any:

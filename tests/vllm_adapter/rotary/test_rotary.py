@@ -342,3 +342,19 @@ def test_code_that_fuses_by_data_type_leaves_the_rotation_to_a_scaled_embedding(
     asks = re.compile(r"supports_dtype = getattr\(self\.rotary_emb, \"dtype\", None\) in \(\s*torch\.float16,\s*torch")
     source = inspect.getsource(qwen3_next)
     assert asks.search(source) and "and supports_dtype" in source
+
+
+@pytest.mark.parametrize("name", ["forward_native", "forward_cpu"])
+def test_a_method_of_vllm_that_calls_another_looks_up_rows_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.model_executor.layers.rotary_embedding.mrope import MRotaryEmbedding
+
+    registration.register()
+    monkeypatch.setattr(building, "checked_deployment", lambda: LINEAR)
+    monkeypatch.setattr(STATE, "rotaries", [])
+    with set_current_vllm_config(VllmConfig()):
+        module = MRotaryEmbedding(4, 4, 10, 100.0, True, torch.float32, mrope_section=[1, 1, 0])
+    looked_up: list[torch.Tensor] = []
+    monkeypatch.setattr(torch.ops.vllm, "posenc_rope_rows", lambda positions, _: looked_up.append(positions))
+    getattr(module, name)(torch.zeros(2, dtype=torch.int64), torch.ones(2, 4), torch.ones(2, 4))
+    assert len(looked_up) == 1
