@@ -203,6 +203,7 @@ FAMILIES = {
         "layers with chunks have a llama3 rotation with equal factors, the others none; own temperature of attention",
         llama4,
         window=WINDOW,
+        engine={"block_size": WINDOW},  # chunks are of whole blocks
     ),
     "smollm3": Family("SmolLM3ForCausalLM", "every other layer has no rotation; Transformers backend", smollm3),
 }

@@ -14,6 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 
 from tests.families.family import Family
 
+_BYTES = 256
 _CHAT = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 # Times 1/sqrt(inputs), the standard deviation of a matrix. Large enough that attention depends on position, or tests
 # would not see a wrong rotation; and no larger, or the smallest rounding would show.
@@ -50,6 +51,9 @@ def build(family: Family, **changes: Any) -> PreTrainedModel:
     torch.manual_seed(0)
     model: PreTrainedModel = getattr(transformers, family.model or family.architecture)(config).float()
     spread(model, config)
+    if family.tokens:
+        # None is ever said: an image's would be taken for one.
+        model.get_output_embeddings().weight.data[_BYTES : _BYTES + len(family.tokens)] = 0
     return model.to(getattr(torch, family.dtype)).eval()
 
 

@@ -13,13 +13,18 @@ from transformers import (
     Qwen3Config,
 )
 
-from tests.families.family import OWN_FACTOR, PLAIN, SIZES, TRAINED, YARN, Family
+from tests.families.family import ORIGINAL, OWN_FACTOR, PLAIN, SIZES, TRAINED, YARN, Family
 
 
 def ministral3() -> PreTrainedConfig:
     own = {"mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32.0, "beta_slow": 1.0, "llama_4_scaling_beta": 0.1}
     return Ministral3Config(
-        **SIZES, num_hidden_layers=2, head_dim=32, rope_parameters=YARN | own | {"max_position_embeddings": TRAINED}
+        **SIZES,
+        num_hidden_layers=2,
+        head_dim=32,
+        rope_parameters=YARN | own | {"max_position_embeddings": TRAINED},
+        # What vLLM makes of a configuration in Mistral's own format; of this format it does not read the beta above.
+        llama_4_scaling={"beta": 0.1, "original_max_position_embeddings": ORIGINAL},
     )
 
 
