@@ -24,9 +24,11 @@ from tests.families.family import FULL, SLIDING
 
 SCALES = (1, 2, 4)
 # Layers whose keys the scaled rotation turns, where these are not all layers with keys.
-_ROTATED: dict[str, tuple[str, ...]] = {"gemma3": (FULL,), "olmo3": (FULL,), "cohere2": (SLIDING,)}
+_OF_FULL, _OF_SLIDING = ("gemma3", "gemma3n", "gemma4", "laguna", "olmo3"), ("cohere2", "exaone4")
 # Pairs are neighbours in these, and one element of each half in the others.
-_NEIGHBOURS = ("cohere2",)
+_NEIGHBOURS = ("cohere2", "deepseek_v2", "llama4")
+# Their cache holds latents as keys, and what is rotated of a key as values.
+_LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v3_plain", "minicpm3")
 
 
 def at_scale(rope_parameters: Mapping[str, Any], trained: int, scale: int) -> dict[str, Any]:
@@ -83,14 +85,15 @@ class FamilyOracle:
     def _turn(self, cache: DynamicCache, num_tokens: int, from_scale: int, to_scale: int) -> None:
         """Turn the keys of a cache back by the angles of one scale, and forth by those of another."""
         (old, old_factor), (new, new_factor) = self._frequencies(from_scale), self._frequencies(to_scale)
+        part = "values" if self._name in _LATENT else "keys"
         for layer in self._rotated(cache):
-            keys = layer.keys.double()
+            stored = getattr(layer, part)
             # A layer with a window keeps the last tokens.
-            positions = torch.arange(num_tokens - keys.shape[-2], num_tokens, dtype=torch.float64)
-            width = 2 * len(old)
-            part = self._rotate(keys[..., :width], torch.outer(positions, -old)) / old_factor
-            part = self._rotate(part, torch.outer(positions, new)) * new_factor
-            layer.keys = torch.cat((part, keys[..., width:]), -1).to(layer.keys.dtype)
+            positions = torch.arange(num_tokens - stored.shape[-2], num_tokens, dtype=torch.float64)
+            keys, others = stored.double().tensor_split((2 * len(old),), dim=-1)
+            keys = self._rotate(keys, torch.outer(positions, -old)) / old_factor
+            keys = self._rotate(keys, torch.outer(positions, new)) * new_factor
+            setattr(layer, part, torch.cat((keys, others), -1).to(stored.dtype))
 
     def _rotated(self, cache: DynamicCache) -> list[Any]:
         """The layers whose keys the scaled rotation turns."""
@@ -98,8 +101,12 @@ class FamilyOracle:
         if without := getattr(config, "no_rope_layers", None):
             return [layer for layer, is_rotated in zip(cache.layers, without, strict=True) if is_rotated]
         types = getattr(config, "layer_types", None) or [FULL] * config.num_hidden_layers
-        rotated = _ROTATED.get(self._name, (FULL, SLIDING))
-        return [layer for layer, kind in zip(cache.layers, types, strict=True) if kind in rotated]
+        others = (SLIDING,) if self._name in _OF_FULL else (FULL,) if self._name in _OF_SLIDING else ()
+        return [
+            layer
+            for layer, kind in zip(cache.layers, types, strict=False)  # the last ones may read the keys of others
+            if hasattr(layer, "keys") and kind not in others
+        ]
 
     def _rotate(self, keys: Tensor, angles: Tensor) -> Tensor:
         """Rotate keys ``[1, num_heads, num_tokens, width]`` by ``[num_tokens, width / 2]``."""
@@ -114,7 +121,8 @@ class FamilyOracle:
         is_nested = FULL in config.rope_parameters
         parameters = config.rope_parameters[FULL] if is_nested else config.rope_parameters
         if parameters["rope_type"] == "default":
-            head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+            head_dim = getattr(config, "qk_rope_head_dim", None) or getattr(config, "head_dim", None)
+            head_dim = head_dim or config.hidden_size // config.num_attention_heads
             width = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
             exponent = torch.arange(0, width, 2).float() / width
             return (1.0 / parameters["rope_theta"] ** exponent).double(), 1.0

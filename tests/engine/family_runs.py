@@ -156,4 +156,5 @@ def _engine(name: str) -> dict[str, Any]:
         "disable_log_stats": False,
         "kv_cache_memory_bytes": 2**28,
         "num_gpu_blocks_override": _BLOCKS.get(name, 80),
+        **families.FAMILIES[name].engine,
     }

@@ -37,8 +37,8 @@ PROMISES = {
         "docs/scales.md", "also prefixes that were cached at another scale, as copies that are turned to its own"
     ),
     "longrope": Promise("docs/models.md", "| Phi-3 for 128k, Phi-4-mini | `longrope` |"),
-    "llama3": Promise("docs/models.md", "| Llama 3.1, 3.2 and 3.3 | `llama3` |"),
-    "distance bias": Promise("docs/attention.md", "by vLLM's model, through Posenc's `bias` attention"),
+    "llama3": Promise("docs/models.md", "| Llama 3.1, 3.2 and 3.3, Step 3.5 | `llama3` |"),
+    "distance bias": Promise("docs/attention.md", "vLLM's model with Posenc's `bias` attention"),
     "contextual positions": Promise("docs/attention.md", "and vLLM serves the same weights"),
     "tensor parallelism": Promise("docs/limits.md", "| tensor parallelism | yes |"),
     "one flag": Promise(

@@ -173,7 +173,7 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_models_with_a_rope_for_some_layers_or_a_scaled_rope_of_their_own_are_served_by_re_rotation(
+def test_ropes_of_some_layers_and_scaled_ropes_are_served_by_re_rotation(
     name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said, (rope_type, trained) = getattr(model_configs, name), PUBLISHED[name]

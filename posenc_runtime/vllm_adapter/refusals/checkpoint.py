@@ -48,12 +48,7 @@ def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
             f"scaling needs a model with rotary embeddings, but the configuration of {', '.join(architectures)} has "
             f"{has}"
         )
-    try:
-        rope_parameters = scaled_rope_parameters(hf_text_config)
-    except ValueError as error:
-        raise Unsupported(
-            f"posenc cannot tell which rotation of {', '.join(architectures)} to scale: {error}"
-        ) from None
+    rope_parameters = scaled_rope_parameters(hf_text_config)
     rope_type = rope_parameters["rope_type"]
     if rope_type not in (*own_rope_types(), PROPORTIONAL):
         raise Unsupported(

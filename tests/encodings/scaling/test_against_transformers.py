@@ -102,7 +102,7 @@ def test_yarn_equals_transformers_yarn_with_the_scale_as_its_factor(
         pytest.param({"factor": 4.0}, id="qwen-by-hand"),
     ],
 )
-def test_yarn_of_a_checkpoint_equals_transformers_yarn_with_the_scale_multiplying_its_factor(
+def test_yarn_of_a_checkpoint_is_transformers_with_its_factor_times_the_scale(
     head_dim: int, partial: float, theta: float, trained: int, scale: float, parameters: dict[str, Any]
 ) -> None:
     shape, before = (head_dim, partial, theta, trained), trained // 3
@@ -115,7 +115,7 @@ def test_yarn_of_a_checkpoint_equals_transformers_yarn_with_the_scale_multiplyin
 
 @pytest.mark.parametrize("mscales", [{}, {"mscale": 1.0, "mscale_all_dim": 0.5}], ids=["yarn", "deepseek"])
 @pytest.mark.parametrize("tuned", [1.0, 1.2079])
-def test_the_attention_factor_of_a_checkpoint_grows_with_the_scale_as_transformers_formula_does(
+def test_a_checkpoints_attention_factor_grows_as_transformers_formula_does(
     mscales: dict[str, float], tuned: float
 ) -> None:
     shape = (64, 1.0, 150000.0, 131072)
@@ -154,9 +154,7 @@ def test_dynamic_equals_transformers_dynamic_at_the_length_of_the_scale(
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("factor", [1.0, 2.0])
-def test_alpha_of_a_checkpoint_equals_transformers_alpha_times_the_stretch_of_the_scale(
-    scale: float, factor: float
-) -> None:
+def test_alpha_of_a_checkpoint_is_transformers_times_the_stretch_of_the_scale(scale: float, factor: float) -> None:
     stretch = factor * scale - (factor - 1)
     rope_parameters = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 1.0, "alpha": 1000.0 * stretch}
     config = HunYuanDenseV1Config(head_dim=128, max_position_embeddings=32768, rope_parameters=rope_parameters)

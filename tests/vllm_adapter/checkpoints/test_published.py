@@ -162,7 +162,7 @@ def test_ropes_for_types_of_layers_none_of_which_sees_the_whole_request_are_refu
     ],
     ids=["second-layer", "first-layer"],
 )
-def test_of_lists_over_layers_the_entry_of_the_first_layer_that_sees_everything_counts(
+def test_of_lists_over_layers_the_first_layer_that_sees_all_counts(
     layer_types: list[str] | None, expected: RotarySpec, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed = {"rope_theta": [1e4, 2e6], "partial_rotary_factors": [1.0, 0.5], "num_hidden_layers": 2}

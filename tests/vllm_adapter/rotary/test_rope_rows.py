@@ -149,7 +149,7 @@ def test_positions_of_several_sequences_have_their_rows_one_after_the_other(monk
 
 
 @pytest.mark.parametrize("axes", [1, 3])
-def test_while_a_model_is_asked_how_it_rotates_tokens_take_the_rows_that_it_is_asked_with(
+def test_while_a_model_is_asked_tokens_take_the_rows_that_it_is_asked_with(
     axes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(STATE, "asked_rows", torch.tensor([5, 600]))

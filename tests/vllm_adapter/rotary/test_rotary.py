@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
+import re
 import types
 from typing import Any
 
@@ -301,7 +303,7 @@ def build(monkeypatch: pytest.MonkeyPatch) -> Any:
     return built
 
 
-def test_of_several_rotary_embeddings_the_one_of_the_configuration_is_scaled_and_the_others_stay_vllms(
+def test_the_embedding_of_the_configuration_is_scaled_and_others_stay_vllms(
     build: Any,
 ) -> None:
     from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
@@ -318,13 +320,25 @@ def test_of_several_rotary_embeddings_the_one_of_the_configuration_is_scaled_and
     assert rotary.module is scaled and rotary.has_other_rotations
 
 
-def test_a_model_may_know_better_than_its_configuration_how_much_of_a_head_it_rotates(build: Any) -> None:
+def test_a_model_knows_better_than_its_configuration_how_much_it_rotates(build: Any) -> None:
     assert build(checkpoint(has_other_rotations=True), base=100.0, rotary_dim=8).posenc_scaled
     [rotary] = STATE.rotaries
     assert (rotary.own.rotary_dim, rotary.own.rope_theta) == (8, 100.0)
 
 
-def test_an_only_rotary_embedding_may_have_a_base_that_the_configuration_does_not_say(build: Any) -> None:
+def test_an_only_embedding_may_have_a_base_that_no_configuration_says(build: Any) -> None:
     assert build(checkpoint(has_other_rotations=False), base=10.0).posenc_scaled
     [rotary] = STATE.rotaries
     assert rotary.own.rope_theta == 10.0 and not rotary.has_other_rotations
+
+
+def test_code_that_fuses_by_data_type_leaves_the_rotation_to_a_scaled_embedding(build: Any) -> None:
+    from vllm.model_executor.models import qwen3_next
+
+    found = checkpoint(has_other_rotations=True)
+    local, scaled = build(found, base=10.0), build(found, base=100.0)
+    assert (local.dtype, scaled.dtype) == (torch.float32, None)
+    # What Qwen3-Next of vLLM asks before it rotates in a kernel of its own, which reads the table by position.
+    asks = re.compile(r"supports_dtype = getattr\(self\.rotary_emb, \"dtype\", None\) in \(\s*torch\.float16,\s*torch")
+    source = inspect.getsource(qwen3_next)
+    assert asks.search(source) and "and supports_dtype" in source

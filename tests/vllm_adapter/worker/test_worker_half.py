@@ -148,9 +148,7 @@ def measuring(monkeypatch: pytest.MonkeyPatch) -> Deployment:
     return dataclasses.replace(LINEAR, on_crossing="rerotate")
 
 
-def test_a_worker_measures_its_speed_with_the_model_around_its_rotary_embedding(
-    measuring: Deployment,
-) -> None:
+def test_a_worker_measures_its_speed_with_the_model_around_its_rotary_embedding(measuring: Deployment) -> None:
     rotary = torch.nn.Module()
     for _ in range(2):  # layers that share it
         STATE.enter(dataclasses.replace(ROTARY, deployment=measuring, module=rotary))
@@ -190,16 +188,12 @@ def grouped(
     names = [name for group in groups for name in group.layer_names]
     kv_cache_config: Any = types.SimpleNamespace(num_blocks=6, kv_cache_groups=list(groups))
     half = WorkerHalf(deployment, configured(**(layers or dict.fromkeys(names, LAYER))), kv_cache_config)
-    caches: dict[str, Any] = {
-        name: [torch.zeros(6, 2)] if name == "recurrent" else torch.zeros(6, 1, 4, 8) for name in names
-    }
+    caches: Any = {name: [torch.zeros(6, 2)] if name == "recurrent" else torch.zeros(6, 1, 4, 8) for name in names}
     half.register_kv_caches(caches)
     return half
 
 
-def test_only_layers_whose_keys_are_rotated_have_scales_and_only_their_groups_are_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_layers_with_rotated_keys_have_scales_and_their_groups_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = rotated(monkeypatch, "local", "without-rope")
     local, mixed = KVCacheGroupSpec(["local"], keys(1)), KVCacheGroupSpec(["without-rope", "layer"], keys(1))
     half = grouped(STATES, local, mixed)
@@ -223,9 +217,7 @@ def test_a_layer_that_reads_the_keys_of_another_is_not_asked(monkeypatch: pytest
 
 def test_a_model_none_of_whose_layers_are_rotated_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     rotated(monkeypatch, "layer")
-    with pytest.raises(
-        ValueError, match="but no layer of this model uses the one that it has: serve this model without"
-    ):
+    with pytest.raises(ValueError, match="but no layer of this model uses the one that it has: serve this model"):
         worker()
 
 
@@ -254,9 +246,7 @@ def test_a_model_with_other_rotations_is_asked_with_that_knowledge(monkeypatch: 
     assert known == [True]
 
 
-def test_a_model_whose_positions_reach_further_than_its_tokens_has_that_many_more_rows_for_each_scale(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_positions_reach_past_tokens_each_scale_has_as_many_more_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, positions_factor=4)])
     worker().apply(StepPlan(block_scales={2: [4, 1], 1: [3]}))
     assert offsets() == [0, 120, 0, 40, 120, 0]
