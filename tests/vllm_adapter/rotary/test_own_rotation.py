@@ -136,6 +136,14 @@ def test_scale_1_of_gemma_4_is_the_table_of_its_class_and_its_last_pairs_never_t
     assert (cos[:, 4:] == 1).all() and not sin[:, 4:].any() and sin[1:, :4].all()
 
 
+def test_another_attention_factor_than_that_of_the_class_is_another_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
+    rope_parameters, _ = CLASSES["YaRNScalingRotaryEmbedding"]
+    changed = deployment(rope_parameters | {"attention_factor": 1.5}, "yarn")
+    monkeypatch.setattr(building, "checked_deployment", lambda: changed)
+    with pytest.raises(ValueError, match="scale 1 must rotate exactly as the checkpoint does, got another rotation by"):
+        built(rope_parameters)
+
+
 GROWING = {
     "Llama3RotaryEmbedding": ({"factor": 16.0}, INV_FREQ_RELATIVE),
     "YaRNScalingRotaryEmbedding": ({"factor": 8.0}, INV_FREQ_BLENDED_RELATIVE),

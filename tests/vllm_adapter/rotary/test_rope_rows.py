@@ -141,6 +141,13 @@ def test_text_of_a_model_with_three_axes_has_one_row_for_each_token(monkeypatch:
     assert room.tolist() == [[103, 504, 100, 9, -1, -1], [-1] * 6, [-1] * 6]
 
 
+def test_positions_of_several_sequences_have_their_rows_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = torch.full((6,), -1)
+    in_a_forward(monkeypatch, {"layer": SLOTS})
+    torch.ops.vllm.posenc_rope_rows(POSITIONS.view(2, 2), room)
+    assert room.tolist() == [103, 504, 100, 9, -1, -1]
+
+
 @pytest.mark.parametrize("axes", [1, 3])
 def test_while_a_model_is_asked_tokens_take_the_rows_that_it_is_asked_with(
     axes: int, monkeypatch: pytest.MonkeyPatch

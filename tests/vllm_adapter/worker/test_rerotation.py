@@ -103,7 +103,7 @@ def test_keys_of_every_layer_are_turned_once(split: int) -> None:
     caches["reads-the-narrow-one"] = caches["narrow"]
     specs = group(**{name: full(num_heads, BLOCK_SIZE * split) for name, num_heads in heads.items()})
     together = KVCacheGroupSpec([*heads, "reads-the-narrow-one"], specs.kv_cache_spec)
-    rerotation(caches, dict.fromkeys(heads, WHOLE), together).apply(crossing(*in_place(0, BLOCK_SIZE * split)))
+    rerotation(caches, dict.fromkeys(caches, WHOLE), together).apply(crossing(*in_place(0, BLOCK_SIZE * split)))
     for name, each in keys.items():
         turned, values = caches[name].split(HEAD_DIM, -1)
         assert_turned(turned, at_scale(each, WHOLE, 1))
