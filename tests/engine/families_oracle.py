@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor
-from transformers import DynamicCache
+from transformers import DynamicCache, LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from tests import families
 from tests.engine.greedy import Said, greedy
+from tests.families import saving
 from tests.families.family import FULL, SLIDING
 
 SCALES = (1, 2, 4)
-# Layers whose keys the scaled rotation turns, where these are not all layers with keys.
-_OF_FULL, _OF_SLIDING = ("gemma3", "gemma3n", "gemma4", "laguna", "olmo3"), ("cohere2", "exaone4")
+# Families of which the scaled rotation turns keys in one type of layer only.
+_IN_FULL, _IN_SLIDING = ("gemma3", "gemma3n", "gemma4", "laguna", "olmo3", "plamo3", "step3_5"), ("cohere2", "exaone4")
 # Pairs are neighbours in these, and one element of each half in the others.
 _NEIGHBOURS = ("cohere2", "deepseek_v2", "llama4")
-# Their cache holds latents as keys, and what is rotated of a key as values.
+# The cache of transformers holds latents as keys, and what is rotated of a key as values.
 _LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v3_plain", "minicpm3")
 
 
@@ -40,7 +39,7 @@ def at_scale(rope_parameters: Mapping[str, Any], trained: int, scale: int) -> di
     """
     if FULL in rope_parameters:
         return dict(rope_parameters) | {FULL: at_scale(rope_parameters[FULL], trained, scale)}
-    if scale == 1:
+    if scale == 1 or rope_parameters["rope_type"] == "proportional":  # which has no static form
         return dict(rope_parameters)
     if rope_parameters["rope_type"] == "default":
         added = {"rope_type": "yarn", "factor": float(scale), "original_max_position_embeddings": trained}
@@ -49,14 +48,89 @@ def at_scale(rope_parameters: Mapping[str, Any], trained: int, scale: int) -> di
     return dict(rope_parameters) | added
 
 
+class Rotations:
+    """How the scaled rotation of a family turns keys.
+
+    Attributes:
+        layers: numbers of the layers whose keys it turns.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._family = families.FAMILIES[name]
+        self._config = self._family.config().get_text_config()
+        if without := getattr(self._config, "no_rope_layers", None):
+            self.layers = [number for number, is_rotated in enumerate(without) if is_rotated]
+        else:
+            types = getattr(self._config, "layer_types", None) or [FULL] * self._config.num_hidden_layers
+            rotated = (FULL,) if name in _IN_FULL else (SLIDING,) if name in _IN_SLIDING else (FULL, SLIDING)
+            self.layers = [number for number, kind in enumerate(types) if kind in rotated]
+
+    def rope_parameters(self, scale: int) -> dict[str, Any]:
+        """Those of a static deployment."""
+        return at_scale(self._config.rope_parameters, self._family.trained, scale)
+
+    def turned(self, keys: Tensor, positions: Tensor, from_scale: int, to_scale: int) -> Tensor:
+        """Keys turned back by the angles of one scale, and forth by those of another.
+
+        Args:
+            keys: ``[..., num_tokens, head_dim]``, of any floating data type; turned in float64.
+            positions: ``[num_tokens]``
+        """
+        (old, old_factor), (new, new_factor) = self.frequencies(from_scale), self.frequencies(to_scale)
+        part, rest = keys.double().tensor_split((2 * len(old),), dim=-1)
+        part = self._rotated(part, torch.outer(positions.double(), -old)) / old_factor
+        part = self._rotated(part, torch.outer(positions.double(), new)) * new_factor
+        return torch.cat((part, rest), -1).to(keys.dtype)
+
+    def frequencies(self, scale: int) -> tuple[Tensor, float]:
+        """The scaled rotation's: rad / token of each pair, and its attention factor."""
+        every = self.rope_parameters(scale)
+        parameters = every.get(FULL, every)
+        if parameters["rope_type"] == "proportional":
+            return self._proportional(parameters, scale)
+        if parameters["rope_type"] == "default":
+            head_dim = getattr(self._config, "qk_rope_head_dim", None) or getattr(self._config, "head_dim", None)
+            head_dim = head_dim or self._config.hidden_size // self._config.num_attention_heads
+            return _plain(int(head_dim * parameters.get("partial_rotary_factor", 1.0)), parameters["rope_theta"])
+        config = self._family.config().get_text_config()
+        config.rope_parameters = every
+        named = {"layer_type": FULL} if FULL in every else {}
+        inv_freq, attention_factor = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, "cpu", **named)
+        return inv_freq.double(), float(attention_factor)
+
+    def _proportional(self, parameters: Mapping[str, Any], scale: int) -> tuple[Tensor, float]:
+        """Plain RoPE whose last pairs stand still: the others are scaled as those of plain RoPE are."""
+        width, factor = self._config.per_layer_config[self.layers[0]].head_dim, 1.0
+        inv_freq, _ = _plain(width, parameters["rope_theta"])
+        if scale > 1:
+            plain = {"rope_type": "default", "rope_theta": parameters["rope_theta"]}
+            config = LlamaConfig(head_dim=width, rope_parameters=at_scale(plain, self._family.trained, scale))
+            found, factor = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")
+            inv_freq = found.double()
+        inv_freq[int(width * parameters["partial_rotary_factor"]) // 2 :] = 0
+        return inv_freq, float(factor)
+
+    def _rotated(self, keys: Tensor, angles: Tensor) -> Tensor:
+        """Keys ``[..., num_tokens, width]`` rotated by ``[num_tokens, width / 2]``."""
+        by_neighbours = self._name in _NEIGHBOURS
+        x, y = (keys[..., ::2], keys[..., 1::2]) if by_neighbours else keys.chunk(2, -1)
+        pairs = x * angles.cos() - y * angles.sin(), y * angles.cos() + x * angles.sin()
+        return torch.stack(pairs, -1).flatten(-2) if by_neighbours else torch.cat(pairs, -1)
+
+
+def _plain(width: int, rope_theta: float) -> tuple[Tensor, float]:
+    return (1.0 / rope_theta ** (torch.arange(0, width, 2).float() / width)).double(), 1.0
+
+
 class FamilyOracle:
     """Teacher-forced logprobs of requests that cross."""
 
-    def __init__(self, name: str, folder: pathlib.Path) -> None:
-        self._name = name
+    def __init__(self, name: str) -> None:
         self._family = families.FAMILIES[name]
-        self._configs = {scale: self._config(folder, scale) for scale in SCALES}
-        self._models = {scale: self._model(folder, config) for scale, config in self._configs.items()}
+        self._rotations = Rotations(name)
+        self._part = "values" if name in _LATENT else "keys"
+        self._models = {scale: self._model(scale) for scale in SCALES}
 
     def first_scale(self, admission_tokens: int) -> int:
         """The smallest scale whose length covers so many tokens."""
@@ -70,7 +144,7 @@ class FamilyOracle:
     def score(self, prompt: list[int], token_ids: list[int], first_scale: int) -> Said:
         """The greedy choice at every step of an answer, and the logprob of the token that was chosen."""
         ids = prompt + token_ids[:-1]
-        cache = DynamicCache(config=self._configs[1])
+        cache = DynamicCache(config=self._models[1].config)
         path = self.path(first_scale, len(ids))
         said: list[Tensor] = []
         for scale, positions in itertools.groupby(range(len(ids)), key=path.__getitem__):
@@ -83,62 +157,20 @@ class FamilyOracle:
         return greedy(torch.cat(said)[len(prompt) - 1 :], token_ids)
 
     def _turn(self, cache: DynamicCache, num_tokens: int, from_scale: int, to_scale: int) -> None:
-        """Turn the keys of a cache back by the angles of one scale, and forth by those of another."""
-        (old, old_factor), (new, new_factor) = self._frequencies(from_scale), self._frequencies(to_scale)
-        part = "values" if self._name in _LATENT else "keys"
-        for layer in self._rotated(cache):
-            stored = getattr(layer, part)
+        for number in self._rotations.layers:
+            if number >= len(cache.layers):  # this one and those after it read the keys of others
+                break
+            layer = cache.layers[number]
+            keys = getattr(layer, self._part)
             # A layer with a window keeps the last tokens.
-            positions = torch.arange(num_tokens - stored.shape[-2], num_tokens, dtype=torch.float64)
-            keys, others = stored.double().tensor_split((2 * len(old),), dim=-1)
-            keys = self._rotate(keys, torch.outer(positions, -old)) / old_factor
-            keys = self._rotate(keys, torch.outer(positions, new)) * new_factor
-            setattr(layer, part, torch.cat((keys, others), -1).to(stored.dtype))
+            positions = torch.arange(num_tokens - keys.shape[-2], num_tokens)
+            setattr(layer, self._part, self._rotations.turned(keys, positions, from_scale, to_scale))
 
-    def _rotated(self, cache: DynamicCache) -> list[Any]:
-        """The layers whose keys the scaled rotation turns."""
-        config = self._configs[1]
-        if without := getattr(config, "no_rope_layers", None):
-            return [layer for layer, is_rotated in zip(cache.layers, without, strict=True) if is_rotated]
-        types = getattr(config, "layer_types", None) or [FULL] * config.num_hidden_layers
-        others = (SLIDING,) if self._name in _OF_FULL else (FULL,) if self._name in _OF_SLIDING else ()
-        return [
-            layer
-            for layer, kind in zip(cache.layers, types, strict=False)  # the last ones may read the keys of others
-            if hasattr(layer, "keys") and kind not in others
-        ]
-
-    def _rotate(self, keys: Tensor, angles: Tensor) -> Tensor:
-        """Rotate keys ``[1, num_heads, num_tokens, width]`` by ``[num_tokens, width / 2]``."""
-        by_neighbours = self._name in _NEIGHBOURS
-        x, y = (keys[..., ::2], keys[..., 1::2]) if by_neighbours else keys.chunk(2, -1)
-        pairs = x * angles.cos() - y * angles.sin(), y * angles.cos() + x * angles.sin()
-        return torch.stack(pairs, -1).flatten(-2) if by_neighbours else torch.cat(pairs, -1)
-
-    def _frequencies(self, scale: int) -> tuple[Tensor, float]:
-        """Of the scaled rotation: rad / token for each pair, and its attention factor."""
-        config = self._configs[scale]
-        is_nested = FULL in config.rope_parameters
-        parameters = config.rope_parameters[FULL] if is_nested else config.rope_parameters
-        if parameters["rope_type"] == "default":
-            head_dim = getattr(config, "qk_rope_head_dim", None) or getattr(config, "head_dim", None)
-            head_dim = head_dim or config.hidden_size // config.num_attention_heads
-            width = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
-            exponent = torch.arange(0, width, 2).float() / width
-            return (1.0 / parameters["rope_theta"] ** exponent).double(), 1.0
-        named = {"layer_type": FULL} if is_nested else {}
-        inv_freq, attention_factor = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, "cpu", **named)
-        return inv_freq.double(), float(attention_factor)
-
-    def _config(self, folder: pathlib.Path, scale: int) -> Any:
-        config = transformers.AutoConfig.from_pretrained(folder).get_text_config()
-        for name, value in self._family.in_transformers.items():
-            setattr(config, name, value)
-        config.rope_parameters = at_scale(config.rope_parameters, self._family.trained, scale)
-        return config
-
-    def _model(self, folder: pathlib.Path, config: Any) -> Any:
-        model = getattr(transformers, self._family.architecture).from_pretrained(
-            folder, config=config, dtype=getattr(torch, self._family.dtype), attn_implementation="eager"
-        )
-        return model.eval()
+    def _model(self, scale: int) -> Any:
+        rope_parameters = self._rotations.rope_parameters(scale)
+        model = saving.build(self._family, **self._family.in_transformers, rope_parameters=rope_parameters)
+        if rope_parameters.get(FULL, {}).get("rope_type") == "proportional":
+            inv_freq, attention_factor = self._rotations.frequencies(scale)
+            model.model.rotary_emb.full_attention_inv_freq = inv_freq.float()
+            model.model.rotary_emb.full_attention_attention_scaling = attention_factor
+        return model

@@ -91,15 +91,7 @@ def run(name: str, folder: pathlib.Path) -> Ran:
     family = families.FAMILIES[name]
     model = families.make(name, folder / "model")
     asked = requests(family.trained)
-    section = {
-        "rope_type": "auto",
-        "scales": list(SCALES),
-        "headroom_tokens": HEADROOM,
-        "max_model_len": SCALES[-1] * family.trained,
-        "on_crossing": "rerotate",
-        "rerotate_budget_tokens": 64,
-    }
-    arguments = _engine(name) | {"additional_config": {"posenc": section}}
+    arguments = _engine(name) | {"additional_config": {"posenc": _section(family)}}
     batches = [asked.unscaled, asked.mixed, *asked.crossing.values()]
     unscaled, mixed, *crossing = run_engine(model, arguments, batches, folder=folder)
     return Ran(
@@ -112,6 +104,19 @@ def run(name: str, folder: pathlib.Path) -> Ran:
         crossing=dict(zip(asked.crossing, crossing, strict=True)),
         preemptions=counted(folder, "vllm:num_preemptions"),
     )
+
+
+def turned_in_float64(ran: Ran) -> dict[str, list[Answer]]:
+    """What an engine of ours answers to the requests that cross, where plain torch turns keys in float64."""
+    answers = run_engine(
+        ran.model,
+        _engine(ran.name) | {"additional_config": {"posenc": _section(ran.family)}},
+        list(ran.asked.crossing.values()),
+        folder=ran.folder,
+        module="tests.engine.turned_in_float64",
+        environment={"POSENC_TEST_FAMILY": ran.name},
+    )
+    return dict(zip(ran.asked.crossing, answers, strict=True))
 
 
 def stock(ran: Ran) -> list[Answer]:
@@ -143,6 +148,17 @@ def static(ran: Ran, scale: int) -> list[Answer]:
         module="tests.engine.static_in_float64",
     )
     return answers
+
+
+def _section(family: Family) -> dict[str, Any]:
+    return {
+        "rope_type": "auto",
+        "scales": list(SCALES),
+        "headroom_tokens": HEADROOM,
+        "max_model_len": SCALES[-1] * family.trained,
+        "on_crossing": "rerotate",
+        "rerotate_budget_tokens": 64,
+    }
 
 
 def _engine(name: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from tests.engine.family_runs import HEADROOM, Ran, Request
 from tests.engine.run_engine import Answer
 from tests.tolerance import LOGPROB_AFTER_CROSSING
 
-FAMILIES = ("gemma3", "gpt_oss", "gemma2", "mistral_0.1", "cohere2")
+FAMILIES = ("gemma3", "gemma3n", "gpt_oss", "gemma2", "mistral_0.1", "cohere2", "exaone4", "lfm2")
 WITH_EACH_SCALE = ("gemma3", "gpt_oss")  # the others are compared with the largest one alone
 
 
@@ -39,7 +39,7 @@ def test_requests_of_a_mixed_batch_are_those_of_static_deployments_to_the_bit(ra
 
 
 def test_requests_answer_as_transformers_does_with_keys_turned_at_crossings(ran: Ran) -> None:
-    oracle = FamilyOracle(ran.name, ran.model)
+    oracle = FamilyOracle(ran.name)
     assert_answers_as(oracle, ran.asked.mixed, ran.mixed)
     for how, requests in ran.asked.crossing.items():
         assert_answers_as(oracle, requests, ran.crossing[how])
