@@ -55,6 +55,7 @@ def minicpm3() -> PreTrainedConfig:
         qk_nope_head_dim=64,
         qk_rope_head_dim=32,
         v_head_dim=32,
+        scale_emb=4,
         dim_model_base=64,
         rope_parameters=PLAIN,
     )

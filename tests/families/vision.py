@@ -49,6 +49,8 @@ def _processors(of: str, patch: int) -> dict[str, dict[str, Any]]:
         "patch_size": patch,
         "merge_size": 2,
         "temporal_patch_size": 2,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
         "size": {"shortest_edge": token, "longest_edge": 16 * token},
         "processor_class": f"{of}Processor",
     }
