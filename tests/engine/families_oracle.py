@@ -23,7 +23,7 @@ from tests.families.family import FULL, SLIDING
 
 SCALES = (1, 2, 4)
 # Families of which the scaled rotation turns keys in one type of layer only.
-_IN_FULL, _IN_SLIDING = ("gemma3", "gemma3n", "gemma4", "laguna", "olmo3", "plamo3", "step3_5"), ("cohere2", "exaone4")
+_IN_FULL, _IN_SLIDING = ("gemma3", "gemma3n", "gemma4", "laguna", "olmo3", "plamo3", "mimo_v2"), ("cohere2", "exaone4")
 # Pairs are neighbours in these, and one element of each half in the others.
 _NEIGHBOURS = ("cohere2", "deepseek_v2", "llama4")
 # The cache of transformers holds latents as keys, and what is rotated of a key as values.
@@ -43,6 +43,8 @@ def at_scale(rope_parameters: Mapping[str, Any], trained: int, scale: int) -> di
         return dict(rope_parameters)
     if rope_parameters["rope_type"] == "default":
         added = {"rope_type": "yarn", "factor": float(scale), "original_max_position_embeddings": trained}
+    elif rope_parameters["rope_type"] == "dynamic":
+        added = {"max_trained_positions": trained}  # as vLLM calls it: the stretch follows the length that is served
     else:
         added = {"factor": rope_parameters["factor"] * scale}
     return dict(rope_parameters) | added
@@ -67,8 +69,12 @@ class Rotations:
             self.layers = [number for number, kind in enumerate(types) if kind in rotated]
 
     def rope_parameters(self, scale: int) -> dict[str, Any]:
-        """Those of a static deployment."""
-        return at_scale(self._config.rope_parameters, self._family.trained, scale)
+        """Those of a static deployment, as transformers reads them."""
+        own = self._config.rope_parameters
+        if own.get("rope_type") == "dynamic":  # whose stretch follows the length of each batch
+            stretch, width = own["factor"] * scale - (own["factor"] - 1), self._width(own)
+            return {"rope_type": "default", "rope_theta": own["rope_theta"] * stretch ** (width / (width - 2))}
+        return at_scale(own, self._family.trained, scale)
 
     def turned(self, keys: Tensor, positions: Tensor, from_scale: int, to_scale: int) -> Tensor:
         """Keys turned back by the angles of one scale, and forth by those of another.
@@ -90,14 +96,18 @@ class Rotations:
         if parameters["rope_type"] == "proportional":
             return self._proportional(parameters, scale)
         if parameters["rope_type"] == "default":
-            head_dim = getattr(self._config, "qk_rope_head_dim", None) or getattr(self._config, "head_dim", None)
-            head_dim = head_dim or self._config.hidden_size // self._config.num_attention_heads
-            return _plain(int(head_dim * parameters.get("partial_rotary_factor", 1.0)), parameters["rope_theta"])
+            return _plain(self._width(parameters), parameters["rope_theta"])
         config = self._family.config().get_text_config()
         config.rope_parameters = every
         named = {"layer_type": FULL} if FULL in every else {}
         inv_freq, attention_factor = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, "cpu", **named)
         return inv_freq.double(), float(attention_factor)
+
+    def _width(self, parameters: Mapping[str, Any]) -> int:
+        """Of the rotated part of a head."""
+        head_dim = getattr(self._config, "qk_rope_head_dim", None) or getattr(self._config, "head_dim", None)
+        head_dim = head_dim or self._config.hidden_size // self._config.num_attention_heads
+        return int(head_dim * parameters.get("partial_rotary_factor", 1.0))
 
     def _proportional(self, parameters: Mapping[str, Any], scale: int) -> tuple[Tensor, float]:
         """Plain RoPE whose last pairs stand still: the others are scaled as those of plain RoPE are."""

@@ -1,0 +1,90 @@
+"""What is promised of every kind of model: unscaled it is stock vLLM's, scaled a static deployment's, and so on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.engine import family_runs
+from tests.engine.families_oracle import SCALES, FamilyOracle
+from tests.engine.family_runs import HEADROOM, Ran, Request
+from tests.engine.run_engine import Answer
+from tests.tolerance import LOGPROB_AFTER_CROSSING, LOGPROB_FLOAT32
+
+
+def assert_unscaled_requests_are_stock_vllms_to_the_bit(ran: Ran) -> None:
+    theirs = family_runs.stock(ran)
+    assert [answer.posenc and answer.posenc["scale"] for answer in ran.unscaled] == [1] * len(theirs)
+    _assert_equal(ran.unscaled, theirs)
+
+
+def assert_a_mixed_batch_is_that_of_static_deployments(
+    ran: Ran, scales: Sequence[int] = SCALES[-1:], *, to_the_bit: bool = True
+) -> None:
+    for scale in scales:
+        theirs = family_runs.static(ran, scale)
+        of_scale = [index for index, each in enumerate(ran.asked.scales) if each == scale]
+        ours = [ran.mixed[index] for index in of_scale]
+        assert [answer.posenc and (answer.posenc["scale"], answer.posenc["crossings"]) for answer in ours] == [
+            (scale, [])
+        ] * len(of_scale)
+        _assert_equal(ours, [theirs[index] for index in of_scale], 0 if to_the_bit else LOGPROB_FLOAT32)
+
+
+def assert_answers_are_transformers_with_keys_turned_at_crossings(ran: Ran) -> None:
+    oracle = FamilyOracle(ran.name)
+    for requests, answers in [(ran.asked.mixed, ran.mixed)] + [
+        (requests, ran.crossing[how]) for how, requests in ran.asked.crossing.items()
+    ]:
+        for request, answer in zip(requests, answers, strict=True):
+            prompt, _ = request
+            _assert_crossings(oracle, request, answer)
+            greedy, logprobs = oracle.score(prompt, answer.token_ids, _first_scale(oracle, request))
+            assert answer.token_ids == greedy
+            assert _apart(answer.logprobs, logprobs) < LOGPROB_AFTER_CROSSING
+    _assert_reused_and_preempted(ran)
+
+
+def assert_answers_are_those_with_keys_turned_in_float64(ran: Ran, tolerance: float) -> None:
+    """For families that transformers computes otherwise than vLLM does.
+
+    Args:
+        tolerance: of logprobs.
+    """
+    oracle = FamilyOracle(ran.name)
+    theirs = family_runs.turned_in_float64(ran)
+    for how, requests in ran.asked.crossing.items():
+        for request, answer in zip(requests, ran.crossing[how], strict=True):
+            _assert_crossings(oracle, request, answer)
+        _assert_equal(ran.crossing[how], theirs[how], tolerance)
+    _assert_reused_and_preempted(ran)
+
+
+def _assert_equal(answers: Sequence[Answer], theirs: Sequence[Answer], tolerance: float = 0.0) -> None:
+    assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in theirs]
+    for answer, other in zip(answers, theirs, strict=True):
+        assert _apart(answer.logprobs, other.logprobs) <= tolerance
+
+
+def _apart(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    return max(abs(one - other) for one, other in zip(ours, theirs, strict=True))
+
+
+def _first_scale(oracle: FamilyOracle, request: Request) -> int:
+    prompt, max_tokens = request
+    return oracle.first_scale(len(prompt) + min(max_tokens, HEADROOM))
+
+
+def _assert_crossings(oracle: FamilyOracle, request: Request, answer: Answer) -> None:
+    prompt, max_tokens = request
+    path = oracle.path(_first_scale(oracle, request), len(prompt) + max_tokens - 1)  # the last token is never computed
+    assert answer.posenc is not None
+    assert answer.posenc["crossings"] == [
+        {"at": position, "from": path[position - 1], "to": path[position], "how": "rerotate"}
+        for position in range(1, len(path))
+        if path[position] != path[position - 1]
+    ]
+
+
+def _assert_reused_and_preempted(ran: Ran) -> None:
+    assert any(answer.num_cached_tokens for answer in ran.crossing["from the prefix cache"])
+    assert ran.preemptions >= 3

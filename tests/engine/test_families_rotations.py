@@ -1,0 +1,33 @@
+"""Models with a scaled rotation of their own, or with a rotated part of a key."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engine import family_checks, family_runs
+from tests.engine.family_runs import Ran
+
+FAMILIES = (
+    *("deepseek_v2", "deepseek_v3", "deepseek_v3_plain", "minicpm3"),
+    *("ministral3", "llama_linear", "llama_dynamic"),
+)
+# vLLM multiplies the softmax scale by YaRN's mscale; ours multiplies the queries, which rounds elsewhere.
+IN_THE_SOFTMAX = ("deepseek_v2", "deepseek_v3")
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return family_runs.run(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def test_unscaled_requests_are_those_of_stock_vllm_to_the_bit(ran: Ran) -> None:
+    family_checks.assert_unscaled_requests_are_stock_vllms_to_the_bit(ran)
+
+
+def test_requests_of_a_mixed_batch_are_those_of_a_static_deployment(ran: Ran) -> None:
+    to_the_bit = ran.name not in IN_THE_SOFTMAX
+    family_checks.assert_a_mixed_batch_is_that_of_static_deployments(ran, to_the_bit=to_the_bit)
+
+
+def test_requests_answer_as_transformers_does_where_cached_keys_are_turned_at_crossings(ran: Ran) -> None:
+    family_checks.assert_answers_are_transformers_with_keys_turned_at_crossings(ran)

@@ -1,0 +1,30 @@
+"""Models of which some layers have a window, a rotation of their own, or none."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engine import family_checks, family_runs
+from tests.engine.families_oracle import SCALES
+from tests.engine.family_runs import Ran
+
+FAMILIES = ("gemma3", "gemma3n", "gpt_oss", "gemma2", "mistral_0.1", "cohere2", "exaone4")
+WITH_EACH_SCALE = ("gemma3", "gpt_oss")  # the others are compared with the largest one alone
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return family_runs.run(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def test_unscaled_requests_are_those_of_stock_vllm_to_the_bit(ran: Ran) -> None:
+    family_checks.assert_unscaled_requests_are_stock_vllms_to_the_bit(ran)
+
+
+def test_requests_of_a_mixed_batch_are_those_of_static_deployments_to_the_bit(ran: Ran) -> None:
+    scales = SCALES[1:] if ran.name in WITH_EACH_SCALE else SCALES[-1:]
+    family_checks.assert_a_mixed_batch_is_that_of_static_deployments(ran, scales)
+
+
+def test_requests_answer_as_transformers_does_where_cached_keys_are_turned_at_crossings(ran: Ran) -> None:
+    family_checks.assert_answers_are_transformers_with_keys_turned_at_crossings(ran)
