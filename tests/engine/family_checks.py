@@ -10,6 +10,9 @@ from tests.engine.family_runs import HEADROOM, Ran, Request
 from tests.engine.run_engine import Answer
 from tests.tolerance import LOGPROB_AFTER_CROSSING, LOGPROB_FLOAT32
 
+# With MLA, vLLM on the CPU caches no prefixes.
+_WITHOUT_PREFIX_CACHE = ("deepseek_v2", "deepseek_v3", "deepseek_v3_plain")
+
 
 def assert_unscaled_requests_are_stock_vllms_to_the_bit(ran: Ran) -> None:
     theirs = family_runs.stock(ran)
@@ -86,5 +89,6 @@ def _assert_crossings(oracle: FamilyOracle, request: Request, answer: Answer) ->
 
 
 def _assert_reused_and_preempted(ran: Ran) -> None:
-    assert any(answer.num_cached_tokens for answer in ran.crossing["from the prefix cache"])
+    reused = any(answer.num_cached_tokens for answer in ran.crossing["from the prefix cache"])
+    assert reused or ran.name in _WITHOUT_PREFIX_CACHE
     assert ran.preemptions >= 3
