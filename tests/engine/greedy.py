@@ -10,13 +10,16 @@ from tests.tolerance import LOGPROB_FLOAT32
 Said = tuple[list[int], list[float]]
 
 
-def alike(one: Said, other: Said) -> bool:
+def alike(one: Said, other: Said, tolerance: float = LOGPROB_FLOAT32) -> bool:
     """Whether two greedy answers are the same up to where two tokens are as likely as each other, if they ever are.
 
     Behind such a place they continue different texts.
+
+    Args:
+        tolerance: of logprobs.
     """
     for token, logprob, other_token, other_logprob in zip(*one, *other, strict=True):
-        if abs(logprob - other_logprob) > LOGPROB_FLOAT32:
+        if abs(logprob - other_logprob) > tolerance:
             return False
         if token != other_token:
             return True
