@@ -75,10 +75,7 @@ def laguna() -> PreTrainedConfig:
         sliding_window=WINDOW,
         layer_types=_LOCAL_TWICE,
         rope_parameters={FULL: YARN | {"partial_rotary_factor": 0.5}, SLIDING: LOCAL},
-        moe_intermediate_size=64,
-        shared_expert_intermediate_size=64,
-        num_experts=4,
-        num_experts_per_tok=2,
+        mlp_layer_types=["dense"] * 6,  # vLLM's router on the CPU knows no sigmoid
     )
 
 
@@ -203,6 +200,8 @@ FAMILIES = {
         "layers with chunks have a llama3 rotation with equal factors, the others none; own temperature of attention",
         llama4,
         window=WINDOW,
+        # Without it, vLLM has no temperature below 32,768 tokens.
+        files={"generation_config.json": {"attn_temperature_tuning": True}},
         engine={"block_size": WINDOW},  # chunks are of whole blocks
     ),
     "smollm3": Family("SmolLM3ForCausalLM", "every other layer has no rotation; Transformers backend", smollm3),

@@ -64,7 +64,13 @@ def step3_5() -> PreTrainedConfig:
         "num_hidden_layers": 6,
         "head_dim": 32,
         "layer_types": _LAYERS,
-        "mlp_layer_types": ["dense"] * 6,  # of routers with a sigmoid, vLLM on the CPU has the grouped ones alone
+        # One expert: vLLM's router on the CPU knows no sigmoid, and among one there is no choice.
+        "mlp_layer_types": ["dense", "dense", "sparse"] * 2,
+        "num_local_experts": 1,
+        "n_routed_experts": 1,
+        "num_experts_per_tok": 1,
+        "moe_intermediate_size": 64,
+        "share_expert_dim": 64,
         "num_sliding_attention_heads": 8,
         "sliding_window": WINDOW,
         "pad_token_id": 0,
@@ -101,7 +107,12 @@ def _published_step3_5() -> dict[str, Any]:
         "partial_rotary_factors": [1.0, 1.0, 0.5] * 2,
         "rope_scaling": _LLAMA3,
         "yarn_only_types": [FULL],
-        "moe_layers_enum": "6",  # after the last one
+        "moe_layers_enum": "2,5",
+        "moe_num_experts": 1,
+        "moe_top_k": 1,
+        "moe_intermediate_size": 64,
+        "share_expert_dim": 64,
+        "moe_router_activation": "softmax",
         "tie_word_embeddings": False,
     }
 
@@ -189,15 +200,28 @@ def _as_plamo3(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _as_step3_5(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Without its tower."""
-    text = {name: weight for name, weight in weights.items() if name.startswith(("model.language_model.", "lm_head."))}
-    return {name.replace("model.language_model.", "model."): weight.clone() for name, weight in text.items()}
+    text = {
+        name.replace("model.language_model.", "model."): weight
+        for name, weight in weights.items()
+        if name.startswith(("model.language_model.", "lm_head."))
+    }
+    names = {"mlp.gate": "moe.gate", "mlp.shared_experts": "share_expert"}
+    renamed = _renamed(text, names, merged=r"mlp\.experts\.\w+")
+    for layer in (2, 5):
+        here = f"model.layers.{layer}"
+        gate, up = text[f"{here}.mlp.experts.gate_up_proj"].chunk(2, dim=1)
+        renamed[f"{here}.moe.gate_proj.weight"] = gate.contiguous()
+        renamed[f"{here}.moe.up_proj.weight"] = up.contiguous()
+        renamed[f"{here}.moe.down_proj.weight"] = text[f"{here}.mlp.experts.down_proj"].clone()
+        renamed[f"{here}.moe.router_bias"] = renamed.pop(f"{here}.moe.gate.e_score_correction_bias")
+    return renamed
 
 
 def _renamed(weights: dict[str, Tensor], names: dict[str, str], *, merged: str) -> dict[str, Tensor]:
     """All weights under their new names, but those of projections that are merged into one, a pattern."""
     renamed = {}
     for name, weight in weights.items():
-        if not re.search(rf"\.({merged})_proj\.", name):
+        if not re.search(rf"\.({merged})_proj(\.|$)", name):
             for old, new in names.items():
                 name = name.replace(f"{old}.", f"{new}.")
             renamed[name] = weight.clone()
