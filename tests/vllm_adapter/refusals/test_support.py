@@ -131,7 +131,13 @@ def engine(**changed: Any) -> types.SimpleNamespace:
         "cache_config": {"cache_dtype": "auto", "kv_offloading_size": None, "enable_prefix_caching": True},
         "aux_output_config": {"enabled": False},
         "model_config": {
-            **{"is_encoder_decoder": False, "is_multimodal_model": False, "is_hybrid": False, "use_mla": False},
+            **{
+                "is_encoder_decoder": False,
+                "is_multimodal_model": False,
+                "uses_mrope": False,
+                "is_hybrid": False,
+                "use_mla": False,
+            },
             "runner_type": "generate",
             **{"architectures": ["LlamaForCausalLM"], "hf_text_config": config({"rope_type": "default"})},
             "max_model_len": 512,
@@ -297,6 +303,7 @@ def test_offloading_that_would_replace_our_connector_is_refused_by_its_own_name(
     [
         ("model_config__is_encoder_decoder", "encoder-decoder models"),
         ("model_config__is_multimodal_model", "multimodal models"),
+        ("model_config__uses_mrope", "M-RoPE"),
         ("model_config__use_mla", "multi-head latent attention"),
         ("parallel_config__use_ubatching", "enable_dbo, or ubatch_size above 1"),
         ("parallel_config__enable_elastic_ep", "enable_elastic_ep"),
