@@ -9,8 +9,6 @@ An embedding that the deployment does not scale, such as that of layers with a s
 
 from __future__ import annotations
 
-import dis
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -23,8 +21,6 @@ from posenc_runtime.vllm_adapter.rotary import building
 from posenc_runtime.vllm_adapter.rotary.own_rotation import own_rotation, own_table
 from posenc_runtime.vllm_adapter.rotary.rows import make_room_for_rows
 from posenc_runtime.vllm_adapter.worker.worker_state import Rotary
-
-_FORWARDS = ("forward_native", "forward_cuda", "forward_cpu", "forward_oot", "forward_hip", "forward_xpu")
 
 
 def scaling(rotary_class: Any) -> Any:
@@ -54,21 +50,11 @@ def scaling(rotary_class: Any) -> Any:
         "posenc_scaled": False,
         "posenc_fused": False,
         "_compute_cos_sin_cache": _compute_cos_sin_cache,
+        "forward": by_scale(rotary_class.forward),
     }
     if num_axes > 1:
         members["__init__"] = _keeping_positions_factor(rotary_class)
-    members |= {name: by_scale(method) for name in _FORWARDS if (method := _rotating(rotary_class, name))}
     return type("Posenc" + rotary_class.__name__, (rotary_class,), members)
-
-
-def _rotating(rotary_class: Any, name: str) -> Any:
-    """A method that rotates by itself; None if it calls another one of them, which then looks up the rows."""
-    method = getattr(rotary_class, name, None)
-    if method is None:
-        return None
-    steps = itertools.pairwise(dis.get_instructions(method))
-    calls_another = any(of.argval == "self" and called.argval in _FORWARDS for of, called in steps)
-    return None if calls_another else method
 
 
 def _keeping_positions_factor(rotary_class: Any) -> Any:
@@ -99,7 +85,7 @@ def stacked_table(made: Rotary, unscaled: Tensor) -> Tensor:
 
 
 def by_scale(parent: Callable[..., Any]) -> Callable[..., Any]:
-    """A rotating method of vLLM, called with each token's row in the stacked table, or skipped if attention rotates."""
+    """``forward`` of vLLM, called with each token's row in the stacked table, or skipped if attention rotates."""
 
     def forward(
         self: Any, positions: Tensor, query: Tensor, key: Tensor | None = None, *others: Any, **named: Any

@@ -181,10 +181,10 @@ def test_axes_rotate_at_the_scale_of_the_token_as_vllm_rotates_them_by_its_own_t
     query, key = torch.randn(3, 32), torch.randn(3, 16)
     at_their_scales = halves * torch.tensor([2, 2, 1])
     for ours, theirs in zip(
-        module.forward_native(at_their_scales, query, key), stock.forward_native(halves, query, key), strict=True
+        module(at_their_scales, query, key), stock.forward_native(halves, query, key), strict=True
     ):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=SOME_FLOAT32_OPERATIONS * 30)
     # Text alone may come with one position for each token.
-    alone = module.forward_native(at_their_scales[0], query, key)[1]
+    alone = module(at_their_scales[0], query, key)[1]
     same = stock.forward_native(halves[0].expand(3, -1), query, key)[1]
     torch.testing.assert_close(alone, same, rtol=0, atol=SOME_FLOAT32_OPERATIONS * 30)

@@ -252,9 +252,8 @@ def test_where_attention_rotates_queries_and_keys_pass_and_no_table_is_made(monk
         module = RotaryEmbedding(8, 8, 35, 100.0, False, torch.float32)
     query, key = torch.randn(3, 16), torch.randn(3, 8)
     given = query.clone(), key.clone()
-    for forward in (module.forward_native, module.forward_cuda, module.forward_cpu):
-        passed = forward(torch.arange(3), query, key)
-        assert passed[0] is query and passed[1] is key
+    passed = module(torch.arange(3), query, key)
+    assert passed[0] is query and passed[1] is key
     assert torch.equal(query, given[0]) and torch.equal(key, given[1])
     assert module.cos_sin_cache.shape == (0, 8)
     assert [made.is_fused for made in STATE.rotaries] == [True]
@@ -314,7 +313,7 @@ def test_the_embedding_of_the_configuration_is_scaled_and_others_stay_vllms(
     assert torch.equal(local.cos_sin_cache, RotaryEmbedding._compute_cos_sin_cache(local))
     positions, key = torch.tensor([3, 0, 34]), torch.randn(3, 8)
     assert torch.equal(
-        local.forward_native(positions, key)[0], RotaryEmbedding.forward_native(local, positions, key)[0]
+        local(positions, key)[0], RotaryEmbedding.forward_native(local, positions, key)[0]
     )
     [rotary] = STATE.rotaries
     assert rotary.module is scaled and rotary.has_other_rotations
@@ -345,7 +344,9 @@ def test_code_that_fuses_by_data_type_leaves_the_rotation_to_a_scaled_embedding(
 
 
 @pytest.mark.parametrize("name", ["forward_native", "forward_cpu"])
-def test_a_method_of_vllm_that_calls_another_looks_up_rows_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_looked_up_once_whether_or_not_a_method_of_vllm_calls_another(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.model_executor.layers.rotary_embedding.mrope import MRotaryEmbedding
 
@@ -356,5 +357,6 @@ def test_a_method_of_vllm_that_calls_another_looks_up_rows_once(name: str, monke
         module = MRotaryEmbedding(4, 4, 10, 100.0, True, torch.float32, mrope_section=[1, 1, 0])
     looked_up: list[torch.Tensor] = []
     monkeypatch.setattr(torch.ops.vllm, "posenc_rope_rows", lambda positions, _: looked_up.append(positions))
-    getattr(module, name)(torch.zeros(2, dtype=torch.int64), torch.ones(2, 4), torch.ones(2, 4))
+    monkeypatch.setattr(module, "_forward_method", getattr(module, name))
+    module(torch.zeros(2, dtype=torch.int64), torch.ones(2, 4), torch.ones(2, 4))
     assert len(looked_up) == 1

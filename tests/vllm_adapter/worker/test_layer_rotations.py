@@ -112,7 +112,7 @@ def part_of_heads(embedding: Any, first: int) -> Rotate:
         part = slice(first, first + embedding.rotary_dim)
         queries, keys = queries.view(len(queries), -1, HEAD_DIM), keys.view(len(keys), -1, HEAD_DIM)
         queries, keys = queries.clone(), keys.clone()
-        queries[..., part], keys[..., part] = embedding.forward_native(
+        queries[..., part], keys[..., part] = embedding(
             positions, queries[..., part].contiguous(), keys[..., part].contiguous()
         )
         return queries.flatten(1), keys.flatten(1)
@@ -175,7 +175,7 @@ def test_of_latents_the_part_behind_them_is_turned() -> None:
     [rotary] = STATE.rotaries
     attention = Attention()
     attention.kv_lora_rank = LATENT
-    layer = LatentLayer(embedding.forward_native, attention)
+    layer = LatentLayer(embedding, attention)
     assert asked(Model(layer)) == [Turned(rotary, LATENT, is_neox_style=False)]
 
 
@@ -238,7 +238,7 @@ def test_a_model_whose_positions_have_three_axes_is_asked_by_all_of_them(interle
             given.append(positions.tolist())
             return super().forward(input_ids, positions)
 
-    found = asked(Seeing(Layer(embedding.forward_native, Attention())), num_axes=3)
+    found = asked(Seeing(Layer(embedding, Attention())), num_axes=3)
     assert found == [Turned(rotary, 0, is_neox_style=True)]
     assert given == [[[position] * 7] * 3 for position in (0, 7)]
 
