@@ -31,6 +31,9 @@ OLDEST, NEWEST = (3, 11), (3, 13)
 # are asked first. PyTorch's index is asked for this one wheel alone: otherwise it would be asked about every package.
 TORCH_CPU = "torch==2.13.0+cpu"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+# The release that goes with this torch. vLLM's models that see import it.
+TORCHVISION = "torchvision==0.28.0"
+SCHEMAS = "torchvision_schemas"
 
 # -I: what the current folder would supply does not count as installed. Our packages are imported no deeper than their
 # top, so that a mistake in a source does not stop the environment in which it would be found.
@@ -130,12 +133,13 @@ class Setup:
     def __init__(self, venv: VenvFolder, device: str, extras: str) -> None:
         self._venv, self._device, self._extras = venv, device, extras
         self._own_torch = device == "cpu" and sys.platform == "linux"
-        self._progress = Progress(steps=4 if self._own_torch else 3)
+        self._progress = Progress(steps=5 if self._own_torch else 4)
 
     def run(self) -> None:
         try:
             self._virtual_environment()
             self._packages()
+            self._torchvision()
             self._imports()
         except BaseException:
             self._progress.failed()
@@ -165,6 +169,17 @@ class Setup:
         other_torch = () if self._own_torch else (TORCH_CPU.replace("==", "!="),)
         self._install(f"vLLM for {self._device}, posenc and its tools", (*packages, *other_torch))
 
+    def _torchvision(self) -> None:
+        """The build for this torch. Elsewhere than on PyTorch's own index there may be none for the CPU."""
+        self._progress.start(TORCHVISION)
+        for_cpu = (f"{TORCHVISION}+cpu",)
+        own = (for_cpu, (*for_cpu, "--extra-index-url", TORCH_CPU_INDEX)) if self._own_torch else ()
+        found = self._installer.install_alone(*own, (TORCHVISION,))
+        if found is None:
+            self._fail()
+        self._venv.declare(SCHEMAS, self._own_torch and found not in own)
+        self._progress.done(f"with {self._installer.tool}")
+
     def _install(self, label: str, *ways: tuple[str, ...]) -> None:
         self._progress.start(label)
         if not self._installer.install(*ways):
@@ -192,7 +207,8 @@ def set_up(folder: Path, with_dev: bool, quiet: bool) -> None:
     began = time.monotonic()
     device = wanted_device(os.environ)
     extras = f"{device},dev" if with_dev else device
-    sources = [ROOT / "pyproject.toml", constraints(device), ROOT / COMPANIONS, Path(__file__)]
+    modules = sorted(Path(__file__).parent.glob("*.py"))
+    sources = [ROOT / "pyproject.toml", constraints(device), ROOT / COMPANIONS, *modules]
     mark = fingerprint((source.read_bytes() for source in sources), (extras, str(sys.version_info[:2]), str(folder)))
     venv = VenvFolder(folder, ROOT)
     if not venv.ready(mark):

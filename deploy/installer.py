@@ -20,7 +20,7 @@ UV = "uv==0.13.9"
 PIP_INSTALL = ("install", "--no-compile", "--prefer-binary")
 
 # What is left out: vLLM asks for these companions of PyTorch without saying which build, and transformers fails on
-# import where it finds those for CUDA beside a torch for the CPU. Serving text needs none of them.
+# import where it finds those for CUDA beside a torch for the CPU. Set-up installs torchvision by itself, in its build.
 COMPANIONS = "deploy/companions.txt"
 
 # uv reads no settings of pip. By these it asks the indexes and mirrors that pip is set to ask, and no others.
@@ -84,6 +84,14 @@ class Installer:
             # pip may have credentials that uv has not.
             self.tool = f"pip, because uv failed ({self._venv.log} says why)"
         return any(self._pip(*PIP_INSTALL, *way) for way in ways) and self._pip("uninstall", "--yes", "-r", COMPANIONS)
+
+    def install_alone(self, *ways: tuple[str, ...]) -> tuple[str, ...] | None:
+        """Install one package, whatever else is there: the first of the ways that succeeds, None if none does."""
+        for way in ways:
+            alone = ("--no-deps", *way)
+            if self._uv_pip("install", *alone) if self.tool == "uv" else self._pip(*PIP_INSTALL, *alone):
+                return way
+        return None
 
     def _uv_pip(self, verb: str, *arguments: str) -> bool:
         command = (self._uv, "pip", verb, "--python", str(self._venv.python), *arguments)

@@ -101,6 +101,16 @@ class VenvFolder:
             else:
                 moved_aside.unlink()
 
+    def declare(self, module: str, is_needed: bool) -> None:
+        """Have Python import a module of this folder at each start in the environment, or no longer."""
+        (packages,) = self.folder.glob("lib/python3.*/site-packages")
+        source = Path(__file__).with_name(f"{module}.py")
+        for name, text in ((source.name, source.read_text()), (f"{module}.pth", f"import {module}\n")):
+            if is_needed:
+                (packages / name).write_text(text)
+            elif (packages / name).exists():
+                (packages / name).unlink()
+
     def _dist_infos(self) -> list[Path]:
         return list(self.folder.glob("lib/python3.*/site-packages/[!~]*.dist-info"))
 

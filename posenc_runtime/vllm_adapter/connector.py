@@ -77,7 +77,12 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
         if role == KVConnectorRole.SCHEDULER:
             let_one_answer(PosencConnector)
             block_sizes = [group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups]
-            self._scheduler = SchedulerHalf(deployment, block_sizes, num_blocks=kv_cache_config.num_blocks)
+            self._scheduler = SchedulerHalf(
+                deployment,
+                block_sizes,
+                num_blocks=kv_cache_config.num_blocks,
+                images_have_axes=vllm_config.model_config.uses_mrope,
+            )
             self._scheduler.scaled_groups = attention_groups(kv_cache_config)  # until the workers say which
             salt_on_arrival()
             parallel = vllm_config.parallel_config

@@ -186,7 +186,7 @@ def _say_what_auto_is(sections: Completed) -> None:
     deployment = sections.deployment
     scales = ", ".join(deployment.scale_set.label(index) for index in range(len(deployment.scales)))
     logger.info(
-        "rope_type auto chose %s with scales %s and the trained length %d tokens, because %s",
+        "auto chose %s with scales %s and the trained length %d tokens, because %s",
         deployment.rope_type,
         scales,
         deployment.original_max_position_embeddings,

@@ -106,6 +106,23 @@ def test_uv_installs_from_where_pip_would_and_leaves_out_the_companions(tools: T
     ]
 
 
+@pytest.mark.parametrize("tool", ["uv", "pip"])
+def test_a_package_alone_brings_nothing_with_it_and_the_way_that_led_to_it_is_said(tools: Tools, tool: str) -> None:
+    if tool == "uv":
+        tools.uv(fails_on="*first")
+        begins = "uv pip install --python VENV/bin/python"
+    else:
+        tools.pip(fails_on="--only-binary*|*first")
+        begins = "python -m pip install --no-compile --prefer-binary"
+    made = Installer(tools.venv, lambda doing: None)
+    assert made.install_alone(("first",), ("second",)) == ("second",)
+    assert [line for line in tools.asked() if line.startswith(begins) and "--no-deps" in line] == [
+        f"{begins} --no-deps first",
+        f"{begins} --no-deps second",
+    ]
+    assert made.install_alone(("first",)) is None
+
+
 def test_what_is_set_to_constrain_pip_constrains_uv(tools: Tools) -> None:
     tools.uv()
     tools.pip(config="global.constraint='/etc/one.txt /etc/two.txt'")

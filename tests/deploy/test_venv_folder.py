@@ -96,3 +96,13 @@ def test_the_news_of_an_installation_come_from_the_folder(venv: VenvFolder) -> N
     unpack(venv, "torch-2.13.0+cpu.dist-info", "METADATA", record="")
     assert venv.installed() == {"typing-extensions"}
     assert canonical("Typing.Extensions") == "typing-extensions"
+
+
+def test_python_imports_a_declared_module_at_each_start_until_it_is_not_needed(venv: VenvFolder) -> None:
+    packages = venv.folder / "lib" / "python3.11" / "site-packages"
+    packages.mkdir(parents=True)
+    venv.declare("torchvision_schemas", True)
+    assert (packages / "torchvision_schemas.pth").read_text() == "import torchvision_schemas\n"
+    assert "class Schemas" in (packages / "torchvision_schemas.py").read_text()
+    venv.declare("torchvision_schemas", False)
+    assert not list(packages.iterdir())

@@ -24,7 +24,9 @@ _store = _custom_ops.cpu_attn_reshape_and_cache
 _NOTED: dict[int, tuple[Tensor, Tensor]] = {}
 
 
-def _noting(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor, *of: Any, **how: Any) -> None:
+def _noting(
+    key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor, *of: Any, **how: Any
+) -> None:
     """Write keys and values ``[num_tokens, num_kv_heads, head_dim]`` into a cache, and note them by slot."""
     _store(key, value, key_cache, value_cache, slots, *of, **how)
     if key_cache.data_ptr() not in _NOTED:
@@ -45,7 +47,10 @@ class TurnedInFloat64(rerotation.Rerotation):
     def apply(self, rotation: Any) -> None:
         moves, scales = rotation.moves, (SCALES[rotation.from_index], SCALES[rotation.to_index])
         for group, source, target, first_position, num_tokens in zip(
-            *(getattr(moves, column).tolist() for column in ("group", "source", "target", "first_position", "num_tokens")),
+            *(
+                getattr(moves, column).tolist()
+                for column in ("group", "source", "target", "first_position", "num_tokens")
+            ),
             strict=True,
         ):
             for name in self._names[group]:

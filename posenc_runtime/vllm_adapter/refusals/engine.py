@@ -64,8 +64,6 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
         refuse_moving_requests(vllm_config, deployment)
     refusals = {
         "encoder-decoder models": model.is_encoder_decoder,
-        "multimodal models": model.is_multimodal_model,
-        "M-RoPE (mrope_section)": model.uses_mrope,
         "multi-head latent attention (MLA) that vLLM runs without latents": not model.use_mla
         and any(caches_latents(model.hf_text_config, architecture) for architecture in model.architectures),
         "pooling and draft models": model.runner_type != "generate",

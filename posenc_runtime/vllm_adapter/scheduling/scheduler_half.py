@@ -44,6 +44,8 @@ class SchedulerHalf:
     Args:
         block_sizes: tokens per block of each KV cache group, in vLLM's order.
         num_blocks: blocks of the pool, vLLM's null block among them.
+        images_have_axes: whether the positions of images differ from their indices (M-RoPE), so that the keys of a
+            request with images cannot be turned by index: such a request is computed again when it crosses.
 
     Attributes:
         hash_block_size: tokens that each of vLLM's block hashes covers; the connector sets it when vLLM says it.
@@ -51,12 +53,15 @@ class SchedulerHalf:
             the other groups have no scale: a state, or keys that are rotated alike at every scale, or not at all.
     """
 
-    def __init__(self, deployment: Deployment, block_sizes: Sequence[int], *, num_blocks: int) -> None:
+    def __init__(
+        self, deployment: Deployment, block_sizes: Sequence[int], *, num_blocks: int, images_have_axes: bool = False
+    ) -> None:
         self.deployment = deployment
         self.hash_block_size = min(block_sizes)
         self.scaled_groups = frozenset(range(len(block_sizes)))
         self._coordinator = ScaleCoordinator(deployment, num_blocks=num_blocks)
         self._block_sizes = block_sizes
+        self._images_have_axes = images_have_axes
         self._arrived: dict[str, str | None] = {}  # clients' salts, of requests that the scheduler does not know yet
         self._client_salts: dict[str, str | None] = {}
         # Salt and hashes that a request had before it got private hashes.
@@ -166,7 +171,7 @@ class SchedulerHalf:
         return {
             index: SaltedHashes(request, self.hash_block_size, salt)
             for index, salt in salts.items()
-            if salt != request.cache_salt
+            if salt != request.cache_salt and not self._has_axes(request)
         }
 
     def offer(self, request: Request, num_tokens: int) -> None:
@@ -299,7 +304,12 @@ class SchedulerHalf:
                     "request %s: %s; the request gets the deployment's on_crossing instead", request.request_id, error
                 )
             asked = None
+        if self._has_axes(request) and choose_on_crossing(self.deployment, asked) == "rerotate":
+            asked = "recompute"
         return {"max_tokens": max_tokens, "on_crossing": asked}
+
+    def _has_axes(self, request: Request | EngineCoreRequest) -> bool:
+        return self._images_have_axes and bool(request.mm_features)
 
     def _end_waits(self, num_scheduled: Mapping[str, int]) -> None:
         if not self._waiting_since:

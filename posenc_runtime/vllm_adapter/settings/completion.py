@@ -58,8 +58,8 @@ def completed(
     if checkpoint is not None and checkpoint.spec is None:
         deployment = _unrotated(scaling, checkpoint, model, max_model_len)
     else:
-        if scaling.rope_type == AUTO:
-            auto = derived(scaling, checkpoint, model)
+        if not scaling.is_complete:
+            auto = derived(scaling, checkpoint, model, max_model_len)
             scaling, auto_reason = auto.scaling, auto.reason
         deployment = _rotated(scaling, checkpoint, model, max_model_len, engine or {})
     fits_into_memory = auto_reason is not None and max_model_len is None
@@ -81,7 +81,7 @@ def _rotated(
     """The deployment of a model with rotary embeddings.
 
     Args:
-        scaling: with the name of a method.
+        scaling: with the name of a method, and with scales.
 
     Raises:
         SettingRefused: when two settings contradict each other, or nobody knows the trained length.
@@ -142,7 +142,7 @@ def _refuse_disabled_window(engine: Mapping[str, Any], checkpoint: Checkpoint, m
         raise SettingRefused(
             f"engine.disable_sliding_window: must be false where max_model_len is above {window}, the window that "
             f"{checkpoint.architecture} was trained with, got true and max_model_len {max_model_len}: lower "
-            "max_model_len, or keep the window and set scaling.on_crossing to recompute or pin"
+            "max_model_len, or keep the window"
         )
 
 
@@ -174,6 +174,8 @@ def _unrotated(scaling: ScalingSettings, checkpoint: Checkpoint, model: str, max
     asked = scaling.model_fields_set - {"headroom_tokens"}
     if scaling.rope_type == AUTO:
         asked -= {"rope_type"}
+    if not scaling.scales:
+        asked -= {"scales"}
     if asked:
         raise SettingRefused(
             f"scaling.{min(asked)}: must not be given, because {checkpoint.architecture} has no rotary embeddings to "

@@ -1,12 +1,14 @@
-"""``rope_type: auto``: the method and the scales that a checkpoint's own configuration asks for."""
+"""``auto``: the method and the scales that a checkpoint's own configuration and the served length ask for."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from posenc_runtime.encodings.scaling import available
+from posenc_runtime.kv.scales import reach
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
-from posenc_runtime.vllm_adapter.settings.section import ScalingSettings, SettingRefused
+from posenc_runtime.vllm_adapter.settings.section import AUTO, ScalingSettings, SettingRefused
 
 # Peng et al. 2023, arXiv:2309.00071, section 4: of the methods that need no tuning, this one loses the least quality.
 _FOR_UNSCALED = "yarn"
@@ -24,29 +26,48 @@ class Derived:
     reason: str
 
 
-def derived(scaling: ScalingSettings, checkpoint: Checkpoint | None, model: str) -> Derived:
-    """Choose the method, and the scales where the settings give none.
+def derived(
+    scaling: ScalingSettings, checkpoint: Checkpoint | None, model: str, max_model_len: int | None = None
+) -> Derived:
+    """Choose what the settings leave to ``auto``: the method, the scales, or both.
 
     Args:
-        scaling: with rope_type ``auto``.
         checkpoint: None where it cannot be read.
         model: its name, for refusals.
+        max_model_len: longest request, tokens; None where nobody has said it.
 
     Raises:
         SettingRefused: when there is no checkpoint to derive anything from.
     """
+    chooses_method = scaling.rope_type == AUTO
     if checkpoint is None or checkpoint.spec is None:
+        name, rule = ("rope_type", "name a method") if chooses_method else ("scales", "be numbers")
+        choice = f": choose one of {', '.join(available())}" if chooses_method else ", for example [1, 2, 4]"
         raise SettingRefused(
-            f"scaling.rope_type: must name a method where the configuration of model {model!r} is not read, got auto: "
-            f"choose one of {', '.join(available())}"
+            f"scaling.{name}: must {rule} where the configuration of model {model!r} is not read, got {AUTO}{choice}"
         )
-    rope_type, reason = _FOR_UNSCALED, "the checkpoint's own rotation is not scaled"
-    if checkpoint.rope_type != "default":
-        rope_type, reason = checkpoint.rope_type, f"the checkpoint's own rope_type is {checkpoint.rope_type}"
-    scales, asked = _SCALES, scaling.model_fields_set
-    trained = scaling.original_max_position_embeddings or checkpoint.max_position_embeddings
-    if checkpoint.tuned_length is not None and trained is not None:
-        scales = [1.0, checkpoint.tuned_length / trained] if checkpoint.tuned_length > trained else [1.0]
-        reason += f", tuned for {checkpoint.tuned_length} tokens"
-    update = {"rope_type": rope_type} | ({} if "scales" in asked else {"scales": scales})
-    return Derived(scaling=scaling.model_copy(update=update), reason=reason)
+    update: dict[str, Any] = {}
+    reasons = []
+    if chooses_method:
+        own = checkpoint.rope_type
+        is_plain = own == "default"
+        update["rope_type"] = _FOR_UNSCALED if is_plain else own
+        reasons.append(f"the checkpoint's own {'rotation is not scaled' if is_plain else f'rope_type is {own}'}")
+    if not scaling.scales or "scales" not in scaling.model_fields_set:
+        trained = scaling.original_max_position_embeddings or checkpoint.max_position_embeddings
+        update["scales"], reason = _scales(trained, checkpoint.tuned_length, max_model_len)
+        reasons += [reason] if reason else []
+    return Derived(scaling=scaling.model_copy(update=update), reason=", ".join(reasons))
+
+
+def _scales(trained: int | None, tuned_length: int | None, max_model_len: int | None) -> tuple[list[float], str]:
+    """The scales, and why these; an empty reason for those that are usual."""
+    if trained is not None and tuned_length is not None:
+        scales = [1.0, tuned_length / trained] if tuned_length > trained else [1.0]
+        return scales, f"tuned for {tuned_length} tokens"
+    if trained is None or max_model_len is None:
+        return _SCALES, ""
+    scales = [1.0]
+    while reach(scales[-1], trained) < max_model_len:
+        scales.append(2 * scales[-1])
+    return scales, f"max_model_len is {max_model_len}, and the trained length {trained}"

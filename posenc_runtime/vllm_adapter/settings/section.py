@@ -27,7 +27,8 @@ class ScalingSettings(BaseModel):
         rope_type: the method: a file of ``posenc_runtime/encodings/scaling``; ``auto`` takes method and scales from
             the checkpoint.
         original_max_position_embeddings: trained length, tokens; the checkpoint's own when left out.
-        scales: ascending, starting at 1; a request at scale s may grow to s times the trained length.
+        scales: ascending, starting at 1; a request at scale s may grow to s times the trained length. ``auto`` takes
+            them from the checkpoint and the served length, and is the empty list here.
         headroom_tokens: admission counts at most this many new tokens of a request, unless it is pinned.
         on_crossing: what happens to a request that outgrows its scale: ``rerotate`` re-rotates its cached keys,
             ``recompute`` prefills it again, ``pin`` admits it at the largest length that it may reach.
@@ -51,6 +52,13 @@ class ScalingSettings(BaseModel):
     rope_theta: float | None = Field(default=None, gt=1)
     allow_beyond_trained: bool = False
 
+    @field_validator("scales", mode="before")
+    @classmethod
+    def _auto_scales(cls, value: Any) -> Any:
+        if value == []:
+            raise ValueError(f"must be {AUTO}, or numbers that ascend from 1, got []")
+        return [] if value == AUTO else value
+
     @model_validator(mode="after")
     def _method_parameters(self) -> Self:
         if self.rope_type == AUTO:
@@ -59,15 +67,21 @@ class ScalingSettings(BaseModel):
                     f"rope_type must name a method where scaling has parameters of a method, got {AUTO} and "
                     f"{', '.join(self.parameters)}: choose one of {', '.join(available())}"
                 )
-            if "scales" in self.model_fields_set:
+            if self.scales:
                 refuse_scales(self.scales)
             return self
         if self.rope_type not in available():
             raise ValueError(f"rope_type must be one of {AUTO}, {', '.join(available())}, got {self.rope_type!r}")
         parameters_model(self.rope_type).model_validate(self.parameters)
         method(self.rope_type)(**self.parameters)
-        refuse_contradictions(self.rope_type, self.scales, self.rope_theta, self.allow_beyond_trained)
+        if self.scales:
+            refuse_contradictions(self.rope_type, self.scales, self.rope_theta, self.allow_beyond_trained)
         return self
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the settings say method and scales, so that nothing is taken from the checkpoint for them."""
+        return self.rope_type != AUTO and bool(self.scales)
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -180,9 +180,7 @@ def test_axes_rotate_at_the_scale_of_the_token_as_vllm_rotates_them_by_its_own_t
     in_a_forward(monkeypatch, {"layer": torch.tensor([8, 10, 4])})  # of blocks 2, 2 and 1
     query, key = torch.randn(3, 32), torch.randn(3, 16)
     at_their_scales = halves * torch.tensor([2, 2, 1])
-    for ours, theirs in zip(
-        module(at_their_scales, query, key), stock.forward_native(halves, query, key), strict=True
-    ):
+    for ours, theirs in zip(module(at_their_scales, query, key), stock.forward_native(halves, query, key), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=SOME_FLOAT32_OPERATIONS * 30)
     # Text alone may come with one position for each token.
     alone = module(at_their_scales[0], query, key)[1]

@@ -312,9 +312,7 @@ def test_the_embedding_of_the_configuration_is_scaled_and_others_stay_vllms(
     assert (local.posenc_scaled, scaled.posenc_scaled) == (False, True)
     assert torch.equal(local.cos_sin_cache, RotaryEmbedding._compute_cos_sin_cache(local))
     positions, key = torch.tensor([3, 0, 34]), torch.randn(3, 8)
-    assert torch.equal(
-        local(positions, key)[0], RotaryEmbedding.forward_native(local, positions, key)[0]
-    )
+    assert torch.equal(local(positions, key)[0], RotaryEmbedding.forward_native(local, positions, key)[0])
     [rotary] = STATE.rotaries
     assert rotary.module is scaled and rotary.has_other_rotations
 

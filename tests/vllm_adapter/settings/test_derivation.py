@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from pydantic import ValidationError
 
 from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
@@ -52,6 +55,43 @@ def test_scales_and_trained_length_that_are_given_stay() -> None:
     given = ScalingSettings(rope_type="auto", scales=[1, 8], original_max_position_embeddings=128)
     said = derived(given, checkpoint("default", 256), "model").scaling
     assert (said.scales, said.original_max_position_embeddings) == ([1, 8], 128)
+
+
+@pytest.mark.parametrize(
+    ("trained", "longest", "scales"),
+    [
+        (256, 256, [1]),
+        (256, 257, [1, 2]),
+        (256, 512, [1, 2]),
+        (262144, 1010000, [1, 2, 4]),
+        (4096, 100000, [1, 2, 4, 8, 16, 32]),
+    ],
+)
+@pytest.mark.parametrize("settings", [{"rope_type": "auto"}, {"rope_type": "linear", "scales": "auto"}])
+def test_scales_double_until_they_reach_the_served_length(
+    settings: dict[str, Any], trained: int, longest: int, scales: list[float]
+) -> None:
+    said = derived(ScalingSettings(**settings), checkpoint("default", trained), "model", longest)
+    assert said.scaling.scales == scales
+    assert said.scaling.rope_type == {"auto": "yarn"}.get(settings["rope_type"], settings["rope_type"])
+    assert said.reason.endswith(f"max_model_len is {longest}, and the trained length {trained}")
+
+
+def test_scales_of_a_named_method_may_be_left_to_the_checkpoint() -> None:
+    said = derived(
+        ScalingSettings.model_validate({"rope_type": "linear", "scales": "auto"}), checkpoint("default", 256), "model"
+    )
+    assert (said.scaling.rope_type, said.scaling.scales) == ("linear", [1, 2, 4])
+
+
+def test_scales_that_are_no_numbers_are_refused() -> None:
+    with pytest.raises(ValidationError, match=r"must be auto, or numbers that ascend from 1, got \[\]"):
+        ScalingSettings(rope_type="yarn", scales=[])
+
+
+def test_without_the_checkpoint_there_are_no_scales_to_derive_either() -> None:
+    with pytest.raises(SettingRefused, match=r"^scaling\.scales: must be numbers where .* is not read, got auto"):
+        derived(ScalingSettings.model_validate({"rope_type": "yarn", "scales": "auto"}), None, "some/model")
 
 
 def test_without_the_checkpoint_there_is_nothing_to_derive_from() -> None:
