@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from vllm.config.vllm import get_current_vllm_config
 
 from tests.engine.run_engine import main
 
@@ -34,10 +35,9 @@ def _yarn(rotary: Any) -> torch.Tensor:
     factor = rotary.scaling_factor
     inv_freq = _inv_freq(rotary, rotary.base)
     original = rotary.max_position_embeddings
-    if hasattr(
-        rotary, "cache_max_position_num"
-    ):  # of M-RoPE: vLLM takes four times the original length here, unlike paper and transformers
-        original //= 4
+    if hasattr(rotary, "cache_max_position_num"):  # M-RoPE: vLLM takes a multiple here, unlike paper and transformers
+        rope_parameters = get_current_vllm_config().model_config.hf_text_config.rope_parameters
+        original = rope_parameters["original_max_position_embeddings"]
 
     def pair_of(turns: float) -> float:
         wavelength = original / turns

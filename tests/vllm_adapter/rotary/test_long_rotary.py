@@ -59,6 +59,7 @@ def a_process_of_its_own(phi: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> 
     engine: Any = VllmConfig()
     engine.model_config = types.SimpleNamespace(
         model=str(phi),
+        uses_mrope=False,
         hf_config_path=None,
         _hf_config_revision=None,
         trust_remote_code=False,

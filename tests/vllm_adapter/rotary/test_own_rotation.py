@@ -130,7 +130,7 @@ def test_scale_1_of_gemma_4_is_the_table_of_its_class_and_its_last_pairs_never_t
     checkpoint = Checkpoint(max_position_embeddings=SERVED, spec=spec)
     monkeypatch.setattr(building, "checked_deployment", lambda: deployment(rope_parameters, "default"))
     monkeypatch.setattr(building, "_checkpoint_of", lambda *_: checkpoint)
-    module = built(rope_parameters, types.SimpleNamespace())
+    module = built(rope_parameters, types.SimpleNamespace(uses_mrope=False))
     assert torch.equal(module.cos_sin_cache[:SERVED], unscaled)
     cos, sin = module.cos_sin_cache[SERVED:].chunk(2, -1)
     assert (cos[:, 4:] == 1).all() and not sin[:, 4:].any() and sin[1:, :4].all()
