@@ -210,7 +210,7 @@ def test_longrope_is_asked_by_its_own_table(monkeypatch: pytest.MonkeyPatch) -> 
         max_model_len=128,
     )
     monkeypatch.setattr(building, "checked_deployment", lambda: deployment)
-    described: Any = types.SimpleNamespace(max_model_len=128)
+    described: Any = types.SimpleNamespace(max_model_len=128, uses_mrope=False)
     monkeypatch.setattr(building, "_checkpoint_of", lambda *_: None)
     monkeypatch.setattr(engine(), "model_config", described)
     embedding = built(
