@@ -34,7 +34,7 @@ def test_requests_of_a_mixed_batch_are_those_of_a_static_deployment_to_the_bit(r
     family_checks.assert_a_mixed_batch_is_that_of_static_deployments(ran)
 
 
-def test_requests_answer_as_transformers_does_where_cached_keys_are_turned_at_crossings(ran: Ran) -> None:
+def test_answers_are_transformers_with_its_keys_turned_at_crossings(ran: Ran) -> None:
     family_checks.assert_answers_are_transformers_with_keys_turned_at_crossings(ran)
 
 
@@ -93,7 +93,7 @@ def test_a_request_with_a_picture_crosses_by_recompute_and_says_so(seen: Seen) -
     assert short.posenc and short.posenc["crossings"] == []
 
 
-def test_after_its_crossing_a_request_with_a_picture_is_one_that_ran_there_from_the_start(seen: Seen) -> None:
+def test_a_picture_that_crossed_is_as_one_that_ran_there_from_the_start(seen: Seen) -> None:
     prompt, max_tokens = seen.crossing[0]
     (alone,) = seen.answers[3]
     before = seen.ran.family.trained - len(prompt["token_ids"]) - NUM_MORE + 1  # said before it crossed
