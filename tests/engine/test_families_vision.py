@@ -38,6 +38,14 @@ def test_answers_are_transformers_with_its_keys_turned_at_crossings(ran: Ran) ->
     family_checks.assert_answers_are_transformers_with_keys_turned_at_crossings(ran)
 
 
+def test_without_its_tower_a_model_answers_text_as_with_it(ran: Ran) -> None:
+    """vLLM's ``--language-model-only``."""
+    arguments = family_runs.scaling(ran) | {"language_model_only": True}
+    (alone,) = run_engine(ran.model, arguments, [ran.asked.crossing["alone"]], folder=ran.folder)
+    family_checks.assert_equal(alone, ran.crossing["alone"])
+    assert [answer.posenc for answer in alone] == [answer.posenc for answer in ran.crossing["alone"]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Seen:
     """Requests with pictures, and what Posenc answered."""
