@@ -106,17 +106,18 @@ def run(name: str, folder: pathlib.Path) -> Ran:
     )
 
 
-def turned_in_float64(ran: Ran) -> dict[str, list[Answer]]:
-    """What an engine of ours answers to the requests that cross, where plain torch turns keys in float64."""
+def turned_in_float64(ran: Ran, batches: dict[str, list[tuple[Any, int]]] | None = None) -> dict[str, list[Answer]]:
+    """What an engine of ours answers to the requests that cross, or to others, where plain torch turns keys in float64."""
+    batches = batches or ran.asked.crossing
     answers = run_engine(
         ran.model,
-        _engine(ran.name) | {"additional_config": {"posenc": _section(ran.family)}},
-        list(ran.asked.crossing.values()),
+        scaling(ran),
+        list(batches.values()),
         folder=ran.folder,
         module="tests.engine.turned_in_float64",
         environment={"POSENC_TEST_FAMILY": ran.name},
     )
-    return dict(zip(ran.asked.crossing, answers, strict=True))
+    return dict(zip(batches, answers, strict=True))
 
 
 def scaling(ran: Ran) -> dict[str, Any]:
