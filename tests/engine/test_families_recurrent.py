@@ -7,7 +7,7 @@ import pytest
 from tests.engine import family_checks, family_runs
 from tests.engine.family_runs import Ran
 
-FAMILIES = ("lfm2", "qwen3_next")
+FAMILIES = ("lfm2", "qwen3_next", "qwen3_5")
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

@@ -29,5 +29,5 @@ def test_requests_of_a_mixed_batch_are_those_of_a_static_deployment(ran: Ran) ->
     family_checks.assert_a_mixed_batch_is_that_of_static_deployments(ran, to_the_bit=to_the_bit)
 
 
-def test_requests_answer_as_transformers_does_where_cached_keys_are_turned_at_crossings(ran: Ran) -> None:
+def test_requests_that_cross_answer_as_transformers_does_with_keys_turned(ran: Ran) -> None:
     family_checks.assert_answers_are_transformers_with_keys_turned_at_crossings(ran)
