@@ -16,6 +16,9 @@ from tests.families import Family
 HEADROOM = 8  # tokens
 # Blocks of 32 tokens: the mixed batch fits, the crowd does not. Where all layers have a window, requests take fewer.
 _BLOCKS = {"mistral_0.1": 24, "qwen3_next": 30, "qwen3_5": 30}
+# Attention normalises keys after it has rotated them, or rotates what enters a state as well.
+_RECOMPUTED = ("hunyuan", "falcon_h1")
+_UNROTATED = ("nemotron_h",)
 
 Request = tuple[list[int], int]
 
@@ -91,7 +94,7 @@ def run(name: str, folder: pathlib.Path) -> Ran:
     family = families.FAMILIES[name]
     model = families.make(name, folder / "model")
     asked = requests(family.trained)
-    arguments = _engine(name) | {"additional_config": {"posenc": _section(family)}}
+    arguments = _engine(name) | {"additional_config": {"posenc": _section(name)}}
     batches = [asked.unscaled, asked.mixed, *asked.crossing.values()]
     unscaled, mixed, *crossing = run_engine(model, arguments, batches, folder=folder)
     return Ran(
@@ -110,7 +113,7 @@ def turned_in_float64(ran: Ran) -> dict[str, list[Answer]]:
     """What an engine of ours answers to the requests that cross, where plain torch turns keys in float64."""
     answers = run_engine(
         ran.model,
-        _engine(ran.name) | {"additional_config": {"posenc": _section(ran.family)}},
+        _engine(ran.name) | {"additional_config": {"posenc": _section(ran.name)}},
         list(ran.asked.crossing.values()),
         folder=ran.folder,
         module="tests.engine.turned_in_float64",
@@ -121,7 +124,7 @@ def turned_in_float64(ran: Ran) -> dict[str, list[Answer]]:
 
 def scaling(ran: Ran) -> dict[str, Any]:
     """The arguments of an engine of ours."""
-    return _engine(ran.name) | {"additional_config": {"posenc": _section(ran.family)}}
+    return _engine(ran.name) | {"additional_config": {"posenc": _section(ran.name)}}
 
 
 def stock(ran: Ran, batch: list[tuple[Any, int]] | None = None) -> list[Answer]:
@@ -141,7 +144,12 @@ def static(ran: Ran, scale: int, batch: list[tuple[Any, int]] | None = None) -> 
         (model / file.name).symlink_to(file)
     config = json.loads((ran.model / "config.json").read_text())
     text = config.get("text_config", config)
-    text["rope_parameters"] = at_scale(text["rope_parameters"], ran.family.trained, scale)
+    if "rope_parameters" in text:
+        text["rope_parameters"] = at_scale(text["rope_parameters"], ran.family.trained, scale)
+    else:  # as published before transformers 5
+        own = dict(text.get("rope_scaling") or {"rope_type": "default"})
+        own["rope_type"] = own.pop("type", None) or own["rope_type"]
+        text["rope_scaling"] = at_scale(own, ran.family.trained, scale)
     text["max_position_embeddings"] = longest
     (model / "config.json").unlink()
     (model / "config.json").write_text(json.dumps(config))
@@ -156,15 +164,22 @@ def static(ran: Ran, scale: int, batch: list[tuple[Any, int]] | None = None) -> 
     return answers
 
 
-def _section(family: Family) -> dict[str, Any]:
+def on_crossing(name: str) -> str:
+    """How requests to a family cross."""
+    return "recompute" if name in _RECOMPUTED else "rerotate"
+
+
+def _section(name: str) -> dict[str, Any]:
+    family = families.FAMILIES[name]
+    if name in _UNROTATED:
+        return {"max_model_len": family.trained}
     return {
         "rope_type": "auto",
         "scales": list(SCALES),
         "headroom_tokens": HEADROOM,
         "max_model_len": SCALES[-1] * family.trained,
-        "on_crossing": "rerotate",
-        "rerotate_budget_tokens": 64,
-    }
+        "on_crossing": on_crossing(name),
+        } | ({"rerotate_budget_tokens": 64} if on_crossing(name) == "rerotate" else {"prefix_reuse": "exact"})
 
 
 def _engine(name: str) -> dict[str, Any]:

@@ -30,6 +30,15 @@ def _dynamic(rotary: Any) -> torch.Tensor:
     return _table(_inv_freq(rotary, rotary.base * stretch ** (rotary.rotary_dim / (rotary.rotary_dim - 2))), 1.0)
 
 
+def _llama3(rotary: Any) -> torch.Tensor:
+    """Meta's reference code of Llama 3.1: slow pairs are slowed down, fast ones are not, and between them is a blend."""
+    inv_freq = _inv_freq(rotary, rotary.base)
+    turns = rotary.orig_max_position * inv_freq / (2 * math.pi)
+    low, high = rotary.low_freq_factor, rotary.high_freq_factor
+    kept = np.clip((turns - low) / (high - low), 0, 1) if high > low else turns > high
+    return _table(kept * inv_freq + (1 - kept) * inv_freq / rotary.scaling_factor, 1.0)
+
+
 def _yarn(rotary: Any) -> torch.Tensor:
     """Peng et al. 2023, arXiv:2309.00071: equations 11 to 13, by whole pairs if so configured, and 15."""
     factor = rotary.scaling_factor
@@ -68,11 +77,13 @@ if __name__ == "__main__":
         deepseek_scaling_rope,
         dynamic_ntk_scaling_rope,
         linear_scaling_rope,
+        llama3_rope,
         yarn_scaling_rope,
     )
 
     linear_scaling_rope.LinearScalingRotaryEmbedding._compute_cos_sin_cache = _linear
     dynamic_ntk_scaling_rope.DynamicNTKScalingRotaryEmbedding._compute_cos_sin_cache = _dynamic
+    llama3_rope.Llama3RotaryEmbedding._compute_cos_sin_cache = _llama3
     # M-RoPE with YaRN calls the same method.
     yarn_scaling_rope.YaRNScalingRotaryEmbedding._compute_cos_sin_cache = _yarn
     deepseek_scaling_rope.DeepseekScalingRotaryEmbedding._compute_cos_sin_cache = _yarn
