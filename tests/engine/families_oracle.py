@@ -40,10 +40,13 @@ def at_scale(rope_parameters: Mapping[str, Any], trained: int, scale: int) -> di
     """
     if FULL in rope_parameters:
         return dict(rope_parameters) | {FULL: at_scale(rope_parameters[FULL], trained, scale)}
-    if scale == 1 or rope_parameters["rope_type"] == "proportional":  # which has no static form
+    if scale == 1:
         return dict(rope_parameters)
+    yarn = {"factor": float(scale), "original_max_position_embeddings": trained}
     if rope_parameters["rope_type"] == "default":
-        added = {"rope_type": "yarn", "factor": float(scale), "original_max_position_embeddings": trained}
+        added = yarn | {"rope_type": "yarn"}
+    elif rope_parameters["rope_type"] == "proportional":  # which nobody scales but static_in_float64
+        added = yarn
     elif alpha := rope_parameters.get("alpha"):
         added = {"alpha": alpha * scale}
     elif rope_parameters["rope_type"] == "dynamic":

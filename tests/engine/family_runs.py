@@ -16,9 +16,7 @@ from tests.families import Family
 HEADROOM = 8  # tokens
 # Blocks of 32 tokens: the mixed batch fits, the crowd does not. Where all layers have a window, requests take fewer.
 _BLOCKS = {"mistral_0.1": 24, "qwen3_next": 30, "qwen3_5": 30}
-# Attention normalises keys after it has rotated them, or rotates what enters a state as well.
-_RECOMPUTED = ("hunyuan", "falcon_h1")
-_UNROTATED = ("nemotron_h",)
+_RECOMPUTED = ("hunyuan",)  # keys are normalised after they are rotated
 
 Request = tuple[list[int], int]
 
@@ -109,6 +107,16 @@ def run(name: str, folder: pathlib.Path) -> Ran:
     )
 
 
+def unrotated(name: str, folder: pathlib.Path) -> tuple[list[Answer], list[Answer]]:
+    """What Posenc answers to the unscaled requests where no layer has a rotation to scale, and what stock vLLM does."""
+    trained = families.FAMILIES[name].trained
+    model, asked = families.make(name, folder / "model"), [requests(trained).unscaled]
+    arguments = _engine(name) | {"max_model_len": trained}
+    (ours,) = run_engine(model, arguments | {"additional_config": {"posenc": {}}}, asked, folder=folder)
+    (theirs,) = run_engine(model, arguments, asked, plugins="", folder=folder)
+    return ours, theirs
+
+
 def turned_in_float64(ran: Ran) -> dict[str, list[Answer]]:
     """What an engine of ours answers to the requests that cross, where plain torch turns keys in float64."""
     answers = run_engine(
@@ -169,10 +177,14 @@ def on_crossing(name: str) -> str:
     return "recompute" if name in _RECOMPUTED else "rerotate"
 
 
+def start(name: str, folder: pathlib.Path, **section: Any) -> None:
+    """Start an engine of ours with some settings changed; it is asked nothing."""
+    arguments = _engine(name) | {"additional_config": {"posenc": _section(name) | section}}
+    run_engine(families.make(name, folder / "model"), arguments, [], folder=folder)
+
+
 def _section(name: str) -> dict[str, Any]:
     family = families.FAMILIES[name]
-    if name in _UNROTATED:
-        return {"max_model_len": family.trained}
     return {
         "rope_type": "auto",
         "scales": list(SCALES),

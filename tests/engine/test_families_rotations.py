@@ -9,7 +9,7 @@ from tests.engine.family_runs import Ran
 
 FAMILIES = (
     *("deepseek_v2", "deepseek_v3", "deepseek_v3_plain", "minicpm3"),
-    *("ministral3", "llama_linear", "llama_dynamic"),
+    *("ministral3", "llama_linear", "llama_dynamic", "internlm2", "granite"),
 )
 # vLLM multiplies the softmax scale by YaRN's mscale; ours multiplies the queries, which rounds elsewhere.
 IN_THE_SOFTMAX = ("deepseek_v2", "deepseek_v3")

@@ -8,7 +8,10 @@ from tests.engine import family_checks, family_runs
 from tests.engine.families_oracle import SCALES
 from tests.engine.family_runs import Ran
 
-FAMILIES = ("gemma3", "gemma3n", "gpt_oss", "gemma2", "mistral_0.1", "cohere2", "exaone4")
+FAMILIES = (
+    *("gemma3", "gemma3n", "gpt_oss", "gemma2", "mistral_0.1", "cohere2", "exaone4"),
+    *("gemma4", "llama4", "mimo_v2", "laguna", "plamo3", "step3_5"),
+)
 WITH_EACH_SCALE = ("gemma3", "gpt_oss")  # the others are compared with the largest one alone
 
 
