@@ -23,7 +23,8 @@ from tests.families.family import FULL, SLIDING
 
 SCALES = (1, 2, 4)
 # Families of which the scaled rotation turns keys in one type of layer only.
-_IN_FULL, _IN_SLIDING = ("gemma3", "gemma3n", "gemma4", "laguna", "olmo3", "plamo3", "mimo_v2"), ("cohere2", "exaone4")
+_IN_FULL = ("gemma3", "gemma3n", "gemma4", "laguna", "olmo3", "plamo3", "mimo_v2", "step3_5")
+_IN_SLIDING = ("cohere2", "exaone4")
 # Pairs are neighbours in these, and one element of each half in the others.
 _NEIGHBOURS = ("cohere2", "deepseek_v2", "llama4")
 # The cache of transformers holds latents as keys, and what is rotated of a key as values.
@@ -39,10 +40,15 @@ def at_scale(rope_parameters: Mapping[str, Any], trained: int, scale: int) -> di
     """
     if FULL in rope_parameters:
         return dict(rope_parameters) | {FULL: at_scale(rope_parameters[FULL], trained, scale)}
-    if scale == 1 or rope_parameters["rope_type"] == "proportional":  # which has no static form
+    if scale == 1:
         return dict(rope_parameters)
+    yarn = {"factor": float(scale), "original_max_position_embeddings": trained}
     if rope_parameters["rope_type"] == "default":
-        added = {"rope_type": "yarn", "factor": float(scale), "original_max_position_embeddings": trained}
+        added = yarn | {"rope_type": "yarn"}
+    elif rope_parameters["rope_type"] == "proportional":  # which nobody scales but static_in_float64
+        added = yarn
+    elif alpha := rope_parameters.get("alpha"):
+        added = {"alpha": alpha * scale}
     elif rope_parameters["rope_type"] == "dynamic":
         added = {"max_trained_positions": trained}  # as vLLM calls it: the stretch follows the length that is served
     else:
@@ -73,6 +79,7 @@ class Rotations:
         own = self._config.rope_parameters
         if own.get("rope_type") == "dynamic":  # whose stretch follows the length of each batch
             stretch, width = own["factor"] * scale - (own["factor"] - 1), self._width(own)
+            stretch *= own.get("alpha", 1.0)
             return {"rope_type": "default", "rope_theta": own["rope_theta"] * stretch ** (width / (width - 2))}
         return at_scale(own, self._family.trained, scale)
 
@@ -151,15 +158,24 @@ class FamilyOracle:
         return [max(first_scale, self.first_scale(position + 1)) for position in range(num_tokens)]
 
     @torch.no_grad()
-    def score(self, prompt: list[int], token_ids: list[int], first_scale: int) -> Said:
-        """The greedy choice at every step of an answer, and the logprob of the token that was chosen."""
+    def score(self, prompt: list[int], token_ids: list[int], first_scale: int, how: str = "rerotate") -> Said:
+        """The greedy choice at every step of an answer, and the logprob of the token that was chosen.
+
+        Args:
+            how: whether a crossing turns keys, or computes all before it again.
+        """
         ids = prompt + token_ids[:-1]
         cache = DynamicCache(config=self._models[1].config)
         path = self.path(first_scale, len(ids))
         said: list[Tensor] = []
         for scale, positions in itertools.groupby(range(len(ids)), key=path.__getitem__):
             of_scale = list(positions)
-            if said:
+            if said and how == "recompute":
+                cache = DynamicCache(config=self._models[1].config)
+                before = torch.arange(of_scale[0])[None]
+                ids_before = torch.tensor([ids[: of_scale[0]]])
+                self._models[scale](ids_before, position_ids=before, past_key_values=cache, use_cache=True)
+            elif said:
                 self._turn(cache, of_scale[0], path[of_scale[0] - 1], scale)
             inputs, where = torch.tensor([[ids[position] for position in of_scale]]), torch.tensor([of_scale])
             found = self._models[scale](inputs, position_ids=where, past_key_values=cache, use_cache=True)

@@ -41,8 +41,9 @@ def assert_answers_are_transformers_with_keys_turned_at_crossings(ran: Ran) -> N
     ]:
         for request, answer in zip(requests, answers, strict=True):
             prompt, _ = request
-            _assert_crossings(oracle, request, answer)
-            greedy, logprobs = oracle.score(prompt, answer.token_ids, _first_scale(oracle, request))
+            _assert_crossings(ran.name, oracle, request, answer)
+            how = family_runs.on_crossing(ran.name)
+            greedy, logprobs = oracle.score(prompt, answer.token_ids, _first_scale(oracle, request), how)
             assert answer.token_ids == greedy
             assert _apart(answer.logprobs, logprobs) < LOGPROB_AFTER_CROSSING
     _assert_reused_and_preempted(ran)
@@ -54,7 +55,7 @@ def assert_answers_are_those_with_keys_turned_in_float64(ran: Ran) -> None:
     theirs = family_runs.turned_in_float64(ran)
     for how, requests in ran.asked.crossing.items():
         for request, answer, other in zip(requests, ran.crossing[how], theirs[how], strict=True):
-            _assert_crossings(oracle, request, answer)
+            _assert_crossings(ran.name, oracle, request, answer)
             assert alike(
                 (answer.token_ids, answer.logprobs),
                 (other.token_ids, other.logprobs),
@@ -78,12 +79,12 @@ def _first_scale(oracle: FamilyOracle, request: Request) -> int:
     return oracle.first_scale(len(prompt) + min(max_tokens, HEADROOM))
 
 
-def _assert_crossings(oracle: FamilyOracle, request: Request, answer: Answer) -> None:
+def _assert_crossings(name: str, oracle: FamilyOracle, request: Request, answer: Answer) -> None:
     prompt, max_tokens = request
     path = oracle.path(_first_scale(oracle, request), len(prompt) + max_tokens - 1)  # the last token is never computed
     assert answer.posenc is not None
     assert answer.posenc["crossings"] == [
-        {"at": position, "from": path[position - 1], "to": path[position], "how": "rerotate"}
+        {"at": position, "from": path[position - 1], "to": path[position], "how": family_runs.on_crossing(name)}
         for position in range(1, len(path))
         if path[position] != path[position - 1]
     ]

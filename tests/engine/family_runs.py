@@ -15,7 +15,8 @@ from tests.families import Family
 
 HEADROOM = 8  # tokens
 # Blocks of 32 tokens: the mixed batch fits, the crowd does not. Where all layers have a window, requests take fewer.
-_BLOCKS = {"mistral_0.1": 24, "qwen3_next": 30}
+_BLOCKS = {"mistral_0.1": 24, "qwen3_next": 30, "qwen3_5": 30}
+_RECOMPUTED = ("hunyuan",)  # keys are normalised after they are rotated
 
 Request = tuple[list[int], int]
 
@@ -91,7 +92,7 @@ def run(name: str, folder: pathlib.Path) -> Ran:
     family = families.FAMILIES[name]
     model = families.make(name, folder / "model")
     asked = requests(family.trained)
-    arguments = _engine(name) | {"additional_config": {"posenc": _section(family)}}
+    arguments = _engine(name) | {"additional_config": {"posenc": _section(name)}}
     batches = [asked.unscaled, asked.mixed, *asked.crossing.values()]
     unscaled, mixed, *crossing = run_engine(model, arguments, batches, folder=folder)
     return Ran(
@@ -104,6 +105,16 @@ def run(name: str, folder: pathlib.Path) -> Ran:
         crossing=dict(zip(asked.crossing, crossing, strict=True)),
         preemptions=counted(folder, "vllm:num_preemptions"),
     )
+
+
+def unrotated(name: str, folder: pathlib.Path) -> tuple[list[Answer], list[Answer]]:
+    """What Posenc answers to the unscaled requests where no layer has a rotation to scale, and what stock vLLM does."""
+    trained = families.FAMILIES[name].trained
+    model, asked = families.make(name, folder / "model"), [requests(trained).unscaled]
+    arguments = _engine(name) | {"max_model_len": trained}
+    (ours,) = run_engine(model, arguments | {"additional_config": {"posenc": {}}}, asked, folder=folder)
+    (theirs,) = run_engine(model, arguments, asked, plugins="", folder=folder)
+    return ours, theirs
 
 
 def turned_in_float64(ran: Ran, batches: dict[str, list[tuple[Any, int]]] | None = None) -> dict[str, list[Answer]]:
@@ -122,7 +133,7 @@ def turned_in_float64(ran: Ran, batches: dict[str, list[tuple[Any, int]]] | None
 
 def scaling(ran: Ran) -> dict[str, Any]:
     """The arguments of an engine of ours."""
-    return _engine(ran.name) | {"additional_config": {"posenc": _section(ran.family)}}
+    return _engine(ran.name) | {"additional_config": {"posenc": _section(ran.name)}}
 
 
 def stock(ran: Ran, batch: list[tuple[Any, int]] | None = None) -> list[Answer]:
@@ -142,7 +153,12 @@ def static(ran: Ran, scale: int, batch: list[tuple[Any, int]] | None = None) -> 
         (model / file.name).symlink_to(file)
     config = json.loads((ran.model / "config.json").read_text())
     text = config.get("text_config", config)
-    text["rope_parameters"] = at_scale(text["rope_parameters"], ran.family.trained, scale)
+    if "rope_parameters" in text:
+        text["rope_parameters"] = at_scale(text["rope_parameters"], ran.family.trained, scale)
+    else:  # as published before transformers 5
+        own = dict(text.get("rope_scaling") or {"rope_type": "default"})
+        own["rope_type"] = own.pop("type", None) or own["rope_type"]
+        text["rope_scaling"] = at_scale(own, ran.family.trained, scale)
     text["max_position_embeddings"] = longest
     (model / "config.json").unlink()
     (model / "config.json").write_text(json.dumps(config))
@@ -157,15 +173,26 @@ def static(ran: Ran, scale: int, batch: list[tuple[Any, int]] | None = None) -> 
     return answers
 
 
-def _section(family: Family) -> dict[str, Any]:
+def on_crossing(name: str) -> str:
+    """How requests to a family cross."""
+    return "recompute" if name in _RECOMPUTED else "rerotate"
+
+
+def start(name: str, folder: pathlib.Path, **section: Any) -> None:
+    """Start an engine of ours with some settings changed; it is asked nothing."""
+    arguments = _engine(name) | {"additional_config": {"posenc": _section(name) | section}}
+    run_engine(families.make(name, folder / "model"), arguments, [], folder=folder)
+
+
+def _section(name: str) -> dict[str, Any]:
+    family = families.FAMILIES[name]
     return {
         "rope_type": "auto",
         "scales": list(SCALES),
         "headroom_tokens": HEADROOM,
         "max_model_len": SCALES[-1] * family.trained,
-        "on_crossing": "rerotate",
-        "rerotate_budget_tokens": 64,
-    }
+        "on_crossing": on_crossing(name),
+        } | ({"rerotate_budget_tokens": 64} if on_crossing(name) == "rerotate" else {"prefix_reuse": "exact"})
 
 
 def _engine(name: str) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import pytest
 
 from tests.engine import family_checks, family_runs
 from tests.engine.family_runs import Ran
 
-FAMILIES = ("lfm2", "qwen3_next")
+FAMILIES = ("lfm2", "qwen3_next", "qwen3_5", "falcon_h1")
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -29,3 +31,8 @@ def test_requests_that_cross_answer_as_if_plain_torch_had_turned_their_keys(ran:
     else:
         # Rounded to 8 bits, what transformers computes is as far from vLLM as keys that nobody turned.
         family_checks.assert_answers_are_those_with_keys_turned_in_float64(ran)
+
+
+def test_without_any_rotation_requests_are_those_of_stock_vllm_to_the_bit(tmp_path: pathlib.Path) -> None:
+    ours, theirs = family_runs.unrotated("nemotron_h", tmp_path)
+    family_checks.assert_equal(ours, theirs)

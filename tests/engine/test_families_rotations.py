@@ -9,7 +9,7 @@ from tests.engine.family_runs import Ran
 
 FAMILIES = (
     *("deepseek_v2", "deepseek_v3", "deepseek_v3_plain", "minicpm3"),
-    *("ministral3", "llama_linear", "llama_dynamic"),
+    *("ministral3", "llama_linear", "llama_dynamic", "internlm2", "granite"),
 )
 # vLLM multiplies the softmax scale by YaRN's mscale; ours multiplies the queries, which rounds elsewhere.
 IN_THE_SOFTMAX = ("deepseek_v2", "deepseek_v3")
@@ -29,5 +29,5 @@ def test_requests_of_a_mixed_batch_are_those_of_a_static_deployment(ran: Ran) ->
     family_checks.assert_a_mixed_batch_is_that_of_static_deployments(ran, to_the_bit=to_the_bit)
 
 
-def test_answers_are_transformers_with_its_keys_turned_at_crossings(ran: Ran) -> None:
+def test_requests_that_cross_answer_as_transformers_does_with_keys_turned(ran: Ran) -> None:
     family_checks.assert_answers_are_transformers_with_keys_turned_at_crossings(ran)

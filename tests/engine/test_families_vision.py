@@ -34,7 +34,7 @@ def test_requests_of_a_mixed_batch_are_those_of_a_static_deployment_to_the_bit(r
     family_checks.assert_a_mixed_batch_is_that_of_static_deployments(ran)
 
 
-def test_answers_are_transformers_with_its_keys_turned_at_crossings(ran: Ran) -> None:
+def test_requests_that_cross_answer_as_transformers_does_with_keys_turned(ran: Ran) -> None:
     family_checks.assert_answers_are_transformers_with_keys_turned_at_crossings(ran)
 
 

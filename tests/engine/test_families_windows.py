@@ -8,7 +8,10 @@ from tests.engine import family_checks, family_runs
 from tests.engine.families_oracle import SCALES
 from tests.engine.family_runs import Ran
 
-FAMILIES = ("gemma3", "gemma3n", "gpt_oss", "gemma2", "mistral_0.1", "cohere2", "exaone4")
+FAMILIES = (
+    *("gemma3", "gemma3n", "gpt_oss", "gemma2", "mistral_0.1", "cohere2", "exaone4"),
+    *("gemma4", "llama4", "mimo_v2", "laguna", "plamo3", "step3_5"),
+)
 WITH_EACH_SCALE = ("gemma3", "gpt_oss")  # the others are compared with the largest one alone
 
 
@@ -26,5 +29,5 @@ def test_requests_of_a_mixed_batch_are_those_of_static_deployments_to_the_bit(ra
     family_checks.assert_a_mixed_batch_is_that_of_static_deployments(ran, scales)
 
 
-def test_answers_are_transformers_with_its_keys_turned_at_crossings(ran: Ran) -> None:
+def test_requests_that_cross_answer_as_transformers_does_with_keys_turned(ran: Ran) -> None:
     family_checks.assert_answers_are_transformers_with_keys_turned_at_crossings(ran)
