@@ -118,7 +118,7 @@ def unrotated(name: str, folder: pathlib.Path) -> tuple[list[Answer], list[Answe
 
 
 def turned_in_float64(ran: Ran, batches: dict[str, list[tuple[Any, int]]] | None = None) -> dict[str, list[Answer]]:
-    """What an engine of ours answers to the requests that cross, or to others, where plain torch turns keys in float64."""
+    """What an engine of ours answers to what crosses, or to other batches, where plain torch turns keys in float64."""
     batches = batches or ran.asked.crossing
     answers = run_engine(
         ran.model,
@@ -192,7 +192,7 @@ def _section(name: str) -> dict[str, Any]:
         "headroom_tokens": HEADROOM,
         "max_model_len": SCALES[-1] * family.trained,
         "on_crossing": on_crossing(name),
-        } | ({"rerotate_budget_tokens": 64} if on_crossing(name) == "rerotate" else {"prefix_reuse": "exact"})
+    } | ({"rerotate_budget_tokens": 64} if on_crossing(name) == "rerotate" else {"prefix_reuse": "exact"})
 
 
 def _engine(name: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from torch import Tensor
 from transformers import LlamaConfig, LlavaConfig, PreTrainedConfig, Qwen2_5_VLConfig, Qwen3VLConfig
 
 from tests.families.family import NO_SPECIAL_TOKENS, PLAIN, SIZES, Family
@@ -53,6 +54,12 @@ def llava() -> PreTrainedConfig:
         tie_word_embeddings=False,
         **NO_SPECIAL_TOKENS,
     )
+
+
+def _as_llava(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """As vLLM reads the tower, whose names transformers has changed since."""
+    tower = "model.vision_tower."
+    return {name.replace(tower, f"{tower}vision_model."): weight.clone() for name, weight in weights.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +131,7 @@ FAMILIES = {
         "LlavaForConditionalGeneration",
         "a tower before a Llama: images have positions as text has",
         llava,
+        renamed=_as_llava,
         tokens=("<image>",),
         files={
             "preprocessor_config.json": {
