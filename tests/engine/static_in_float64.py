@@ -31,7 +31,7 @@ def _dynamic(rotary: Any) -> torch.Tensor:
 
 
 def _llama3(rotary: Any) -> torch.Tensor:
-    """Meta's reference code of Llama 3.1: slow pairs are slowed down, fast ones are not, and between them is a blend."""
+    """Meta's reference code of Llama 3.1: slow pairs are slowed down, fast ones are not, others blend."""
     inv_freq = _inv_freq(rotary, rotary.base)
     turns = rotary.orig_max_position * inv_freq / (2 * math.pi)
     low, high = rotary.low_freq_factor, rotary.high_freq_factor
