@@ -103,13 +103,18 @@ def _refusal_on_the_transformers_backend(architecture: str, hf_text_config: Any)
     if hf_text_config is None:
         has_axes = any("mrope_section" in ast.unparse(each.node) for each in definitions_in_transformers(architecture))
     else:
-        has_axes = "mrope_section" in scaled_rope_parameters(hf_text_config)
+        has_axes = _has_axes(hf_text_config)
     if has_axes:
         return Refusal(
             architecture,
-            "vLLM runs it on its Transformers backend, and its tokens have positions on several axes (M-RoPE)",
+            "its tokens have positions on several axes (M-RoPE), and vLLM runs it on its Transformers backend, where "
+            "posenc scales only one axis",
         )
     return None
+
+
+def _has_axes(hf_text_config: Any) -> bool:
+    return hf_text_config is not None and "mrope_section" in scaled_rope_parameters(hf_text_config)
 
 
 def caches_latents(hf_text_config: Any, architecture: str) -> bool:
