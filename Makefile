@@ -38,7 +38,7 @@ ENGINE_TESTS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -rs -n auto --dist l
 # Test runs follow each other even under -j: engines and the fast tests together would starve each other. Tests run in
 # the order of their files: by size, the default, the longest would come last.
 .NOTPARALLEL:
-.PHONY: help setup environment constraints serve test test-all test-fast test-promises test-compiled test-engine test-engine-rest test-gpu check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture train-demo train-counting clean clean-env
+.PHONY: help setup environment constraints serve test test-all test-fast test-promises test-slow test-compiled test-engine test-engine-rest test-gpu check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture train-demo train-counting clean clean-env
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,13 +63,16 @@ serve: environment ## serve a model: CONFIG=configs/demo.yaml
 # What `make test` runs comes first here, too, and no test runs twice.
 test: test-fast test-promises ## the fast tests, then an engine test for each promise of the docs
 
-test-all: test test-compiled test-engine-rest ## every test, those of `make test` first
+test-all: test test-slow test-compiled test-engine-rest ## every test, those of `make test` first
 
-test-fast: environment ## tests that start no engine: ARGS=...
-	$(call timed,fast tests,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not engine and not compiled" -rs -n 2 --dist loadfile --no-loadscope-reorder $(ARGS))
+test-fast: environment ## tests that start no engine and take no seconds: ARGS=...
+	$(call timed,fast tests,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not engine and not slow and not compiled" -rs -n 2 --dist loadfile --no-loadscope-reorder $(ARGS))
 
 test-promises: environment ## an engine test for each promise of the docs: ARGS=...
 	$(call timed,promises,$(ENGINE_TESTS) -m "engine and promise" $(ARGS))
+
+test-slow: environment ## kernels in Triton's interpreter, our commands as processes, planted faults: ARGS=...
+	$(call timed,slow tests,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -rs -n 2 --dist loadfile $(ARGS))
 
 test-compiled: environment ## kernels as Triton compiles them for an H100, inspected and run on the CPU: ARGS=...
 	$(call timed,compiled kernels,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m compiled -rs -n 2 --dist loadfile $(ARGS))

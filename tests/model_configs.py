@@ -73,6 +73,11 @@ GEMMA_3_27B: dict[str, Any] = {
     },
     "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 32, "num_hidden_layers": 1},
 }
+GEMMA_3_12B: dict[str, Any] = GEMMA_3_27B | {
+    "text_config": GEMMA_3_27B["text_config"]
+    | {"hidden_size": 3840, "num_hidden_layers": 48, "num_attention_heads": 16, "num_key_value_heads": 8}
+    | {"head_dim": 256},
+}
 GEMMA_4: dict[str, Any] = {
     "model_type": "gemma4_text",
     "architectures": ["Gemma4ForCausalLM"],
@@ -156,6 +161,21 @@ QWEN_3_5: dict[str, Any] = {
         "layer_types": (["linear_attention"] * 3 + [_FULL]) * 8,
     },
 }
+QWEN_3_5_9B: dict[str, Any] = QWEN_3_5 | {
+    "text_config": QWEN_3_5["text_config"]
+    | {"hidden_size": 4096, "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_conv_kernel_dim": 4}
+    | {"linear_key_head_dim": 128, "linear_value_head_dim": 128, "mamba_ssm_dtype": "float32"},
+}
+QWEN_3_VL_8B: dict[str, Any] = {
+    "model_type": "qwen3_vl",
+    "architectures": ["Qwen3VLForConditionalGeneration"],
+    "text_config": {
+        "model_type": "qwen3_vl_text",
+        **{"hidden_size": 4096, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8},
+        **{"head_dim": 128, "max_position_embeddings": 262144, "rope_theta": 5000000},
+        "rope_scaling": {"rope_type": "default", "mrope_section": [24, 20, 20], "mrope_interleaved": True},
+    },
+}
 INTERNLM_2_5: dict[str, Any] = {
     "model_type": "internlm2",
     "architectures": ["InternLM2ForCausalLM"],
@@ -171,6 +191,40 @@ HUNYUAN_7B: dict[str, Any] = {
         **{"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1},
         **{"mscale": 1.0, "mscale_all_dim": 1.0},
     },
+}
+QWEN_3_8B: dict[str, Any] = {
+    "model_type": "qwen3",
+    "architectures": ["Qwen3ForCausalLM"],
+    **{"hidden_size": 4096, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8},
+    **{"head_dim": 128, "max_position_embeddings": 40960, "rope_theta": 1000000, "rope_scaling": None},
+}
+LLAMA_3_8B: dict[str, Any] = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    **{"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8},
+    **{"max_position_embeddings": 8192, "rope_theta": 500000.0, "rope_scaling": None},
+}
+LLAMA_3_1_8B: dict[str, Any] = LLAMA_3_8B | {
+    "max_position_embeddings": 131072,
+    "rope_scaling": {
+        **{"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192},
+        **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    },
+}
+MISTRAL_7B: dict[str, Any] = {
+    "model_type": "mistral",
+    "architectures": ["MistralForCausalLM"],
+    **{"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8},
+    **{"max_position_embeddings": 32768, "rope_theta": 1000000.0, "sliding_window": None},
+}
+# Its lists of factors have 48 numbers each, which the memory that it takes does not depend on.
+PHI_4_MINI: dict[str, Any] = {
+    "model_type": "phi3",
+    "architectures": ["Phi3ForCausalLM"],
+    **{"hidden_size": 3072, "num_hidden_layers": 32, "num_attention_heads": 24, "num_key_value_heads": 8},
+    **{"max_position_embeddings": 131072, "original_max_position_embeddings": 4096, "rope_theta": 10000.0},
+    **{"partial_rotary_factor": 0.75, "sliding_window": 262144},
+    "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [1.0 + pair for pair in range(48)]},
 }
 # Their checkpoints come with code of their own for the configuration, which does no more than PreTrainedConfig.
 OWN_CODE = ("plamo3", "mimo_v2", "internlm2")

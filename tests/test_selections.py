@@ -13,7 +13,7 @@ import pytest
 from tests.engine.promises import PROMISES
 
 ROOT = pathlib.Path(__file__).parents[1]
-MARKERS = ("engine", "compiled", "promise")
+MARKERS = ("engine", "slow", "compiled", "promise")
 
 
 def selections(verb: str) -> list[str]:
@@ -29,8 +29,8 @@ def test_all_runs_first_what_make_test_runs_and_then_each_other_test_once() -> N
     assert len(usual) == 2 and everything[:2] == usual
     for values in itertools.product((False, True), repeat=len(MARKERS)):
         marked = dict(zip(MARKERS, values, strict=True))
-        if marked["engine"] and marked["compiled"]:
-            continue  # what is compiled for a GPU starts no engine
+        if marked["engine"] + marked["slow"] + marked["compiled"] > 1:
+            continue  # these exclude each other
         assert [eval(expression, {}, marked) for expression in everything].count(True) == 1, marked
 
 

@@ -20,8 +20,8 @@ LOGPROB_AFTER_CROSSING = 2e-4
 # Seen on the CPU: 0.14, after crossings 0.09; at a wrong scale 4.4 to 7.5.
 LOGPROB_RMS_BFLOAT16 = 0.3
 
-# Two engines in bfloat16 whose cached keys differ in some last bits: logits between 2 and 4 are rounded to 2^-6. Seen: 3.1e-2;
-# of keys that nobody turned 0.5.
+# Two engines in bfloat16 whose cached keys differ in some last bits: logits between 2 and 4 are rounded to 2^-6.
+# Seen: 3.1e-2; of keys that nobody turned 0.5.
 LOGPROB_LAST_BITS_BFLOAT16 = 2.0**-4
 
 # The same of a KV cache in float8, whose numbers have 4 bits. Seen on the CPU: 0.48 with vLLM's own rotation, 0.34 with

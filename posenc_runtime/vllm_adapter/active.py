@@ -24,6 +24,20 @@ def deployment_of(vllm_config: VllmConfig | None) -> Deployment | None:
     return section_of(vllm_config, KEY, Deployment.from_mapping)
 
 
+def engine_of(vllm_config: VllmConfig | None) -> str:
+    """What tells an engine of this process from the others.
+
+    A part of a model, such as the language model behind a vision tower, is built with a configuration of its own. It
+    shares what this name is made of.
+    """
+    if vllm_config is None:
+        return ""
+    transfer = vllm_config.kv_transfer_config
+    if transfer is None:
+        return str(vllm_config.instance_id)
+    return f"{transfer.engine_id} {id(vllm_config.compilation_config)}"
+
+
 def section_of(
     vllm_config: VllmConfig | None, key: str, from_mapping: Callable[[Mapping[str, Any]], _Section]
 ) -> _Section | None:

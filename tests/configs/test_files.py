@@ -21,6 +21,11 @@ PROMISED = {
     "llama31-llama3.yaml": (131072, 262144, "llama3"),
     "mistral-linear.yaml": (32768, 65536, "linear"),
     "phi4-longrope.yaml": (4096, 131072, "longrope"),
+    "qwen35-yarn.yaml": (262144, 1010000, "yarn"),
+    "qwen3-vl-yarn.yaml": (262144, 524288, "yarn"),
+    "gpt-oss-yarn.yaml": (131072, 262144, "yarn"),
+    "gemma3-linear.yaml": (131072, 262144, "linear"),
+    "deepseek-v31-yarn.yaml": (163840, 327680, "yarn"),
 }
 # file: served length, of checkpoints without rotary embeddings
 UNROTATED = {"bloom-alibi.yaml": 8192, "counting-cope.yaml": 640}

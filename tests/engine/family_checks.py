@@ -18,7 +18,7 @@ _WITHOUT_PREFIX_CACHE = ("deepseek_v2", "deepseek_v3", "deepseek_v3_plain")
 def assert_unscaled_requests_are_stock_vllms_to_the_bit(ran: Ran) -> None:
     theirs = family_runs.stock(ran)
     assert [answer.posenc and answer.posenc["scale"] for answer in ran.unscaled] == [1] * len(theirs)
-    _assert_equal(ran.unscaled, theirs)
+    assert_equal(ran.unscaled, theirs)
 
 
 def assert_a_mixed_batch_is_that_of_static_deployments(
@@ -31,7 +31,7 @@ def assert_a_mixed_batch_is_that_of_static_deployments(
         assert [answer.posenc and (answer.posenc["scale"], answer.posenc["crossings"]) for answer in ours] == [
             (scale, [])
         ] * len(of_scale)
-        _assert_equal(ours, [theirs[index] for index in of_scale], 0 if to_the_bit else LOGPROB_FLOAT32)
+        assert_equal(ours, [theirs[index] for index in of_scale], 0 if to_the_bit else LOGPROB_FLOAT32)
 
 
 def assert_answers_are_transformers_with_keys_turned_at_crossings(ran: Ran) -> None:
@@ -63,7 +63,7 @@ def assert_answers_are_those_with_keys_turned_in_float64(ran: Ran) -> None:
     _assert_reused_and_preempted(ran)
 
 
-def _assert_equal(answers: Sequence[Answer], theirs: Sequence[Answer], tolerance: float = 0.0) -> None:
+def assert_equal(answers: Sequence[Answer], theirs: Sequence[Answer], tolerance: float = 0.0) -> None:
     assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in theirs]
     for answer, other in zip(answers, theirs, strict=True):
         assert _apart(answer.logprobs, other.logprobs) <= tolerance

@@ -119,19 +119,25 @@ def turned_in_float64(ran: Ran) -> dict[str, list[Answer]]:
     return dict(zip(ran.asked.crossing, answers, strict=True))
 
 
-def stock(ran: Ran) -> list[Answer]:
-    """What stock vLLM answers to the unscaled requests."""
+def scaling(ran: Ran) -> dict[str, Any]:
+    """The arguments of an engine of ours."""
+    return _engine(ran.name) | {"additional_config": {"posenc": _section(ran.family)}}
+
+
+def stock(ran: Ran, batch: list[tuple[Any, int]] | None = None) -> list[Answer]:
+    """What stock vLLM answers to the unscaled requests, or to others."""
     arguments = _engine(ran.name) | {"max_model_len": ran.family.trained}
-    (answers,) = run_engine(ran.model, arguments, [ran.asked.unscaled], plugins="", folder=ran.folder)
+    (answers,) = run_engine(ran.model, arguments, [batch or ran.asked.unscaled], plugins="", folder=ran.folder)
     return answers
 
 
-def static(ran: Ran, scale: int) -> list[Answer]:
-    """What stock vLLM answers to the mixed batch at one scale for all, with a table of exact angles."""
+def static(ran: Ran, scale: int, batch: list[tuple[Any, int]] | None = None) -> list[Answer]:
+    """What stock vLLM answers to the mixed batch, or to others, at one scale for all, with a table of exact angles."""
     longest = SCALES[-1] * ran.family.trained
     model = ran.folder / f"static-{scale}"
-    model.mkdir()
+    model.mkdir(exist_ok=True)
     for file in ran.model.iterdir():
+        (model / file.name).unlink(missing_ok=True)
         (model / file.name).symlink_to(file)
     config = json.loads((ran.model / "config.json").read_text())
     text = config.get("text_config", config)
@@ -142,7 +148,7 @@ def static(ran: Ran, scale: int) -> list[Answer]:
     (answers,) = run_engine(
         model,
         _engine(ran.name) | {"max_model_len": longest},
-        [ran.asked.mixed],
+        [batch or ran.asked.mixed],
         plugins="",
         folder=ran.folder,
         module="tests.engine.static_in_float64",

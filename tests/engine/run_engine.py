@@ -30,7 +30,7 @@ class Answer:
 def run_engine(
     model: pathlib.Path,
     arguments: dict[str, Any],
-    batches: Sequence[Sequence[tuple[list[int], int]]],
+    batches: Sequence[Sequence[tuple[Any, int]]],
     *,
     plugins: str | None = None,
     environment: dict[str, str] | None = None,
@@ -39,6 +39,8 @@ def run_engine(
     folder: pathlib.Path,
 ) -> list[list[Answer]]:
     """Start an engine, give it batches one after the other, each a list of (prompt, max_tokens), greedily.
+
+    A prompt is a list of tokens, or a dictionary with ``token_ids`` and a picture's ``seed``, ``height`` and ``width``.
 
     Args:
         plugins: vLLM's ``VLLM_PLUGINS``; an empty string loads none.
@@ -115,7 +117,7 @@ def run_job(job: dict[str, Any]) -> None:
     answers = []
     for batch in job["batches"]:
         outputs = llm.generate(
-            [{"prompt_token_ids": prompt} for prompt, _ in batch],
+            [_prompt(prompt) for prompt, _ in batch],
             [
                 SamplingParams(max_tokens=max_tokens, temperature=0, logprobs=0, ignore_eos=True)
                 for _, max_tokens in batch
@@ -137,6 +139,17 @@ def run_job(job: dict[str, Any]) -> None:
         "ran": _ran(llm.llm_engine.vllm_config),
     }
     pathlib.Path(job["result"]).write_text(json.dumps(result))
+
+
+def _prompt(prompt: Any) -> Any:
+    """For vLLM: tokens, or tokens with a picture, which is named by the seed of its noise and its size in pixels."""
+    if isinstance(prompt, list):
+        return {"prompt_token_ids": prompt}
+    import numpy as np
+
+    noise = np.random.default_rng(prompt["seed"])
+    picture = noise.integers(256, size=(prompt["height"], prompt["width"], 3), dtype=np.uint8)
+    return {"prompt_token_ids": prompt["token_ids"], "multi_modal_data": {"image": picture}}
 
 
 def _ran(vllm_config: Any) -> dict[str, Any]:

@@ -33,9 +33,14 @@ def _yarn(rotary: Any) -> torch.Tensor:
     """Peng et al. 2023, arXiv:2309.00071: equations 11 to 13, by whole pairs if so configured, and 15."""
     factor = rotary.scaling_factor
     inv_freq = _inv_freq(rotary, rotary.base)
+    original = rotary.max_position_embeddings
+    if hasattr(
+        rotary, "cache_max_position_num"
+    ):  # of M-RoPE: vLLM takes four times the original length here, unlike paper and transformers
+        original //= 4
 
     def pair_of(turns: float) -> float:
-        wavelength = rotary.max_position_embeddings / turns
+        wavelength = original / turns
         return rotary.rotary_dim * math.log(wavelength / (2 * math.pi)) / (2 * math.log(rotary.base))
 
     first, last = pair_of(rotary.beta_fast), pair_of(rotary.beta_slow)

@@ -9,6 +9,8 @@ import pytest
 from tests.kernels.attention_cases import BIAS_CASES, COPE_CASES
 from tests.kernels.processes import output_of
 
+pytestmark = pytest.mark.slow
+
 Faults = dict[str, list[str]]
 
 

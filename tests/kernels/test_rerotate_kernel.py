@@ -10,6 +10,8 @@ from tests.kernels.processes import output_of
 from tests.kernels.rerotate_cases import CASES
 from tests.tolerance import COS_SIN_OF_TURNS
 
+pytestmark = pytest.mark.slow
+
 Faults = dict[str, list[str]]
 Errors = tuple[float, float]
 

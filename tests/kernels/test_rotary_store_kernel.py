@@ -10,6 +10,8 @@ from tests.kernels.processes import output_of
 from tests.kernels.rotary_store_cases import CASES, IN_ONE_PROGRAM
 from tests.tolerance import LOGITS_BETTER_THAN_TABLES
 
+pytestmark = pytest.mark.slow
+
 Faults = dict[str, list[str]]
 Errors = dict[str, tuple[float, float]]
 

@@ -24,6 +24,8 @@ from tests.kv.model_engine import ModelEngine
 from tests.kv.model_request import Broken, Request
 from tests.kv.test_state_machine import Serving
 
+pytestmark = pytest.mark.slow
+
 Plant = Callable[[pytest.MonkeyPatch], None]
 FAULTS: dict[str, Plant] = {}
 

@@ -9,6 +9,8 @@ import textwrap
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 # Beside what vLLM, transformers and others write by themselves, while they are imported and asked.
 LOUD = """
     import os, warnings

@@ -49,7 +49,8 @@ def completed(words: str, folder: pathlib.Path) -> list[str]:
 def test_a_target_is_a_configuration_a_file_or_a_folder(command: str, folder: pathlib.Path) -> None:
     assert completed(f"posenc {command} ", folder) == [*shipped.names(), "mine.yaml", "models/", "yours.yml"]
     assert completed(f"posenc {command} m", folder) == ["mistral-linear", "mine.yaml", "models/"]
-    assert completed(f"posenc {command} qwen", folder) == ["qwen3-yarn"]
+    assert completed(f"posenc {command} qwen", folder) == ["qwen3-vl-yarn", "qwen3-yarn", "qwen35-yarn"]
+    assert completed(f"posenc {command} phi", folder) == ["phi4-longrope"]
 
 
 def test_of_a_folder_that_is_the_only_one_its_files_are_offered_too(folder: pathlib.Path) -> None:
@@ -82,8 +83,8 @@ def test_settings_are_offered_by_their_paths_and_vllms_where_their_section_was_b
 
 
 def test_zsh_asks_otherwise_and_is_answered_alike(folder: pathlib.Path) -> None:
-    said = answered(folder, _POSENC_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="posenc serve qw")
-    assert said == "_arguments '*: :((\"qwen3-yarn\"))'\n"
+    said = answered(folder, _POSENC_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="posenc serve phi")
+    assert said == "_arguments '*: :((\"phi4-longrope\"))'\n"
 
 
 @pytest.mark.parametrize(("shell", "said"), [("bash", "complete -o default -F"), ("zsh", "#compdef posenc")])

@@ -152,11 +152,13 @@ except RuntimeError as error:
     return done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_what_is_refused_is_refused_before_anything_is_said_to_start() -> None:
     """However long the settings take to be checked, and with nothing of what is written meanwhile."""
     assert started('raise SettingRefused("this: is refused")', "") == ("this: is refused\n", "")
 
 
+@pytest.mark.slow
 def test_a_start_shows_what_is_served_then_progress_then_output_after_it_is_ready() -> None:
     out, err = started(
         "return plan, None",
@@ -177,6 +179,7 @@ def test_a_start_shows_what_is_served_then_progress_then_output_after_it_is_read
 NO_ROOM = r"ValueError: No available memory for the cache blocks. Try\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("said", "told", "shown"),
     [

@@ -145,6 +145,7 @@ def test_words_of_a_file_become_names_of_arguments() -> None:
     )
 
 
+@pytest.mark.slow
 def test_without_a_section_nothing_of_ours_is_imported_registered_or_said(model: str) -> None:
     """In a process of its own: this one has registered everything."""
     script = f"""

@@ -14,7 +14,7 @@ import torch
 
 from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.active import deployment_of
+from posenc_runtime.vllm_adapter.active import deployment_of, engine_of
 from posenc_runtime.vllm_adapter.attention.choice import choice_of
 from posenc_runtime.vllm_adapter.attention.fused_rotary.asked import is_fused
 from posenc_runtime.vllm_adapter.worker.worker_state import STATE, Rotary
@@ -64,6 +64,8 @@ def enter(
     vllm_config = get_current_vllm_config_or_none()
     checkpoint = None
     if vllm_config is not None and vllm_config.model_config is not None:
+        if vllm_config.model_config.uses_mrope and not hasattr(module, "posenc_positions_factor"):
+            return None  # of a vision tower: the decoder's has several axes
         checkpoint = _checkpoint_of(vllm_config.model_config, deployment)
     spec = _scaled_spec(deployment, module, own, checkpoint, has_own_factor=has_own_factor)
     if spec is None:
@@ -89,10 +91,10 @@ def _scaled_spec(
     """
     trained = deployment.original_max_position_embeddings
     if checkpoint is not None and checkpoint.spec is not None:
-        # Base and method are the checkpoint's. A model may know better how much of a head it rotates.
-        spec = dataclasses.replace(
-            checkpoint.spec, rotary_dim=module.rotary_dim, original_max_position_embeddings=trained
-        )
+        # Base and method are the checkpoint's. A model may know better how much of a head it rotates; but where there
+        # are several embeddings, one of another width is another one, of a vision tower for example.
+        width = checkpoint.spec.rotary_dim if checkpoint.has_other_rotations else module.rotary_dim
+        spec = dataclasses.replace(checkpoint.spec, rotary_dim=width, original_max_position_embeddings=trained)
         if _are_alike(deployment.frequencies(spec, 0), own, has_own_factor=has_own_factor):
             return spec
         if checkpoint.has_other_rotations:
@@ -143,7 +145,7 @@ def _described(
         positions_factor=getattr(module, "posenc_positions_factor", 1),
         has_other_rotations=checkpoint is not None and checkpoint.has_other_rotations,
         module=module,
-        engine="" if vllm_config is None else vllm_config.instance_id,
+        engine=engine_of(vllm_config),
     )
 
 

@@ -11,9 +11,11 @@ from typing import Any
 from vllm.config.vllm import get_current_vllm_config_or_none
 from vllm.model_executor.layers import rotary_embedding
 
+from posenc_runtime.vllm_adapter.active import engine_of
+
 
 class RopeCache(dict[Any, Any]):
-    """The dictionary that ``get_rope`` reads and writes, with the id of the engine that is being built in each key."""
+    """The dictionary that ``get_rope`` reads and writes, with the engine that is being built in each key."""
 
     def __contains__(self, key: object) -> bool:
         return super().__contains__(_of_this_engine(key))
@@ -31,5 +33,4 @@ def substitute() -> None:
 
 
 def _of_this_engine(key: object) -> tuple[str, object]:
-    vllm_config = get_current_vllm_config_or_none()
-    return ("" if vllm_config is None else vllm_config.instance_id), key
+    return engine_of(get_current_vllm_config_or_none()), key

@@ -13,6 +13,7 @@ from vllm.v1.kv_cache_interface import AttentionSpec
 from posenc_runtime.kv.budget import Speed
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.kv.step_plan import StepPlan
+from posenc_runtime.vllm_adapter.active import engine_of
 from posenc_runtime.vllm_adapter.attention.record import RECORD
 from posenc_runtime.vllm_adapter.worker.attention_groups import attention_groups
 from posenc_runtime.vllm_adapter.worker.cache_layers import layer_specs
@@ -49,7 +50,8 @@ class WorkerHalf:
         Raises:
             ValueError: when no rotary embedding was built for this engine, or layers rotate by different bases.
         """
-        rotaries = [rotary.as_built() for rotary in STATE.rotaries if rotary.engine == self._vllm_config.instance_id]
+        engine = engine_of(self._vllm_config)
+        rotaries = [rotary.as_built() for rotary in STATE.rotaries if rotary.engine == engine]
         if self._deployment.rotates and not rotaries:
             raise ValueError(
                 "scaling needs a model with a rotary embedding that posenc can replace, but this worker built none: "
@@ -93,7 +95,8 @@ class WorkerHalf:
         """What rotates the keys of each layer that caches keys.
 
         Raises:
-            ValueError: when no layer's keys are rotated by an embedding that the deployment scales.
+            ValueError: when no layer's keys are rotated by an embedding that the deployment scales, or embeddings have
+                their scales in different rows.
             Unsupported: as ``layer_rotations``.
         """
         layers = {
@@ -103,6 +106,11 @@ class WorkerHalf:
         }
         if not rotaries:
             return {}
+        if len({rotary.row_offsets for rotary in rotaries}) > 1:
+            raise ValueError(
+                "a block has one entry for its scale, but rotary embeddings of this model have their scales in different "
+                f"rows, {', '.join(sorted({str(rotary.row_offsets) for rotary in rotaries}))}: serve it without scaling"
+            )
         if rotaries[0].is_fused or len(self._deployment.scales) == 1:
             return {name: Turned(rotaries[0], 0, rotaries[0].is_neox_style) for name in layers}
         found = layer_rotations(

@@ -292,10 +292,11 @@ def build(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(building, "checked_deployment", lambda: LINEAR)
     monkeypatch.setattr(STATE, "rotaries", [])
     engine: Any = VllmConfig()
-    engine.model_config = types.SimpleNamespace()
+    engine.model_config = types.SimpleNamespace(uses_mrope=False)
 
-    def built(found: Checkpoint, *, base: float, rotary_dim: int = 4) -> Any:
+    def built(found: Checkpoint, *, base: float, rotary_dim: int = 4, uses_mrope: bool = False) -> Any:
         monkeypatch.setattr(building, "_checkpoint_of", lambda *_: found)
+        engine.model_config.uses_mrope = uses_mrope
         with set_current_vllm_config(engine):
             return RotaryEmbedding(8, rotary_dim, 35, base, True, torch.float32)
 
@@ -318,9 +319,19 @@ def test_the_embedding_of_the_configuration_is_scaled_and_others_stay_vllms(
 
 
 def test_a_model_knows_better_than_its_configuration_how_much_it_rotates(build: Any) -> None:
-    assert build(checkpoint(has_other_rotations=True), base=100.0, rotary_dim=8).posenc_scaled
+    assert build(checkpoint(has_other_rotations=False), base=100.0, rotary_dim=8).posenc_scaled
     [rotary] = STATE.rotaries
     assert (rotary.own.rotary_dim, rotary.own.rope_theta) == (8, 100.0)
+
+
+def test_beside_others_an_embedding_of_another_width_is_that_of_a_tower(build: Any) -> None:
+    assert not build(checkpoint(has_other_rotations=True), base=100.0, rotary_dim=8).posenc_scaled
+    assert STATE.rotaries == []
+
+
+def test_an_embedding_with_one_axis_is_not_that_of_a_decoder_with_several(build: Any) -> None:
+    assert not build(checkpoint(has_other_rotations=True), base=100.0, uses_mrope=True).posenc_scaled
+    assert STATE.rotaries == []
 
 
 def test_an_only_embedding_may_have_a_base_that_no_configuration_says(build: Any) -> None:

@@ -85,7 +85,11 @@ def worker(
 def configured(engine: str = ROTARY.engine, **layers: Any) -> Any:
     compilation = types.SimpleNamespace(static_forward_context=layers)
     return types.SimpleNamespace(
-        compilation_config=compilation, additional_config={}, instance_id=engine, model_config=None
+        compilation_config=compilation,
+        additional_config={},
+        instance_id=engine,
+        kv_transfer_config=None,
+        model_config=None,
     )
 
 
@@ -250,6 +254,12 @@ def test_where_positions_reach_past_tokens_each_scale_has_as_many_more_rows(monk
     monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, positions_factor=4)])
     worker().apply(StepPlan(block_scales={2: [4, 1], 1: [3]}))
     assert offsets() == [0, 120, 0, 40, 120, 0]
+
+
+def test_embeddings_whose_scales_are_in_different_rows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(STATE, "rotaries", [ROTARY, dataclasses.replace(ROTARY, positions_factor=4)])
+    with pytest.raises(ValueError, match=r"in different rows, \(0, 10, 30\), \(0, 40, 120\): serve it without scaling"):
+        worker()
 
 
 def test_blocks_of_layers_that_are_cached_unalike_have_scales() -> None:
