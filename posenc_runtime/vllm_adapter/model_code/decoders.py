@@ -42,6 +42,19 @@ def rotates(architecture: str) -> bool:
 
 
 @functools.cache
+def condition_on_configuration(architecture: str) -> str | None:
+    """The condition on a checkpoint's configuration under which layers have a rotary embedding at all."""
+    for layer in rotating_layers(architecture):
+        for node in ast.walk(layer.node):
+            match node:
+                case ast.If(test=test, body=body) if "config." in ast.unparse(test):
+                    names = {each.id for part in body for each in ast.walk(part) if isinstance(each, ast.Name)}
+                    if "get_rope" in names:
+                        return ast.unparse(test)
+    return None
+
+
+@functools.cache
 def attends_to_an_encoder(architecture: str) -> bool:
     """Whether a decoder's layers attend to what an encoder has made of the prompt."""
     return any(_layer_names(each) & {"CrossAttention"} for each in definitions(architecture))

@@ -88,7 +88,7 @@ def refusal_of(architecture: str, hf_text_config: Any = None) -> Refusal | None:
     if assumes(architecture, "use_fope"):
         return Refusal(architecture, "it rotates by Fourier position embeddings (FoPE), which posenc does not scale")
     if encoder := encoder_with_keys(architecture):
-        return Refusal(architecture, f"its encoder caches keys, too, in {encoder}, which no rotary scale is for")
+        return Refusal(architecture, f"its {encoder} caches keys, too, and posenc scales only those of text")
     fixed = fixed_rope_type(architecture)
     if hf_text_config is not None and fixed not in (None, own := scaled_rope_parameters(hf_text_config)["rope_type"]):
         return Refusal(

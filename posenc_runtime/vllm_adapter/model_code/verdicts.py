@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from posenc_runtime.vllm_adapter.model_code.decoders import (
     attends_to_an_encoder,
+    condition_on_configuration,
     derives_from,
     reads_configuration,
     rope_type_of_axes,
@@ -87,7 +88,7 @@ def _with_axes(said: Verdict, architectures: tuple[str, ...]) -> Verdict:
     """What a multimodal model may do whose tokens have positions on several axes (M-RoPE)."""
     if rope_type := next(filter(None, map(rope_type_of_axes, architectures)), None):
         return _refused(Refusal("", f"its M-RoPE is vLLM's `{rope_type}`, which posenc does not scale"))
-    note = "requests with images, video or audio cross by `recompute`"
+    note = "with M-RoPE, requests with images, video or audio cross by `recompute`"
     return dataclasses.replace(said, reason="; ".join(filter(None, (said.reason, note))))
 
 
@@ -116,6 +117,8 @@ def _of_layers(architecture: str, hf_text_config: Any) -> Verdict:
         return Verdict("recompute, pin", f"{layer} also rotates what enters its recurrent state")
     conditions = []
     if hf_text_config is None:
+        if condition := condition_on_configuration(architecture):
+            conditions.append(f"without scaling unless `{condition}`")
         if key := key_of_reading(architecture):
             conditions.append(f"refused with `{key}`, whose sparse indexer reads the table of rotations itself")
         if rope_type := rope_type_of_axes(architecture):
