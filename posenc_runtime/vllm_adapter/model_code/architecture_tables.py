@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from posenc_runtime.vllm_adapter.compat import versions
 from posenc_runtime.vllm_adapter.model_code.verdicts import KINDS, Verdict, verdict
 
-# What checkpoints of architectures have that leave their language model to the checkpoint.
+# What architectures usually run that leave their language model to the checkpoint: only those for which a default of
+# transformers' configuration, or a file of vLLM, says so. Of the others, no source tells before they are loaded.
 USUAL_LANGUAGE_MODELS = {
-    "BeeForConditionalGeneration": "Qwen3ForCausalLM",
     "Blip2ForConditionalGeneration": "OPTForCausalLM",
     "Cohere2VisionForConditionalGeneration": "Cohere2ForCausalLM",
     "DeepseekOCR2ForCausalLM": "DeepseekV2ForCausalLM",
@@ -20,37 +20,27 @@ USUAL_LANGUAGE_MODELS = {
     "Eagle2_5_VLForConditionalGeneration": "Qwen2ForCausalLM",
     "GraniteSpeechForConditionalGeneration": "GraniteForCausalLM",
     "GraniteSpeechPlusForConditionalGeneration": "GraniteForCausalLM",
-    "H2OVLChatModel": "MistralForCausalLM",
     "HCXVisionV2ForCausalLM": "HyperCLOVAXForCausalLM",
-    "InternS1ForConditionalGeneration": "Qwen3ForCausalLM",
     "InternVLChatModel": "Qwen2ForCausalLM",
     "InternVLForConditionalGeneration": "Qwen2ForCausalLM",
     "Lfm2VlForConditionalGeneration": "Lfm2ForCausalLM",
     "LightOnOCRForConditionalGeneration": "Qwen3ForCausalLM",
     "Llama_Nemotron_Nano_VL": "LlamaForCausalLM",
     "LlavaForConditionalGeneration": "LlamaForCausalLM",
-    "LlavaNextForConditionalGeneration": "MistralForCausalLM",
+    "LlavaNextForConditionalGeneration": "LlamaForCausalLM",
     "LlavaNextVideoForConditionalGeneration": "LlamaForCausalLM",
     "LlavaOnevisionForConditionalGeneration": "Qwen2ForCausalLM",
     "Mistral3ForConditionalGeneration": "MistralForCausalLM",
-    "NVLM_D": "Qwen2ForCausalLM",
     "NemotronH_Nano_Omni_Reasoning_V3": "NemotronHForCausalLM",
     "NemotronH_Nano_VL_V2": "NemotronHForCausalLM",
     "NemotronH_Omni_Reasoning_V3": "NemotronHForCausalLM",
     "NemotronH_Super_Omni_Reasoning_V3": "NemotronHForCausalLM",
     "OpenVLAForActionPrediction": "LlamaForCausalLM",
     "Ovis": "Qwen2ForCausalLM",
-    "Ovis2_5": "Qwen3ForCausalLM",
-    "Ovis2_6ForCausalLM": "Qwen3ForCausalLM",
-    "Ovis2_6_MoeForCausalLM": "Qwen3MoeForCausalLM",
     "PaliGemmaForConditionalGeneration": "GemmaForCausalLM",
     "PixtralForConditionalGeneration": "MistralForCausalLM",
     "QianfanOCRForConditionalGeneration": "Qwen3ForCausalLM",
-    "RForConditionalGeneration": "Qwen3ForCausalLM",
-    "SkyworkR1VChatModel": "Qwen2ForCausalLM",
     "Step3VLForConditionalGeneration": "Step3TextForCausalLM",
-    "Step3p7ForConditionalGeneration": "Step3p5ForCausalLM",
-    "StepVLForConditionalGeneration": "Qwen3ForCausalLM",
     "UltravoxModel": "LlamaForCausalLM",
     "UnlimitedOCRForCausalLM": "DeepseekV2ForCausalLM",
     "VibeVoiceAsrForConditionalGeneration": "Qwen2ForCausalLM",
@@ -83,8 +73,9 @@ its keys, and refuses what it does not find. Tests have run tiny checkpoints of 
 
 ## Coverage
 
-Each name in vLLM's registry of models that generate text counts once, also where two names have the same class. A model
-that takes its language model from the checkpoint counts as the language model that its checkpoints usually have.
+Each name in vLLM's registry of models that generate text counts once, also where two names have the same class. Some
+multimodal models take their language model from the checkpoint. Where a default of transformers or a file of vLLM names
+the usual one, they count as that one. The others are known when they are loaded, and do not count as scaled.
 """
 
 

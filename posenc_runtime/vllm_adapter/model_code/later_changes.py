@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Iterator
 
-from posenc_runtime.vllm_adapter.model_code.definitions import Definition
-from posenc_runtime.vllm_adapter.model_code.model_source import ROTARY_NAMES
+from posenc_runtime.vllm_adapter.model_code.definitions import definitions, definitions_in_transformers
+from posenc_runtime.vllm_adapter.model_code.model_source import ROTARY_NAMES, has_own_model
 
 _FUNCTIONS = frozenset({"apply_rotary_pos_emb", "apply_rotary_emb"})  # of transformers
 
 
-def change_after_rotation(found: Iterable[Definition]) -> str | None:
+@functools.cache
+def change_after_rotation(architecture: str) -> str | None:
     """The statement by which a layer changes every key after its rotation; None if none does.
 
     A statement under a condition does not count: the configuration may switch it off.
     """
+    found = definitions(architecture) if has_own_model(architecture) else definitions_in_transformers(architecture)
     return next((ast.unparse(change) for each in found for change in _changes(each.node)), None)
 
 

@@ -80,7 +80,7 @@ def refusal_of(architecture: str, hf_text_config: Any = None) -> Refusal | None:
         )
     if name := rotary_class_that_is_not_replaced(architecture):
         return Refusal(architecture, f"it rotates by vLLM's {name}, which posenc does not scale")
-    if (name := rope_type_of_axes(architecture)) and _has_axes(hf_text_config):
+    if (name := rope_type_of_axes(architecture)) and hf_text_config is not None and has_axes(hf_text_config):
         return Refusal(
             f"{architecture} with mrope_section",
             f"its model in vLLM then rotates by {name}, which posenc does not scale",
@@ -101,10 +101,10 @@ def refusal_of(architecture: str, hf_text_config: Any = None) -> Refusal | None:
 
 def _refusal_on_the_transformers_backend(architecture: str, hf_text_config: Any) -> Refusal | None:
     if hf_text_config is None:
-        has_axes = any("mrope_section" in ast.unparse(each.node) for each in definitions_in_transformers(architecture))
+        refused = any("mrope_section" in ast.unparse(each.node) for each in definitions_in_transformers(architecture))
     else:
-        has_axes = _has_axes(hf_text_config)
-    if has_axes:
+        refused = has_axes(hf_text_config)
+    if refused:
         return Refusal(
             architecture,
             "its tokens have positions on several axes (M-RoPE), and vLLM runs it on its Transformers backend, where "
@@ -113,8 +113,9 @@ def _refusal_on_the_transformers_backend(architecture: str, hf_text_config: Any)
     return None
 
 
-def _has_axes(hf_text_config: Any) -> bool:
-    return hf_text_config is not None and "mrope_section" in scaled_rope_parameters(hf_text_config)
+def has_axes(hf_text_config: Any) -> bool:
+    """Whether tokens have positions on several axes (M-RoPE)."""
+    return "mrope_section" in scaled_rope_parameters(hf_text_config)
 
 
 def caches_latents(hf_text_config: Any, architecture: str) -> bool:

@@ -20,10 +20,10 @@ from posenc_runtime.vllm_adapter.model_code.decoders import (
     rotates,
     rotating_layers,
 )
-from posenc_runtime.vllm_adapter.model_code.definitions import definitions, definitions_in_transformers
+from posenc_runtime.vllm_adapter.model_code.definitions import definitions_in_transformers
 from posenc_runtime.vllm_adapter.model_code.language_models import language_models, leaves_it_to_the_checkpoint
 from posenc_runtime.vllm_adapter.model_code.later_changes import change_after_rotation
-from posenc_runtime.vllm_adapter.model_code.model_rules import Refusal, refusal_of
+from posenc_runtime.vllm_adapter.model_code.model_rules import Refusal, has_axes, refusal_of
 from posenc_runtime.vllm_adapter.model_code.model_source import (
     fixed_rope_type,
     has_own_model,
@@ -79,7 +79,8 @@ def verdict(architecture: str, hf_text_config: Any = None, *, usual: str | None 
         return _refused(Refusal(architecture, "it is an encoder-decoder model"))
     else:
         said = _of_layers(architecture, hf_text_config)
-    if said.scales and all(derives_from(architecture, each) for each in ("SupportsMultiModal", "SupportsMRoPE")):
+    has_images = all(derives_from(architecture, each) for each in ("SupportsMultiModal", "SupportsMRoPE"))
+    if said.scales and has_images and (hf_text_config is None or has_axes(hf_text_config)):
         return _with_axes(said, (architecture, *language_models(architecture, hf_text_config)))
     return said
 
@@ -111,7 +112,7 @@ def _of_layers(architecture: str, hf_text_config: Any) -> Verdict:
         return Verdict("without scaling", "its keys are not rotated")
     if reads_prompts_both_ways(architecture):
         return Verdict("pin", "each token of its prompts attends to later tokens, so keys of a prompt change with it")
-    if change := change_after_rotation(definitions(architecture)):
+    if change := change_after_rotation(architecture):
         return Verdict("recompute, pin", f"its layers change keys after their rotation: `{change}`")
     if layer := rotated_states(architecture):
         return Verdict("recompute, pin", f"{layer} also rotates what enters its recurrent state")
@@ -136,6 +137,6 @@ def _in_transformers(architecture: str, usual: str | None) -> Verdict:
     sources = [ast.unparse(each.node) for each in found if isinstance(each.node, ast.ClassDef)]
     if not any("inv_freq" in source and "attention_scaling" in source for source in sources):
         return Verdict("without scaling", of_language_model or "its keys are not rotated")
-    if change := change_after_rotation(found):
+    if change := change_after_rotation(architecture):
         return Verdict("recompute, pin", f"its layers change keys after their rotation: `{change}`")
     return Verdict("rerotate", of_language_model)
