@@ -65,13 +65,11 @@ def crossings_line(verdict: Verdict) -> str:
     """How requests of the model may cross, as far as its sources tell, in rich's markup."""
     if verdict.kind == "at load":
         return f"crossings: known when the model is loaded, because {escape(verdict.reason)}"
-    ways = {"rerotate": "rerotate, recompute or pin", "recompute, pin": "recompute or pin"}.get(
-        verdict.kind, verdict.kind
-    )
+    ways = {"rerotate": "rerotate, recompute or pin", "recompute, pin": "recompute or pin"}
+    line = f"crossings: {ways.get(verdict.kind, verdict.kind)}"
     if not verdict.reason:
-        return f"crossings: {ways.get(verdict.kind, verdict.kind)}"
-    because = "; " if verdict.kind == "rerotate" else ", because "
-    return f"crossings: {ways.get(verdict.kind, verdict.kind)}{because}{escape(verdict.reason.replace('`', ''))}"
+        return line
+    return f"{line}{'; ' if verdict.kind == 'rerotate' else ', because '}{escape(verdict.reason.replace('`', ''))}"
 
 
 def budget_line(budget: Budget) -> str:
