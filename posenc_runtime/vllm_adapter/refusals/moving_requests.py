@@ -10,8 +10,8 @@ from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.model_code.language_models import language_models
 from posenc_runtime.vllm_adapter.model_code.later_changes import change_after_rotation
 from posenc_runtime.vllm_adapter.model_code.model_source import reads_prompts_both_ways
-from posenc_runtime.vllm_adapter.refusals.turned_keys import changed_keys
 from posenc_runtime.vllm_adapter.scheduling.scheduler_choice import needs_ours
+from posenc_runtime.vllm_adapter.wording import changed_keys
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from vllm.model_executor.layers.mamba.abstract import MambaBase
 
 from posenc_runtime.vllm_adapter.errors import Unsupported
-from posenc_runtime.vllm_adapter.refusals.turned_keys import changed_keys
+from posenc_runtime.vllm_adapter.wording import changed_keys
 from posenc_runtime.vllm_adapter.worker.worker_state import STATE, Rotary
 
 if TYPE_CHECKING:
