@@ -43,7 +43,7 @@ def test_how_requests_of_a_model_may_cross_is_said(model: pathlib.Path, tmp_path
     assert "crossings: rerotate, recompute or pin\n" in out
 
 
-def test_a_model_whose_keys_change_after_their_rotation_is_told_so_before_it_is_loaded(tmp_path: pathlib.Path) -> None:
+def test_keys_that_change_after_their_rotation_are_refused_before_loading(tmp_path: pathlib.Path) -> None:
     hunyuan = save_tiny(tmp_path / "hunyuan", "hunyuan_v1_dense")
     status, _, err = check(hunyuan, tmp_path)
     assert status == 2
