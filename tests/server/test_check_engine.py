@@ -38,6 +38,22 @@ def test_a_file_that_can_be_served_is_accepted(model: pathlib.Path, tmp_path: pa
     assert (status, err) == (0, "") and "yarn at scales 1, 2" in out
 
 
+def test_how_requests_of_a_model_may_cross_is_said(model: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    _, out, _ = check(model, tmp_path)
+    assert "crossings: rerotate, recompute or pin\n" in out
+
+
+def test_keys_that_change_after_their_rotation_are_refused_before_loading(tmp_path: pathlib.Path) -> None:
+    hunyuan = save_tiny(tmp_path / "hunyuan", "hunyuan_v1_dense")
+    status, _, err = check(hunyuan, tmp_path)
+    assert status == 2
+    assert "but HunYuanDenseV1ForCausalLM changes them in another way: set on_crossing to recompute or pin" in err
+    scaling = {"rope_type": "yarn", "scales": [1, 2], "on_crossing": "recompute", "prefix_reuse": "exact"}
+    status, out, err = check(hunyuan, tmp_path, scaling=scaling)
+    assert (status, err) == (0, "")
+    assert "crossings: recompute or pin, because its layers change keys after their rotation" in out
+
+
 ON_THE_CPU = pytest.mark.skipif(not current_platform.is_cpu(), reason="other backends take other sizes")
 REFUSED = [
     pytest.param(
