@@ -38,7 +38,8 @@ def reason_against_scaling(hf_text_config: Any, architecture: str) -> str | None
     if reader := reader_of_the_table(hf_text_config, architecture):
         return (
             f"posenc does not serve {architecture}: {reader} of vLLM reads the table of cosines and sines "
-            "without calling the rotary embedding, so every request would run unscaled"
+            "without calling the rotary embedding, so every request would run unscaled: serve it with `vllm serve`, "
+            "without posenc"
         )
     fixed = fixed_rope_type(architecture)
     if fixed not in (None, rope_type):
