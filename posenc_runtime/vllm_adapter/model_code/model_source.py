@@ -22,11 +22,9 @@ _READS_TABLE_FOR = {
 # The packages with the code of models, besides a model's own package. What models import from elsewhere are vLLM's
 # layers, which leave the rotation to the model.
 _MODELS = ("vllm.model_executor.models", "vllm.models", "posenc_runtime.vllm_adapter.models")
-# What builds a rotary embedding, calls one, or reads its table. A model with images or sound may build its decoder by its
-# architecture's name.
-_MAY_ROTATE = (
-    r"\bget_rope\b|RotaryEmbedding|\brotary_emb\(|\.cos_sin_cache\b|(?<!def )\binit_vllm_registered_model\("
-)
+# What builds a rotary embedding, calls one, or reads its table. A model with images or sound may name the architecture of
+# its decoder instead.
+_MAY_ROTATE = r"\bget_rope\b|RotaryEmbedding|\brotary_emb\(|\.cos_sin_cache\b|(?<!def )\binit_vllm_registered_model\("
 ROTARY_NAMES = frozenset({"rotary_emb", "rotary_pos_emb", "rope"})
 
 
