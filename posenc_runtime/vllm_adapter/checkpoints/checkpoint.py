@@ -168,7 +168,7 @@ def _said_by(config: Any) -> Checkpoint:
     models.refuse_variant(config)
     text_config = get_hf_text_config(config)
     architectures = getattr(config, "architectures", None) or []
-    if not rotates(text_config):
+    if not rotates(text_config, architectures):
         needs, trained = needed_for(text_config), _trained_length(text_config)
         return Checkpoint(
             max_position_embeddings=trained,

@@ -8,6 +8,7 @@ from posenc_runtime.encodings.scaling import available, method, own_rope_types
 from posenc_runtime.vllm_adapter.attention.needs import has_alibi
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.model_code.model_rules import reason_against_scaling
+from posenc_runtime.vllm_adapter.model_code.model_source import has_rotary_embedding
 from posenc_runtime.vllm_adapter.model_code.rope_parameters import PROPORTIONAL, scaled_rope_parameters
 
 
@@ -28,12 +29,24 @@ def refuse_method(rope_type: str, own: str) -> None:
         )
 
 
-def rotates(hf_text_config: Any) -> bool:
-    """Whether a checkpoint's configuration says that its model has rotary embeddings.
+def rotates(hf_text_config: Any, architectures: list[str]) -> bool:
+    """Whether a checkpoint's model has rotary embeddings, by its configuration and by its source in vLLM.
 
-    Falcon's configuration has ``rope_parameters`` even with ALiBi, but then its layers only use ALiBi.
+    Falcon's configuration has ``rope_parameters`` even with ALiBi, but then its layers only use ALiBi. Nemotron 3's has
+    a ``rope_theta``, which its model does not read.
     """
-    return bool(getattr(hf_text_config, "rope_parameters", None)) and not has_alibi(hf_text_config)
+    return _missing_rotation(hf_text_config, architectures) is None
+
+
+def _missing_rotation(hf_text_config: Any, architectures: list[str]) -> str | None:
+    """What shows that a model has no rotary embeddings; None if it may have some."""
+    if has_alibi(hf_text_config):
+        return f"the configuration of {', '.join(architectures)} has ALiBi"
+    if not getattr(hf_text_config, "rope_parameters", None):
+        return f"the configuration of {', '.join(architectures)} has no rope_parameters"
+    if architectures and not any(map(has_rotary_embedding, architectures)):
+        return f"{', '.join(architectures)} has none in vLLM, whatever its configuration says"
+    return None
 
 
 def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
@@ -42,12 +55,8 @@ def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
     Raises:
         Unsupported: when it cannot be scaled; the message names the architecture or the rope type, and the reason.
     """
-    if not rotates(hf_text_config):
-        has = "ALiBi" if has_alibi(hf_text_config) else "no rope_parameters"
-        raise Unsupported(
-            f"scaling needs a model with rotary embeddings, but the configuration of {', '.join(architectures)} has "
-            f"{has}"
-        )
+    if missing := _missing_rotation(hf_text_config, architectures):
+        raise Unsupported(f"scaling needs a model with rotary embeddings, but {missing}")
     rope_parameters = scaled_rope_parameters(hf_text_config)
     rope_type = rope_parameters["rope_type"]
     if rope_type not in (*own_rope_types(), PROPORTIONAL):

@@ -28,7 +28,7 @@ def refuse_unsupported(vllm_config: VllmConfig) -> None:
     """
     deployment, model = deployment_of(vllm_config), vllm_config.model_config
     _refuse_settings(vllm_config, deployment)
-    if deployment is None or deployment.rotates or rotates(model.hf_text_config):
+    if deployment is None or deployment.rotates or rotates(model.hf_text_config, model.architectures):
         refuse_checkpoint(model.hf_text_config, model.architectures)
         if deployment is not None and deployment.rotates:
             own = scaled_rope_parameters(model.hf_text_config)["rope_type"]

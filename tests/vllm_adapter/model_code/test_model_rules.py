@@ -17,6 +17,7 @@ from posenc_runtime.vllm_adapter.model_code.model_rules import (
     other_bases,
     reason_against_scaling,
 )
+from posenc_runtime.vllm_adapter.model_code.model_source import has_rotary_embedding
 from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint
 from tests.model_configs import DUAL_CHUNKS, GPT_OSS, LAGUNA, MIMO_V2, PLAMO_3, SARVAM_MLA
 from tests.vllm_adapter.model_code.known import LATENT, SCALED, UNROTATED
@@ -54,6 +55,12 @@ def test_of_every_model_of_vllm_somebody_has_said_whether_it_is_served() -> None
         if reason_against_scaling(LlamaConfig(), architecture) is None
     }
     assert without_a_reason == (SCALED | LATENT | UNROTATED) & _TEXT_GENERATION_MODELS.keys()
+
+
+def test_models_without_rotary_embeddings_are_told_from_the_others_by_their_source() -> None:
+    rotating = {architecture for architecture in _TEXT_GENERATION_MODELS if has_rotary_embedding(architecture)}
+    assert not rotating & UNROTATED - {"JambaForCausalLM"}  # takes a layer without attention from Llama's file
+    assert (SCALED | LATENT) & _TEXT_GENERATION_MODELS.keys() <= rotating
 
 
 @pytest.mark.parametrize("said", [PLAMO_3, MIMO_V2, LAGUNA], ids=lambda said: said["model_type"])

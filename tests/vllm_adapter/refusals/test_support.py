@@ -86,12 +86,18 @@ def test_architectures_that_only_the_transformers_backend_runs_are_served(archit
             {"chunked_attention": LLAMA, "sliding_attention": LLAMA},
             "a set for full_attention, which is scaled, got one for each of chunked_attention, sliding_attention",
         ),
-        (None, "scaling needs a model with rotary embeddings, but the configuration of BloomForCausalLM"),
+        (None, "scaling needs a model with rotary embeddings, but the configuration of LlamaForCausalLM"),
     ],
 )
 def test_checkpoints_that_cannot_be_scaled_are_refused_with_the_reason(rope_parameters: Any, rule: str) -> None:
     with pytest.raises(Unsupported, match=rule):
-        refuse_checkpoint(config(rope_parameters), ["BloomForCausalLM"])
+        refuse_checkpoint(config(rope_parameters), ["LlamaForCausalLM"])
+
+
+def test_a_base_that_a_model_does_not_read_is_nothing_to_scale() -> None:
+    rule = "with rotary embeddings, but NemotronHForCausalLM has none in vLLM, whatever its configuration says"
+    with pytest.raises(Unsupported, match=rule):
+        refuse_checkpoint(config(LLAMA), ["NemotronHForCausalLM"])
 
 
 @pytest.mark.parametrize(
