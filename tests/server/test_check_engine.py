@@ -185,7 +185,7 @@ PUBLISHED = {
     **{"GEMMA_3_1B": ("yarn", 32768), "GEMMA_4": ("yarn", 131072), "PLAMO_3": ("yarn", 4096)},
     **{"MIMO_V2": ("yarn", 262144), "LAGUNA": ("yarn", 131072), "STEP_3_5": ("llama3", 262144)},
     **{"GPT_OSS": ("yarn", 131072), "INTERNLM_2_5": ("dynamic", 32768), "DEEPSEEK_V3": ("yarn", 163840)},
-    **{"OLMO_3": ("yarn", 65536), "HUNYUAN_7B": ("dynamic", 32768)},  # on vLLM's Transformers backend
+    **{"OLMO_3": ("yarn", 65536)},  # on vLLM's Transformers backend
     **{"QWEN_2_5_VL": ("yarn", 128000), "QWEN_3_5": ("yarn", 262144), "MINISTRAL_3": ("yarn", 262144)},  # these see
 }
 

@@ -82,7 +82,7 @@ REFUSED = {
         "set hf_overrides to {dual_chunk_attention_config: null}, and original_max_position_embeddings to the trained",
     ),
     **{
-        name: (f"model: posenc does not serve {architecture}: ", "serve it with `vllm serve`, without posenc")
+        name: (f"model: posenc does not serve {architecture}: ", "Serve it with vLLM, without posenc")
         for name, architecture in {
             "deepseek-ai/DeepSeek-V3.2": "DeepseekV32ForCausalLM",
             "deepseek-ai/DeepSeek-V4-Flash": "DeepseekV4ForCausalLM",
