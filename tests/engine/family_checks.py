@@ -11,8 +11,8 @@ from tests.engine.greedy import alike
 from tests.engine.run_engine import Answer
 from tests.tolerance import LOGPROB_AFTER_CROSSING, LOGPROB_FLOAT32, LOGPROB_LAST_BITS_BFLOAT16
 
-# With MLA, vLLM on the CPU caches no prefixes.
-_WITHOUT_PREFIX_CACHE = ("deepseek_v2", "deepseek_v3", "deepseek_v3_plain")
+# With MLA or a state space, vLLM on the CPU caches no prefixes.
+_WITHOUT_PREFIX_CACHE = ("deepseek_v2", "deepseek_v3", "deepseek_v3_plain", "falcon_h1")
 
 
 def assert_unscaled_requests_are_stock_vllms_to_the_bit(ran: Ran) -> None:

@@ -15,7 +15,7 @@ from tests.families import Family
 
 HEADROOM = 8  # tokens
 # Blocks of 32 tokens: the mixed batch fits, the crowd does not. Where all layers have a window, requests take fewer.
-_BLOCKS = {"mistral_0.1": 24, "qwen3_next": 30, "qwen3_5": 30}
+_BLOCKS = {"mistral_0.1": 24, "mimo_v2": 48, "qwen3_next": 30, "qwen3_5": 30}
 _RECOMPUTED = ("hunyuan",)  # keys are normalised after they are rotated
 
 Request = tuple[list[int], int]
