@@ -15,7 +15,7 @@ from tests.families import Family
 
 HEADROOM = 8  # tokens
 # Blocks of 32 tokens: the mixed batch fits, the crowd does not. Where all layers have a window, requests take fewer.
-_BLOCKS = {"mistral_0.1": 24, "mimo_v2": 48, "qwen3_next": 30, "qwen3_5": 30}
+_BLOCKS = {"mistral_0.1": 24, "mimo_v2": 48, "qwen3_next": 30, "qwen3_5": 30, "falcon_h1": 30}
 _RECOMPUTED = ("hunyuan",)  # keys are normalised after they are rotated
 
 Request = tuple[list[int], int]
@@ -158,7 +158,7 @@ def static(ran: Ran, scale: int, batch: list[tuple[Any, int]] | None = None) -> 
         own = dict(text.get("rope_scaling") or {"rope_type": "default"})
         own["rope_type"] = own.pop("type", None) or own["rope_type"]
         text["rope_scaling"] = at_scale(own, ran.family.trained, scale)
-    text["max_position_embeddings"] = longest
+    text |= {name: longest for name in ("max_position_embeddings", "max_seq_len") if name in text}
     (model / "config.json").unlink()
     (model / "config.json").write_text(json.dumps(config))
     (answers,) = run_engine(
