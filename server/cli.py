@@ -141,6 +141,8 @@ def check(
             _console().print(remark)
         _console().print(report.attention_line(plan.attention))
         if plan.deployment.rotates:
+            if checkpoint is not None and checkpoint.verdict is not None:
+                _console().print(report.crossings_line(checkpoint.verdict), highlight=False)
             _console().print(report.scales_table(plan.deployment, checkpoint))
             dtype = settings.engine.get("dtype", "auto")
             _console().print(report.table_memory(plan.deployment, checkpoint, dtype, plan.attention))

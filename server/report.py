@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
     from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup
     from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
+    from posenc_runtime.vllm_adapter.model_code.verdicts import Verdict
     from server.settings import Settings
     from server.shipped import About
 
@@ -58,6 +59,17 @@ def attention_line(choice: AttentionChoice) -> str:
 def attention_layers_line(groups: Iterable[LayerGroup]) -> str:
     """The attention backends in the layers of a running engine."""
     return "attention: " + "; ".join(f"layers {group.layers}: {group.backend} ({group.encoding})" for group in groups)
+
+
+def crossings_line(verdict: Verdict) -> str:
+    """How requests of the model may cross, as far as its sources tell, in rich's markup."""
+    if verdict.kind == "at load":
+        return f"crossings: known when the model is loaded, because {escape(verdict.reason)}"
+    ways = {"rerotate": "rerotate, recompute or pin", "recompute, pin": "recompute or pin"}
+    line = f"crossings: {ways.get(verdict.kind, verdict.kind)}"
+    if not verdict.reason:
+        return line
+    return f"{line}{'; ' if verdict.kind == 'rerotate' else ', because '}{escape(verdict.reason.replace('`', ''))}"
 
 
 def budget_line(budget: Budget) -> str:

@@ -15,3 +15,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def rule_of(message: str) -> str:
     """The rule that pydantic's message of a problem states, in our words."""
     return message.removeprefix("Value error, ").replace("Input should be", "must be")
+
+
+def changed_keys(where: str) -> str:
+    """The refusal of a model or a layer that changes keys between their rotation and the cache.
+
+    Args:
+        where: the name of the architecture or of the layer.
+    """
+    return (
+        "re-rotation needs layers that rotate the beginning or the end of each head, and change keys no more before "
+        f"they are cached, but {where} changes them in another way: set on_crossing to recompute or pin, and "
+        "prefix_reuse to exact"
+    )

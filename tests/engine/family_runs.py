@@ -117,17 +117,18 @@ def unrotated(name: str, folder: pathlib.Path) -> tuple[list[Answer], list[Answe
     return ours, theirs
 
 
-def turned_in_float64(ran: Ran) -> dict[str, list[Answer]]:
-    """What an engine of ours answers to the requests that cross, where plain torch turns keys in float64."""
+def turned_in_float64(ran: Ran, batches: dict[str, list[tuple[Any, int]]] | None = None) -> dict[str, list[Answer]]:
+    """What an engine of ours answers to what crosses, or to other batches, where plain torch turns keys in float64."""
+    batches = batches or ran.asked.crossing
     answers = run_engine(
         ran.model,
-        _engine(ran.name) | {"additional_config": {"posenc": _section(ran.name)}},
-        list(ran.asked.crossing.values()),
+        scaling(ran),
+        list(batches.values()),
         folder=ran.folder,
         module="tests.engine.turned_in_float64",
         environment={"POSENC_TEST_FAMILY": ran.name},
     )
-    return dict(zip(ran.asked.crossing, answers, strict=True))
+    return dict(zip(batches, answers, strict=True))
 
 
 def scaling(ran: Ran) -> dict[str, Any]:
@@ -191,7 +192,7 @@ def _section(name: str) -> dict[str, Any]:
         "headroom_tokens": HEADROOM,
         "max_model_len": SCALES[-1] * family.trained,
         "on_crossing": on_crossing(name),
-        } | ({"rerotate_budget_tokens": 64} if on_crossing(name) == "rerotate" else {"prefix_reuse": "exact"})
+    } | ({"rerotate_budget_tokens": 64} if on_crossing(name) == "rerotate" else {"prefix_reuse": "exact"})
 
 
 def _engine(name: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def _dynamic(rotary: Any) -> torch.Tensor:
 
 
 def _llama3(rotary: Any) -> torch.Tensor:
-    """Meta's reference code of Llama 3.1: slow pairs are slowed down, fast ones are not, and between them is a blend."""
+    """Meta's reference code of Llama 3.1: slow pairs are slowed down, fast ones are not, others blend."""
     inv_freq = _inv_freq(rotary, rotary.base)
     turns = rotary.orig_max_position * inv_freq / (2 * math.pi)
     low, high = rotary.low_freq_factor, rotary.high_freq_factor
@@ -42,7 +42,7 @@ def _llama3(rotary: Any) -> torch.Tensor:
 def _yarn(rotary: Any) -> torch.Tensor:
     """Peng et al. 2023, arXiv:2309.00071: equations 11 to 13, by whole pairs if so configured, and 15."""
     original = rotary.max_position_embeddings
-    if hasattr(rotary, "cache_max_position_num"):  # M-RoPE: vLLM takes a multiple here, unlike paper and transformers
+    if hasattr(rotary, "cache_max_position_num"):  # M-RoPE: vLLM takes a multiple of it
         original = _rope_parameters()["original_max_position_embeddings"]
     inv_freq = _blended(
         rotary,

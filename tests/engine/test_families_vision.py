@@ -1,9 +1,8 @@
-"""Models that see: text crosses as everywhere, and a request with a picture is computed again when it crosses."""
+"""Models that see: text crosses as everywhere, a picture as well, unless its positions have axes."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any
 
 import pytest
@@ -14,11 +13,10 @@ from tests.engine.families_oracle import SCALES
 from tests.engine.family_runs import Ran
 from tests.engine.run_engine import Answer, run_engine
 from tests.families import vision
-from tests.tolerance import LOGPROB_FLOAT32
+from tests.tolerance import LOGPROB_AFTER_CROSSING, LOGPROB_FLOAT32
 
-FAMILIES = ("qwen2_5_vl", "qwen3_vl")
-ROWS, COLUMNS = 3, 4  # of the picture, in tokens
-NUM_MORE = ROWS * COLUMNS - 1  # tokens that the placeholder becomes, less itself
+FAMILIES = ("qwen2_5_vl", "qwen3_vl", "llava")
+WITH_AXES = ("qwen2_5_vl", "qwen3_vl")
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -38,6 +36,14 @@ def test_requests_that_cross_answer_as_transformers_does_with_keys_turned(ran: R
     family_checks.assert_answers_are_transformers_with_keys_turned_at_crossings(ran)
 
 
+def test_without_its_tower_a_model_answers_text_as_with_it(ran: Ran) -> None:
+    """vLLM's ``--language-model-only``."""
+    arguments = family_runs.scaling(ran) | {"language_model_only": True}
+    (alone,) = run_engine(ran.model, arguments, [ran.asked.crossing["alone"]], folder=ran.folder)
+    family_checks.assert_equal(alone, ran.crossing["alone"])
+    assert [answer.posenc for answer in alone] == [answer.posenc for answer in ran.crossing["alone"]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Seen:
     """Requests with pictures, and what Posenc answered."""
@@ -51,15 +57,15 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def seen(ran: Ran) -> Seen:
-    token = 2 * json.loads((ran.model / "preprocessor_config.json").read_text())["patch_size"]
-    prompts, trained = PromptMaker(seed=1), ran.family.trained
+    prompts, trained, picture = PromptMaker(seed=1), ran.family.trained, vision.PICTURES[ran.name]
+    before, after = picture.around
 
     def with_picture(num_tokens: int, seed: int) -> dict[str, Any]:
         """So many tokens in all, with a picture among them."""
-        tokens = prompts(num_tokens - NUM_MORE - 3)
+        tokens = prompts(num_tokens - picture.num_tokens - len(before) - len(after))
         half = len(tokens) // 2
-        around = [*tokens[:half], vision.START, vision.IMAGE, vision.END, *tokens[half:]]
-        return {"token_ids": around, "seed": seed, "height": ROWS * token, "width": COLUMNS * token}
+        around = [*tokens[:half], *before, picture.placeholder, *after, *tokens[half:]]
+        return {"token_ids": around, "seed": seed, "height": picture.height, "width": picture.width}
 
     unscaled = [(with_picture(40, 0), 20), (prompts(50), 20), (with_picture(trained - 30, 1), 20)]
     scaled = [(with_picture(3 * trained, 2), 30), (prompts(3 * trained + 5), 20)]
@@ -85,21 +91,26 @@ def test_scaled_pictures_are_those_of_a_static_deployment_to_the_bit(seen: Seen)
     family_checks.assert_equal(said, family_runs.static(seen.ran, SCALES[-1], seen.scaled))
 
 
-def test_a_request_with_a_picture_crosses_by_recompute_and_says_so(seen: Seen) -> None:
+def test_a_request_with_a_picture_says_how_it_crossed(seen: Seen) -> None:
     trained, (picture, text, short) = seen.ran.family.trained, seen.answers[2]
     at_trained = {"at": trained, "from": 1, "to": 2}
-    assert picture.posenc and picture.posenc["crossings"] == [at_trained | {"how": "recompute"}]
+    how = "recompute" if seen.ran.name in WITH_AXES else "rerotate"
+    assert picture.posenc and picture.posenc["crossings"] == [at_trained | {"how": how}]
     assert text.posenc and text.posenc["crossings"] == [at_trained | {"how": "rerotate"}]
     assert short.posenc and short.posenc["crossings"] == []
 
 
-def test_after_its_crossing_a_request_with_a_picture_is_one_that_ran_there_from_the_start(seen: Seen) -> None:
+def test_a_picture_that_crossed_is_as_one_that_ran_there_or_as_one_turned_by_torch(seen: Seen) -> None:
     prompt, max_tokens = seen.crossing[0]
     (alone,) = seen.answers[3]
-    before = seen.ran.family.trained - len(prompt["token_ids"]) - NUM_MORE + 1  # said before it crossed
+    family_checks.assert_equal([seen.answers[2][0]], [alone], LOGPROB_FLOAT32)
+    if seen.ran.name not in WITH_AXES:
+        turned = family_runs.turned_in_float64(seen.ran, {"alone": seen.crossing[:1]})
+        family_checks.assert_equal([alone], turned["alone"], LOGPROB_AFTER_CROSSING)
+        return
+    num_more = vision.PICTURES[seen.ran.name].num_tokens - 1
+    before = seen.ran.family.trained - len(prompt["token_ids"]) - num_more + 1  # said before it crossed
     begun = prompt | {"token_ids": prompt["token_ids"] + alone.token_ids[:before]}
     (theirs,) = family_runs.static(seen.ran, 2, [(begun, max_tokens - before)])
     rest = dataclasses.replace(alone, token_ids=alone.token_ids[before:], logprobs=alone.logprobs[before:])
     family_checks.assert_equal([rest], [theirs], LOGPROB_FLOAT32)
-    together = seen.answers[2][0]
-    family_checks.assert_equal([together], [alone], LOGPROB_FLOAT32)

@@ -1,10 +1,12 @@
-"""Models that see: M-RoPE, of whose three axes text has one and the same position."""
+"""Models that see: with M-RoPE, of whose three axes text has one and the same position, and with plain RoPE."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-from transformers import PreTrainedConfig, Qwen2_5_VLConfig, Qwen3VLConfig
+from torch import Tensor
+from transformers import LlamaConfig, LlavaConfig, PreTrainedConfig, Qwen2_5_VLConfig, Qwen3VLConfig
 
 from tests.families.family import NO_SPECIAL_TOKENS, PLAIN, SIZES, Family
 
@@ -42,6 +44,55 @@ def qwen3_vl() -> PreTrainedConfig:
     return Qwen3VLConfig(text_config=text, vision_config=tower, **_NUMBERS)
 
 
+def llava() -> PreTrainedConfig:
+    tower = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return LlavaConfig(
+        text_config=LlamaConfig(**_TEXT, rope_parameters=PLAIN).to_dict(),
+        vision_config={"model_type": "clip_vision_model", "image_size": 56, "patch_size": 14, **tower},
+        image_token_id=_LLAVA_IMAGE,
+        image_seq_length=16,
+        tie_word_embeddings=False,
+        **NO_SPECIAL_TOKENS,
+    )
+
+
+def _as_llava(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """As vLLM reads the tower, whose names transformers has changed since."""
+    tower = "model.vision_tower."
+    return {name.replace(tower, f"{tower}vision_model."): weight.clone() for name, weight in weights.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """How a prompt names a picture, and what it becomes.
+
+    Attributes:
+        around: the tokens before and after its placeholder.
+        placeholder: a token.
+        num_tokens: that take the placeholder's place.
+        height: pixels
+        width: pixels
+    """
+
+    around: tuple[list[int], list[int]]
+    placeholder: int
+    num_tokens: int
+    height: int
+    width: int
+
+
+def _of_qwen(patch: int) -> Picture:
+    return Picture(([START], [END]), IMAGE, num_tokens=12, height=3 * 2 * patch, width=4 * 2 * patch)
+
+
+_LLAVA_IMAGE = 256
+PICTURES = {
+    "qwen2_5_vl": _of_qwen(14),
+    "qwen3_vl": _of_qwen(16),
+    "llava": Picture(([], []), _LLAVA_IMAGE, num_tokens=16, height=56, width=56),
+}
+
+
 def _processors(of: str, patch: int) -> dict[str, dict[str, Any]]:
     """Files of a processor whose images and videos are of 1 to 16 tokens."""
     token = (2 * patch) ** 2  # pixels
@@ -75,5 +126,27 @@ FAMILIES = {
         qwen3_vl,
         tokens=TOKENS,
         files=_processors("Qwen3VL", 16),
+    ),
+    "llava": Family(
+        "LlavaForConditionalGeneration",
+        "a tower before a Llama: images have positions as text has",
+        llava,
+        renamed=_as_llava,
+        tokens=("<image>",),
+        files={
+            "preprocessor_config.json": {
+                "image_processor_type": "CLIPImageProcessor",
+                "size": {"shortest_edge": 56},
+                "crop_size": {"height": 56, "width": 56},
+                "processor_class": "LlavaProcessor",
+            },
+            "processor_config.json": {
+                "patch_size": 14,
+                "vision_feature_select_strategy": "default",
+                "image_token": "<image>",
+                "num_additional_image_tokens": 1,
+                "processor_class": "LlavaProcessor",
+            },
+        },
     ),
 }

@@ -38,6 +38,22 @@ def test_a_file_that_can_be_served_is_accepted(model: pathlib.Path, tmp_path: pa
     assert (status, err) == (0, "") and "yarn at scales 1, 2" in out
 
 
+def test_how_requests_of_a_model_may_cross_is_said(model: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    _, out, _ = check(model, tmp_path)
+    assert "crossings: rerotate, recompute or pin\n" in out
+
+
+def test_keys_that_change_after_their_rotation_are_refused_before_loading(tmp_path: pathlib.Path) -> None:
+    hunyuan = save_tiny(tmp_path / "hunyuan", "hunyuan_v1_dense")
+    status, _, err = check(hunyuan, tmp_path)
+    assert status == 2
+    assert "but HunYuanDenseV1ForCausalLM changes them in another way: set on_crossing to recompute or pin" in err
+    scaling = {"rope_type": "yarn", "scales": [1, 2], "on_crossing": "recompute", "prefix_reuse": "exact"}
+    status, out, err = check(hunyuan, tmp_path, scaling=scaling)
+    assert (status, err) == (0, "")
+    assert "crossings: recompute or pin, because its layers change keys after their rotation" in out
+
+
 ON_THE_CPU = pytest.mark.skipif(not current_platform.is_cpu(), reason="other backends take other sizes")
 REFUSED = [
     pytest.param(
@@ -168,12 +184,14 @@ def saved(folder: pathlib.Path, architecture: str, config: PreTrainedConfig) -> 
 PUBLISHED = {
     **{"GEMMA_3_1B": ("yarn", 32768), "GEMMA_4": ("yarn", 131072), "PLAMO_3": ("yarn", 4096)},
     **{"MIMO_V2": ("yarn", 262144), "LAGUNA": ("yarn", 131072), "STEP_3_5": ("llama3", 262144)},
-    **{"GPT_OSS": ("yarn", 131072), "INTERNLM_2_5": ("dynamic", 32768)},
+    **{"GPT_OSS": ("yarn", 131072), "INTERNLM_2_5": ("dynamic", 32768), "DEEPSEEK_V3": ("yarn", 163840)},
+    **{"OLMO_3": ("yarn", 65536), "HUNYUAN_7B": ("dynamic", 32768)},  # on vLLM's Transformers backend
+    **{"QWEN_2_5_VL": ("yarn", 128000), "QWEN_3_5": ("yarn", 262144), "MINISTRAL_3": ("yarn", 262144)},  # these see
 }
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_ropes_of_some_layers_and_scaled_ropes_are_served_by_re_rotation(
+def test_every_kind_of_published_checkpoint_is_served(
     name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said, (rope_type, trained) = getattr(model_configs, name), PUBLISHED[name]
@@ -183,24 +201,6 @@ def test_ropes_of_some_layers_and_scaled_ropes_are_served_by_re_rotation(
     status, out, err = check(model, tmp_path, scaling={"rope_type": rope_type, "scales": [1, 2]})
     assert (status, err) == (0, "")
     assert f"trained on {trained} tokens, serves {2 * trained}; {rope_type} at scales 1, 2" in out
-
-
-@pytest.mark.parametrize(
-    ("name", "what"),
-    [
-        ("OLMO_3", "Olmo3ForCausalLM: vLLM has no model of its own for it"),
-        ("HUNYUAN_7B", "HunYuanDenseV1ForCausalLM: vLLM has no model of its own for it"),
-        ("DEEPSEEK_V3", "multi-head latent attention"),
-        ("QWEN_2_5_VL", "multimodal models"),
-    ],
-)
-def test_models_that_no_test_has_shown_to_be_right_are_refused_in_one_line(
-    name: str, what: str, tmp_path: pathlib.Path
-) -> None:
-    model = save_weights(tmp_path / "model", getattr(model_configs, name), {})
-    status, out, err = check(model, tmp_path)
-    assert (status, out) == (2, "")
-    assert f"posenc does not serve {what}" in err.splitlines()[-1]
 
 
 def test_heads_of_which_the_end_is_rotated_are_turned(tmp_path: pathlib.Path) -> None:

@@ -23,7 +23,11 @@ from tests.checkpoints import save_tiny
             -1,
             "auto: the checkpoint's own rotation is not scaled; requests may be as long as the cache has room for",
         ),
-        (700, 700, "auto: the checkpoint's own rotation is not scaled"),
+        (
+            700,
+            700,
+            "auto: the checkpoint's own rotation is not scaled, max_model_len is 700, and the trained length 256",
+        ),
     ],
     ids=["no length is given", "a length is given"],
 )

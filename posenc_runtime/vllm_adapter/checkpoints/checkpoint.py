@@ -26,6 +26,7 @@ from posenc_runtime.vllm_adapter.model_code.rope_parameters import (
     head_dim,
     scaled_rope_parameters,
 )
+from posenc_runtime.vllm_adapter.model_code.verdicts import Verdict, verdict
 from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint, rotates
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Checkpoint:
         has_other_rotations: whether it has rotary embeddings that are not scaled: of layers with a window, of a vision
             tower.
         tuned_length: longest request that its own method was tuned for, tokens; None where that is the trained length.
+        verdict: how its requests may cross, as far as the sources of its model tell; None where it has no rotation.
     """
 
     max_position_embeddings: int | None
@@ -62,6 +64,7 @@ class Checkpoint:
     tuned_length: int | None = None
     added_yarn: AddedYarn | None = None
     has_other_rotations: bool = False
+    verdict: Verdict | None = dataclasses.field(default=None, compare=False)  # follows from the architecture
 
 
 def read_checkpoint(model: str, engine: Mapping[str, Any], place: str | None = None) -> Checkpoint:
@@ -222,6 +225,7 @@ def _rotating(text_config: Any, architectures: list[str], *, has_other_parts: bo
         tuned_length=longest if longest > trained else None,
         added_yarn=added_yarn(rope_parameters | {"rope_type": rope_type}, longest),
         has_other_rotations=has_other_parts or has_several(text_config) or others,
+        verdict=verdict(architectures[0], text_config) if architectures else None,
     )
 
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from posenc_runtime.vllm_adapter.model_code.decoders import (
+    assumes,
+    encoder_with_keys,
+    rope_type_of_axes,
+    rotary_class_that_is_not_replaced,
+)
+from posenc_runtime.vllm_adapter.model_code.definitions import definitions_in_transformers
+from posenc_runtime.vllm_adapter.model_code.language_models import language_models
 from posenc_runtime.vllm_adapter.model_code.model_source import (
     fixed_rope_type,
     has_latent_attention,
@@ -22,36 +32,96 @@ _BASES = re.compile(r"(theta|base_freq|rope_parameters)$")
 
 
 def reason_against_scaling(hf_text_config: Any, architecture: str) -> str | None:
-    """Why requests of an architecture would not all run at their scales, as a sentence; None if they do.
+    """Why requests of an architecture would not all run at their scales, and what to do; None if they do.
 
     Args:
         hf_text_config: a configuration with ``rope_parameters``.
     """
-    rope_type = scaled_rope_parameters(hf_text_config)["rope_type"]
-    if not has_own_model(architecture):
-        return None  # it runs on vLLM's Transformers backend, whose rotary embedding is one class
+    for name in (architecture, *language_models(architecture, hf_text_config)):
+        if refusal := refusal_of(name, hf_text_config):
+            return f"posenc does not serve {refusal.what}: {refusal.why}. {refusal.advice}"
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """An architecture that is not scaled.
+
+    Attributes:
+        what: the architecture, with what in its configuration is refused.
+        why: a clause.
+        advice: a sentence.
+    """
+
+    what: str
+    why: str
+    advice: str = "Serve it with vLLM, without posenc"
+
+
+def refusal_of(architecture: str, hf_text_config: Any = None) -> Refusal | None:
+    """Why a model is not scaled; None if it is, as far as its source tells.
+
+    Args:
+        hf_text_config: None for what holds for every checkpoint of the architecture.
+    """
+    if not has_own_model(architecture):  # it runs on vLLM's Transformers backend, whose rotary embedding is one class
+        return _refusal_on_the_transformers_backend(architecture, hf_text_config)
     if next(sources(architecture), None) is None:
-        return (
-            f"posenc does not serve {architecture}: posenc reads the source of its model in vLLM, "
-            f"{module_of(architecture)}, to find how it rotates, and cannot read it"
+        return Refusal(
+            architecture,
+            f"posenc reads the source of its model in vLLM, {module_of(architecture)}, to find how it rotates, and "
+            "cannot read it",
         )
     if reader := reader_of_the_table(hf_text_config, architecture):
-        return (
-            f"posenc does not serve {architecture}: {reader} of vLLM reads the table of cosines and sines "
-            "without calling the rotary embedding, so every request would run unscaled"
+        return Refusal(
+            architecture,
+            f"{reader} of vLLM reads the table of cosines and sines without calling the rotary embedding, so every "
+            "request would run unscaled",
         )
+    if name := rotary_class_that_is_not_replaced(architecture):
+        return Refusal(architecture, f"it rotates by vLLM's {name}, which posenc does not scale")
+    if (name := rope_type_of_axes(architecture)) and hf_text_config is not None and has_axes(hf_text_config):
+        return Refusal(
+            f"{architecture} with mrope_section",
+            f"its model in vLLM then rotates by {name}, which posenc does not scale",
+        )
+    if assumes(architecture, "use_fope"):
+        return Refusal(architecture, "it rotates by Fourier position embeddings (FoPE), which posenc does not scale")
+    if encoder := encoder_with_keys(architecture):
+        return Refusal(architecture, f"its {encoder} caches keys, too, and posenc scales only those of text")
     fixed = fixed_rope_type(architecture)
-    if fixed not in (None, rope_type):
-        return (
-            f"posenc does not serve {architecture} with rope_type {rope_type}: its model in vLLM rotates by {fixed}, "
-            "whatever rope_parameters say"
+    if hf_text_config is not None and fixed not in (None, own := scaled_rope_parameters(hf_text_config)["rope_type"]):
+        return Refusal(
+            f"{architecture} with rope_type {own}",
+            f"its model in vLLM rotates by {fixed}, whatever rope_parameters say",
+            "Use the rope_parameters of the published checkpoint",
         )
     return None
 
 
+def _refusal_on_the_transformers_backend(architecture: str, hf_text_config: Any) -> Refusal | None:
+    if hf_text_config is None:
+        refused = any("mrope_section" in ast.unparse(each.node) for each in definitions_in_transformers(architecture))
+    else:
+        refused = has_axes(hf_text_config)
+    if refused:
+        return Refusal(
+            architecture,
+            "its tokens have positions on several axes (M-RoPE), and vLLM runs it on its Transformers backend, where "
+            "posenc scales only one axis",
+        )
+    return None
+
+
+def has_axes(hf_text_config: Any) -> bool:
+    """Whether tokens have positions on several axes (M-RoPE)."""
+    return "mrope_section" in scaled_rope_parameters(hf_text_config)
+
+
 def caches_latents(hf_text_config: Any, architecture: str) -> bool:
     """Whether a model has multi-head latent attention. vLLM's own list of such models is not complete."""
-    return getattr(hf_text_config, "kv_lora_rank", None) is not None and has_latent_attention(architecture)
+    names = (architecture, *language_models(architecture, hf_text_config))
+    return getattr(hf_text_config, "kv_lora_rank", None) is not None and any(map(has_latent_attention, names))
 
 
 def other_bases(hf_text_config: Any, architecture: str) -> str | None:

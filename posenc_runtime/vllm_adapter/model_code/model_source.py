@@ -21,7 +21,7 @@ _READS_TABLE_FOR = {
 }
 # The packages with the code of models, besides a model's own package. What models import from elsewhere are vLLM's
 # layers, which leave the rotation to the model.
-_MODELS = ("vllm.model_executor.models", "vllm.models", "posenc_runtime.vllm_adapter.models")
+MODELS = ("vllm.model_executor.models", "vllm.models", "posenc_runtime.vllm_adapter.models")
 ROTARY_NAMES = frozenset({"rotary_emb", "rotary_pos_emb", "rope"})
 
 
@@ -31,13 +31,29 @@ def has_own_model(architecture: str) -> bool:
 
 
 def module_of(architecture: str) -> str | None:
-    """The module that defines an architecture. A plugin may have registered a class in place of a module's name."""
+    """The module that defines an architecture; None where vLLM does not know it."""
+    found = class_of(architecture)
+    return None if found is None else found[0]
+
+
+def class_of(architecture: str) -> tuple[str, str] | None:
+    """The module and the class of an architecture. A plugin may have registered a class in place of their names."""
     from vllm.model_executor.models.registry import ModelRegistry
 
-    registered = ModelRegistry.models.get(architecture)
-    model_class = getattr(registered, "model_cls", None)
-    module: str | None = getattr(registered, "module_name", getattr(model_class, "__module__", None))
-    return module
+    registered: Any = ModelRegistry.models.get(architecture)
+    if registered is None:
+        return None
+    if (model_class := getattr(registered, "model_cls", None)) is not None:
+        return model_class.__module__, model_class.__name__
+    return registered.module_name, getattr(registered, "class_name", architecture)
+
+
+def class_in_transformers(architecture: str) -> tuple[str, str] | None:
+    """The module and the class of an architecture in transformers; None where a checkpoint brings its own code."""
+    import transformers
+
+    module = transformers._class_to_module.get(architecture)
+    return None if module is None else (f"transformers.{module}", architecture)
 
 
 def has_latent_attention(architecture: str) -> bool:
@@ -57,8 +73,7 @@ def mentions(architecture: str, key: str) -> bool:
 
 def fixed_rope_type(architecture: str) -> str | None:
     """The ``rope_type`` that an architecture's own file writes out, so that the configuration's is ignored, or None."""
-    file = _file(module_of(architecture) or "")
-    for node in ast.walk(ast.parse(file[0] if file else "")):
+    for node in ast.walk(ast.parse(module_source(module_of(architecture) or "") or "")):
         match node:
             case ast.keyword(arg="rope_parameters", value=ast.Dict(keys=keys, values=values)):
                 for pair in zip(keys, values, strict=True):
@@ -79,6 +94,11 @@ def reader_of_the_table(hf_text_config: Any, architecture: str) -> str | None:
     return None
 
 
+def key_of_reading(architecture: str) -> str | None:
+    """The key of a configuration with which a model file reads the table of cosines and sines itself."""
+    return next((key for name in _readers(architecture) if (key := _READS_TABLE_FOR.get(name))), None)
+
+
 @functools.cache
 def _readers(architecture: str) -> tuple[str, ...]:
     return tuple(name for name, source in sources(architecture) if _READS_TABLE.search(source))
@@ -96,27 +116,29 @@ def sources(architecture: str) -> Iterator[tuple[str, str]]:
     module_name = module_of(architecture)
     if module_name is None:
         return
-    followed = tuple(f"{package}." for package in (*_MODELS, module_name.rpartition(".")[0]) if package)
+    followed = tuple(f"{package}." for package in (*MODELS, module_name.rpartition(".")[0]) if package)
     pending, seen = [module_name], set[str]()
     while pending:
         name = pending.pop()
-        file = None if name in seen else _file(name)
+        source = None if name in seen else module_source(name)
         seen.add(name)
-        if file is not None:
-            source, imported = file
+        if source is not None:
             yield name, source
-            pending += (name for name in imported if name.startswith(followed))
+            pending += (name for name in _imports(name) if name.startswith(followed))
+
+
+def package_of(module_name: str) -> str:
+    """The package from which a module imports relatively."""
+    path = _path(module_name)
+    is_package = path is not None and path.name == "__init__.py"
+    return module_name if is_package else module_name.rpartition(".")[0]
 
 
 @functools.cache
-def _file(module_name: str) -> tuple[str, tuple[str, ...]] | None:
-    """The text of a module, and the names that it imports; None if there is no such module."""
+def module_source(module_name: str) -> str | None:
+    """The text of a module; None if there is no such module."""
     path = _path(module_name)
-    if path is None:
-        return None
-    source = path.read_text(encoding="utf-8")
-    package = module_name if path.name == "__init__.py" else module_name.rpartition(".")[0]
-    return source, tuple(_imports(source, package))
+    return None if path is None else path.read_text(encoding="utf-8")
 
 
 def _path(module_name: str) -> pathlib.Path | None:
@@ -136,15 +158,18 @@ def _path(module_name: str) -> pathlib.Path | None:
     return next((path for path in found if path.exists()), None)
 
 
-def _imports(source: str, package: str) -> Iterator[str]:
-    """Everything that a source imports, anywhere in it: modules, and names that may be modules or members of one."""
-    for node in ast.walk(ast.parse(source)):
+@functools.cache
+def _imports(module_name: str) -> tuple[str, ...]:
+    """Everything that a module imports, anywhere in it: modules, and names that may be modules or members of one."""
+    imported, package = list[str](), package_of(module_name)
+    for node in ast.walk(ast.parse(module_source(module_name) or "")):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            imported += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             relative = "." * node.level + (node.module or "")
             module = importlib.util.resolve_name(relative, package) if node.level else relative
-            yield from (module, *(f"{module}.{alias.name}" for alias in node.names))
+            imported += (module, *(f"{module}.{alias.name}" for alias in node.names))
+    return tuple(imported)
 
 
 @functools.cache

@@ -57,8 +57,8 @@ def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
     for key in ("use_fope", "xdrope_section"):
         if rope_parameters.get(key):
             raise Unsupported(
-                f"posenc does not scale rope_parameters with {key}, got {rope_parameters[key]}: no test shows that "
-                "every key gets its request's scale"
+                f"posenc does not scale rope_parameters with {key}, got {rope_parameters[key]}, because no test "
+                "shows that every key gets its request's scale: serve it with vLLM, without posenc"
             )
     if (chunks := getattr(hf_text_config, "dual_chunk_attention_config", None)) is not None:
         raise Unsupported(

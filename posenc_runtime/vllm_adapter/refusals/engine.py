@@ -62,21 +62,28 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
                 f"which the largest scale covers, got {model.max_model_len}: set both to the same length"
             )
         refuse_moving_requests(vllm_config, deployment)
-    refusals = {
-        "encoder-decoder models": model.is_encoder_decoder,
-        "multi-head latent attention (MLA) that vLLM runs without latents": not model.use_mla
-        and any(caches_latents(model.hf_text_config, architecture) for architecture in model.architectures),
-        "pooling and draft models": model.runner_type != "generate",
-        "prefill_context_parallel_size above 1": parallel.prefill_context_parallel_size > 1,
-        "decode_context_parallel_size above 1": parallel.decode_context_parallel_size > 1,
-        "enable_dbo, or ubatch_size above 1": parallel.use_ubatching,
-        "enable_elastic_ep": parallel.enable_elastic_ep,
-        "speculative_config": vllm_config.speculative_config is not None,
-        "diffusion_config": vllm_config.diffusion_config is not None,
-    }
-    for what, asked in refusals.items():
-        if asked:
-            raise Unsupported(f"posenc does not serve {what}: no test shows that every key gets its request's scale")
+    alone, left_out = "serve it with vLLM, without posenc", "leave that setting out"
+    latents = any(caches_latents(model.hf_text_config, architecture) for architecture in model.architectures)
+    refusals = [
+        ("encoder-decoder models", model.is_encoder_decoder, alone),
+        ("pooling and draft models", model.runner_type != "generate", alone),
+        (
+            "multi-head latent attention (MLA) that vLLM runs without latents",
+            latents and not model.use_mla,
+            "let VLLM_MLA_DISABLE be 0",
+        ),
+        ("prefill_context_parallel_size above 1", parallel.prefill_context_parallel_size > 1, left_out),
+        ("decode_context_parallel_size above 1", parallel.decode_context_parallel_size > 1, left_out),
+        ("enable_dbo, or ubatch_size above 1", parallel.use_ubatching, left_out),
+        ("enable_elastic_ep", parallel.enable_elastic_ep, left_out),
+        ("speculative_config", vllm_config.speculative_config is not None, left_out),
+        ("diffusion_config", vllm_config.diffusion_config is not None, left_out),
+    ]
+    for what, is_asked, advice in refusals:
+        if is_asked:
+            raise Unsupported(
+                f"posenc does not serve {what}, because no test shows that every key gets its request's scale: {advice}"
+            )
 
 
 def refuse_block_size(vllm_config: VllmConfig) -> None:

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 from posenc_runtime.vllm_adapter.attention.choice import choice_of
 from posenc_runtime.vllm_adapter.carried_names import SCHEDULER
 from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.model_code.language_models import language_models
+from posenc_runtime.vllm_adapter.model_code.later_changes import change_after_rotation
 from posenc_runtime.vllm_adapter.model_code.model_source import reads_prompts_both_ways
 from posenc_runtime.vllm_adapter.scheduling.scheduler_choice import needs_ours
+from posenc_runtime.vllm_adapter.wording import changed_keys
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -89,3 +92,8 @@ def _refuse_rerotation(vllm_config: VllmConfig) -> None:
             f"{vllm_config.cache_config.cache_dtype}: a re-rotated key can exceed the range that it was quantised for. "
             "Set on_crossing to recompute or pin, and prefix_reuse to exact"
         )
+    model = vllm_config.model_config
+    for architecture in model.architectures:
+        for name in (architecture, *language_models(architecture, model.hf_text_config)):
+            if change_after_rotation(name):
+                raise Unsupported(changed_keys(name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -52,12 +53,13 @@ class ScalingSettings(BaseModel):
     rope_theta: float | None = Field(default=None, gt=1)
     allow_beyond_trained: bool = False
 
-    @field_validator("scales", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _auto_scales(cls, value: Any) -> Any:
-        if value == []:
-            raise ValueError(f"must be {AUTO}, or numbers that ascend from 1, got []")
-        return [] if value == AUTO else value
+    def _auto_scales(cls, said: Any) -> Any:
+        scales = said.get("scales") if isinstance(said, Mapping) else None
+        if scales == []:
+            refuse_scales(scales)
+        return {**said, "scales": []} if scales == AUTO else said
 
     @model_validator(mode="after")
     def _method_parameters(self) -> Self:

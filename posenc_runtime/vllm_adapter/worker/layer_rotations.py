@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from vllm.model_executor.layers.mamba.abstract import MambaBase
 
 from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.wording import changed_keys
 from posenc_runtime.vllm_adapter.worker.worker_state import STATE, Rotary
 
 if TYPE_CHECKING:
@@ -232,11 +233,7 @@ def _turned(name: str, keys: Tensor, first: int, rows: Sequence[int], rotaries: 
                 return Turned(rotary, first + offset, is_neox_style)
     if not rotaries[0].deployment.rerotates:
         return Turned(rotaries[0], first, rotaries[0].is_neox_style)  # that keys depend on the rows is enough
-    raise Unsupported(
-        "re-rotation needs layers that rotate the beginning or the end of each head, and change keys no more before "
-        f"they are cached, but {name} changes them in another way: set on_crossing to recompute or pin, and "
-        "prefix_reuse to exact"
-    )
+    raise Unsupported(changed_keys(name))
 
 
 def _rotated(keys: Tensor, rotary: Rotary, rows: Sequence[int], offset: int, is_neox_style: bool) -> Tensor:

@@ -108,7 +108,7 @@ class WorkerHalf:
             return {}
         if len({rotary.row_offsets for rotary in rotaries}) > 1:
             raise ValueError(
-                "a block has one entry for its scale, but rotary embeddings of this model have their scales in different "
+                "a block has one entry for its scale, but rotary embeddings of this model have scales in different "
                 f"rows, {', '.join(sorted({str(rotary.row_offsets) for rotary in rotaries}))}: serve it without scaling"
             )
         if rotaries[0].is_fused or len(self._deployment.scales) == 1:

@@ -35,6 +35,7 @@ def engine(
     cache_dtype: str = "auto",
     kv_cache_scheme: dict[str, Any] | None = None,
     uses_mrope: bool = False,
+    use_mla: bool = False,
     **text_config: Any,
 ) -> Any:
     return types.SimpleNamespace(
@@ -47,6 +48,7 @@ def engine(
         model_config=types.SimpleNamespace(
             architectures=[architecture],
             uses_mrope=uses_mrope,
+            use_mla=use_mla,
             hf_text_config=types.SimpleNamespace(**({"rope_parameters": PLAIN} | text_config)),
         ),
     )
@@ -82,6 +84,9 @@ ON = AttentionChoice(fused_rotary="on")
             engine(ON, cache_dtype="fp8", kv_cache_scheme={"strategy": "attn_head"}),
             "its KV cache with a scale for each head",
             id="float8-checkpoint-by-heads",
+        ),
+        pytest.param(
+            engine(ON, use_mla=True), "multi-head latent attention, whose rotated part is cached", id="latents"
         ),
         pytest.param(engine(ON, uses_mrope=True), "a position on each of several axes", id="axes"),
         pytest.param(

@@ -12,7 +12,6 @@ from transformers import PreTrainedConfig
 from vllm.transformers_utils import config as vllm_config
 
 from posenc_runtime.encodings.spec import RotarySpec
-from posenc_runtime.vllm_adapter.checkpoints import checkpoint
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from tests import model_configs
@@ -87,8 +86,6 @@ WINDOWS = {
     **{"GEMMA_3_1B": 512, "GEMMA_3_27B": 1024, "GEMMA_4": 512, "LAGUNA": 512, "MIMO_V2": 128, "STEP_3_5": 512},
     **{"OLMO_3": 4096, "GPT_OSS": 128},
 }
-# vLLM runs them on its Transformers backend, whose rotation we do not replace.
-REFUSED = {"OLMO_3", "HUNYUAN_7B"}
 
 
 def read(name: str, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, **changed: Any) -> Checkpoint:
@@ -103,8 +100,6 @@ def read(name: str, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, **cha
 def test_the_scaled_rotation_of_a_published_checkpoint_is_read_as_it_was_trained(
     name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name in REFUSED:
-        monkeypatch.setattr(checkpoint, "refuse_checkpoint", lambda *_: None)
     found = read(name, tmp_path, monkeypatch)
     own, rope_type, parameters, has_other_rotations = PUBLISHED[name]
     assert found == Checkpoint(
@@ -116,14 +111,6 @@ def test_the_scaled_rotation_of_a_published_checkpoint_is_read_as_it_was_trained
         sliding_window=WINDOWS.get(name),
         has_other_rotations=has_other_rotations,
     )
-
-
-@pytest.mark.parametrize("name", sorted(REFUSED))
-def test_a_model_of_the_transformers_backend_is_refused_by_name(
-    name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(Unsupported, match=r"^posenc does not serve \w+: vLLM has no model of its own for it"):
-        read(name, tmp_path, monkeypatch)
 
 
 def test_a_length_before_the_tuning_is_not_the_trained_length(

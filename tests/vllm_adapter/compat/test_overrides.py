@@ -33,7 +33,7 @@ def test_vllm_can_call_ours_in_every_way_in_which_it_can_call_its_own(replaced: 
         "attention.cpu.BiasImpl.forward",
         "attention.cuda.PosencMetadataBuilder.get_cudagraph_support",
         "attention.fused_rotary.flash.RotatingFlashAttentionImpl.do_kv_cache_update",  # by what is mixed in
-        "rotary.embedding.PosencRotaryEmbedding.forward_native",
+        "rotary.embedding.PosencRotaryEmbedding.forward",
         "rotary.embedding.PosencMRotaryEmbedding.__init__",
         "rotary.long_embedding.PosencLongRotaryEmbedding.forward",
         "models.decoder.PosencModel.forward",

@@ -19,44 +19,7 @@ from posenc_runtime.vllm_adapter.model_code.model_rules import (
 )
 from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint
 from tests.model_configs import DUAL_CHUNKS, GPT_OSS, LAGUNA, MIMO_V2, PLAMO_3, SARVAM_MLA
-
-# Models that rotate the keys of all layers, or of some, by one rotary embedding or by one for each kind of layer.
-SCALED = {
-    *("AfmoeForCausalLM", "ApertusForCausalLM", "ArceeForCausalLM", "BailingMoeForCausalLM", "BailingMoeV2ForCausalLM"),
-    *("ChatGLMForConditionalGeneration", "ChatGLMModel", "Cohere2ForCausalLM", "Cohere2MoeForCausalLM"),
-    *("CohereForCausalLM", "CwmForCausalLM", "DbrxForCausalLM", "DeciLMForCausalLM", "DeepseekForCausalLM"),
-    *("Ernie4_5ForCausalLM", "Ernie4_5_MoeForCausalLM", "Exaone4ForCausalLM", "ExaoneForCausalLM"),
-    *("ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM", "FalconForCausalLM", "FalconH1ForCausalLM", "GPTJForCausalLM"),
-    *("GPTNeoXForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma3nForCausalLM", "Gemma4ForCausalLM"),
-    *("GemmaForCausalLM", "Glm4ForCausalLM", "Glm4MoeForCausalLM", "GlmForCausalLM", "GraniteForCausalLM"),
-    *("GraniteMoeForCausalLM", "GraniteMoeHybridForCausalLM", "GraniteMoeSWAForCausalLM"),
-    *("GraniteMoeSharedForCausalLM", "GraniteSWAForCausalLM", "HCXVisionV2ForCausalLM", "HrmTextForCausalLM"),
-    *("HyperCLOVAXForCausalLM", "IQuestCoderForCausalLM", "IQuestLoopCoderForCausalLM", "InternLM2ForCausalLM"),
-    *("InternLM3ForCausalLM", "Jais2ForCausalLM", "K2HorizonForCausalLM", "LLaMAForCausalLM", "LagunaForCausalLM"),
-    *("Lfm2ForCausalLM", "Lfm2MoeForCausalLM", "Llama4ForCausalLM", "LlamaForCausalLM", "MellumForCausalLM"),
-    *("MiMoForCausalLM", "MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM", "MiniCPM3ForCausalLM", "MiniCPMForCausalLM"),
-    *("MiniMaxM2ForCausalLM", "Ministral3ForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"),
-    *("MuseGlimmerForCausalLM", "NemotronForCausalLM", "OlmoHybridForCausalLM", "OlmoeForCausalLM"),
-    *("OrionForCausalLM", "PanguEmbeddedForCausalLM", "PanguProMoEV2ForCausalLM", "Param2MoEForCausalLM"),
-    *("Phi3ForCausalLM", "PhiForCausalLM", "PhiMoEForCausalLM", "Plamo3ForCausalLM", "Qwen2ForCausalLM"),
-    *("Qwen2MoeForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Qwen3NextForCausalLM"),
-    *("Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM", "Rnj1ForCausalLM", "SarvamMoEForCausalLM", "SeedOssForCausalLM"),
-    *("SolarForCausalLM", "StableLmForCausalLM", "Step3TextForCausalLM", "Step3p5ForCausalLM"),
-    *("TeleChat2ForCausalLM", "TeleChat3ForCausalLM", "TeleFLMForCausalLM", "Zamba2ForCausalLM"),
-}
-# Those that cache latents, where their configuration asks for it.
-LATENT = {
-    *("AXK1ForCausalLM", "BailingMoeV2_5ForCausalLM", "BailingMoeV3ForCausalLM", "DeepseekV2ForCausalLM"),
-    *("DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM", "LongcatFlashForCausalLM", "LongcatFlashNgramForCausalLM"),
-    *("MistralLarge3ForCausalLM", "PanguUltraMoEForCausalLM", "SarvamMLAForCausalLM"),
-}
-# No rotary embeddings: recurrent layers alone, or beside attention without positions; ALiBi; learned positions.
-UNROTATED = {
-    *("BloomForCausalLM", "DomynEdgeForCausalLM", "DoryForCausalLM", "FalconMambaForCausalLM", "GPT2LMHeadModel"),
-    *("InklingForCausalLM", "InklingForConditionalGeneration", "JambaForCausalLM", "Mamba2ForCausalLM"),
-    *("MambaForCausalLM", "NemotronHForCausalLM", "NemotronHPuzzleForCausalLM", "OPTForCausalLM"),
-    "Step1ForCausalLM",
-}
+from tests.vllm_adapter.model_code.known import LATENT, SCALED, UNROTATED
 
 
 def read(said: dict[str, Any]) -> Any:

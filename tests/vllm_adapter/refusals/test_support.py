@@ -69,9 +69,8 @@ def test_architectures_that_read_the_table_themselves_are_refused_by_name(
 @pytest.mark.parametrize(
     "architecture", ["OlmoForCausalLM", "SmolLM3ForCausalLM", "Olmo2ForCausalLM", "NobodyHeardOfForCausalLM"]
 )
-def test_architectures_that_only_the_transformers_backend_runs_are_refused_by_name(architecture: str) -> None:
-    with pytest.raises(Unsupported, match=f"does not serve {architecture}: vLLM has no model of its own for it"):
-        refuse_checkpoint(config(LLAMA), [architecture])
+def test_architectures_that_only_the_transformers_backend_runs_are_served(architecture: str) -> None:
+    refuse_checkpoint(config(LLAMA), [architecture])
 
 
 @pytest.mark.parametrize(
@@ -279,11 +278,17 @@ def test_models_with_recurrent_layers_cross_and_reuse_no_prefix_of_another_scale
         refuse_unsupported(reusing)
 
 
-def test_latents_are_refused_where_vllm_does_not_know_the_type_of_the_model() -> None:
+def test_latents_are_served_unless_vllm_is_told_to_cache_keys_in_their_place() -> None:
     latents = {"model_config__architectures": ["SarvamMLAForCausalLM"]}
-    asked = engine(**latents, model_config__hf_text_config=PreTrainedConfig(**SARVAM_MLA, rope_parameters=LLAMA))
-    with pytest.raises(Unsupported, match=r"^posenc does not serve multi-head latent attention"):
-        refuse_unsupported(deployed(asked, on_crossing="pin"))
+    latents |= {"model_config__hf_text_config": PreTrainedConfig(**SARVAM_MLA, rope_parameters=LLAMA)}
+    refuse_unsupported(deployed(engine(**latents, model_config__use_mla=True)))
+    with pytest.raises(Unsupported, match=r"^posenc does not serve multi-head latent attention \(MLA\) that vLLM runs"):
+        refuse_unsupported(deployed(engine(**latents), on_crossing="pin"))
+
+
+@pytest.mark.parametrize("kind", ["is_multimodal_model", "uses_mrope", "use_mla"])
+def test_models_that_see_have_axes_or_cache_latents_are_served(kind: str) -> None:
+    refuse_unsupported(deployed(engine(**{f"model_config__{kind}": True})))
 
 
 def test_lengths_that_no_scale_covers_are_refused_at_start_up() -> None:
@@ -302,9 +307,6 @@ def test_offloading_that_would_replace_our_connector_is_refused_by_its_own_name(
     ("setting", "what"),
     [
         ("model_config__is_encoder_decoder", "encoder-decoder models"),
-        ("model_config__is_multimodal_model", "multimodal models"),
-        ("model_config__uses_mrope", "M-RoPE"),
-        ("model_config__use_mla", "multi-head latent attention"),
         ("parallel_config__use_ubatching", "enable_dbo, or ubatch_size above 1"),
         ("parallel_config__enable_elastic_ep", "enable_elastic_ep"),
     ],
@@ -333,6 +335,6 @@ def test_no_rotary_embedding_is_built_where_something_is_refused(monkeypatch: py
     monkeypatch.setattr("vllm.config.vllm.get_current_vllm_config_or_none", lambda: served)
     deployment = building.checked_deployment()
     assert deployment is not None and deployment.to_mapping() == served.additional_config["posenc"]
-    served.model_config.use_mla = True
-    with pytest.raises(Unsupported, match="posenc does not serve multi-head latent attention"):
+    served.model_config.is_encoder_decoder = True
+    with pytest.raises(Unsupported, match="posenc does not serve encoder-decoder models"):
         building.checked_deployment()

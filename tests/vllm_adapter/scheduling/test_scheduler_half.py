@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -11,6 +15,7 @@ from vllm.v1.request import Request
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.kv.ledger import MixedRotations
+from posenc_runtime.vllm_adapter.carried_names import ON_CROSSING
 from posenc_runtime.vllm_adapter.scheduling.scheduler_half import SchedulerHalf
 
 YARN = Deployment(rope_type="yarn", scales=(1.0, 2.0, 4.0), original_max_position_embeddings=64, max_model_len=256)
@@ -22,14 +27,23 @@ def half() -> SchedulerHalf:
     return SchedulerHalf(YARN, [16], num_blocks=64)
 
 
-def arrived(half: SchedulerHalf, name: str, max_tokens: int, cache_salt: str | None = None) -> Request:
+def arrived(
+    half: SchedulerHalf,
+    name: str,
+    max_tokens: int,
+    cache_salt: str | None = None,
+    pictures: Sequence[Any] = (),
+    on_crossing: str | None = None,
+) -> Request:
     init_none_hash(sha256)
+    extra_args = {ON_CROSSING: on_crossing} if on_crossing else None
     request = Request(
         request_id=name,
         prompt_token_ids=PROMPT,
-        sampling_params=SamplingParams(max_tokens=max_tokens),
+        sampling_params=SamplingParams(max_tokens=max_tokens, extra_args=extra_args),
         pooling_params=None,
         cache_salt=cache_salt,
+        mm_features=list(pictures),
         block_hasher=get_request_block_hasher(16, sha256),
     )
     half.on_new_request(request)
@@ -126,6 +140,31 @@ def test_only_the_blocks_of_scaled_groups_have_a_scale() -> None:
     output.num_scheduled_tokens = {"second": 8}
     assert half.build_metadata(output).plan.block_scales == {1: [10, 11]}
     assert half.take_report()["kv_blocks"] == {"1": 0, "2": 7, "4": 0}
+
+
+PICTURE = MultiModalFeatureSpec(
+    data=None, modality="image", identifier="a picture", mm_position=PlaceholderRange(offset=3, length=4)
+)
+
+
+@pytest.mark.parametrize(
+    ("images_have_axes", "pictures", "asked", "on_crossing"),
+    [
+        (True, [PICTURE], None, "recompute"),
+        (True, [PICTURE], "rerotate", "recompute"),
+        (True, [PICTURE], "pin", "pin"),
+        (True, [], None, "rerotate"),
+        (False, [PICTURE], None, "rerotate"),
+    ],
+    ids=["axes", "axes although asked", "pinned", "text", "one axis"],
+)
+def test_keys_of_pictures_with_axes_are_computed_again_and_not_copied_between_scales(
+    images_have_axes: bool, pictures: Sequence[Any], asked: str | None, on_crossing: str
+) -> None:
+    half = SchedulerHalf(YARN, [16], num_blocks=64, images_have_axes=images_have_axes)
+    request = arrived(half, "seen", max_tokens=8, pictures=pictures, on_crossing=asked)
+    assert half.on_crossing(request) == on_crossing
+    assert bool(half.hashes_at_other_scales(request)) is (not (images_have_axes and pictures))
 
 
 def test_a_prefix_of_another_scale_is_seen_in_every_scaled_group() -> None:

@@ -85,7 +85,7 @@ def test_scales_of_a_named_method_may_be_left_to_the_checkpoint() -> None:
 
 
 def test_scales_that_are_no_numbers_are_refused() -> None:
-    with pytest.raises(ValidationError, match=r"must be auto, or numbers that ascend from 1, got \[\]"):
+    with pytest.raises(ValidationError, match=r"scales must start at 1, got \[\]"):
         ScalingSettings(rope_type="yarn", scales=[])
 
 

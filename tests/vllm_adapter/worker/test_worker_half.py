@@ -84,13 +84,8 @@ def worker(
 
 def configured(engine: str = ROTARY.engine, **layers: Any) -> Any:
     compilation = types.SimpleNamespace(static_forward_context=layers)
-    return types.SimpleNamespace(
-        compilation_config=compilation,
-        additional_config={},
-        instance_id=engine,
-        kv_transfer_config=None,
-        model_config=None,
-    )
+    said = {"compilation_config": compilation, "kv_transfer_config": None, "model_config": None}
+    return types.SimpleNamespace(**said, additional_config={}, instance_id=engine)
 
 
 def offsets() -> list[int]:
@@ -240,23 +235,20 @@ def test_a_model_is_not_asked_where_nothing_depends_on_its_answer(
 def test_a_model_with_other_rotations_is_asked_with_that_knowledge(monkeypatch: pytest.MonkeyPatch) -> None:
     known = []
 
-    def layer_rotations(*_: Any, has_other_rotations: bool) -> dict[str, Turned | None]:
-        known.append(has_other_rotations)
+    def layer_rotations(*_: Any, **told: bool) -> dict[str, Turned | None]:
+        known.append(told)
         return {"layer": Turned(ROTARY, 0, is_neox_style=True)}
 
     monkeypatch.setattr(worker_half, "layer_rotations", layer_rotations)
     monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, has_other_rotations=True)])
     worker()
-    assert known == [True]
+    assert known == [{"has_other_rotations": True}]
 
 
 def test_where_positions_reach_past_tokens_each_scale_has_as_many_more_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(STATE, "rotaries", [dataclasses.replace(ROTARY, positions_factor=4)])
     worker().apply(StepPlan(block_scales={2: [4, 1], 1: [3]}))
     assert offsets() == [0, 120, 0, 40, 120, 0]
-
-
-def test_embeddings_whose_scales_are_in_different_rows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(STATE, "rotaries", [ROTARY, dataclasses.replace(ROTARY, positions_factor=4)])
     with pytest.raises(ValueError, match=r"in different rows, \(0, 10, 30\), \(0, 40, 120\): serve it without scaling"):
         worker()
@@ -370,11 +362,9 @@ def test_the_table_stays_where_it_is_for_graphs_that_hold_its_address() -> None:
 
 def test_steps_that_gave_blocks_a_scale_are_timed_and_others_are_not() -> None:
     half = worker()
-    half.apply(StepPlan())
-    assert "apply_seconds" not in half.take_report()
-    half.apply(StepPlan(block_scales={1: [2]}))
-    assert len(half.take_report()["apply_seconds"]) == 1
-    assert "apply_seconds" not in half.take_report()
+    for plan, times in ((StepPlan(), 0), (StepPlan(block_scales={1: [2]}), 1), (StepPlan(), 0)):
+        half.apply(plan)
+        assert len(half.take_report().get("apply_seconds", ())) == times
 
 
 def test_what_attention_did_while_the_engine_warmed_up_is_not_reported() -> None:

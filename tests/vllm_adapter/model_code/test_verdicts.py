@@ -1,0 +1,95 @@
+"""How requests may cross, by the sources, against lists that were written by hand."""
+
+from __future__ import annotations
+
+import pytest
+from transformers import LlamaConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from vllm.model_executor.models.registry import (
+    _MULTIMODAL_MODELS,
+    _TEXT_GENERATION_MODELS,
+    _TRANSFORMERS_SUPPORTED_MODELS,
+)
+
+from posenc_runtime.vllm_adapter.compat import versions
+from posenc_runtime.vllm_adapter.model_code import architecture_tables
+from posenc_runtime.vllm_adapter.model_code.architecture_tables import USUAL_LANGUAGE_MODELS
+from posenc_runtime.vllm_adapter.model_code.verdicts import verdict
+from tests.pages import DOCS
+from tests.vllm_adapter.model_code import known
+
+PAGE = DOCS / "architectures.md"
+IS_OF_THIS_VLLM = f"sources of vLLM {versions.installed()}." in PAGE.read_text(encoding="utf-8")
+# Of those in USUAL_LANGUAGE_MODELS that transformers has a configuration of, its model_type.
+TYPES = {
+    "Blip2ForConditionalGeneration": "blip-2",
+    "Cohere2VisionForConditionalGeneration": "cohere2_vision",
+    "GraniteSpeechForConditionalGeneration": "granite_speech",
+    "GraniteSpeechPlusForConditionalGeneration": "granite_speech_plus",
+    "InternVLForConditionalGeneration": "internvl",
+    "Lfm2VlForConditionalGeneration": "lfm2_vl",
+    "LightOnOCRForConditionalGeneration": "lighton_ocr",
+    "LlavaForConditionalGeneration": "llava",
+    "LlavaNextForConditionalGeneration": "llava_next",
+    "LlavaNextVideoForConditionalGeneration": "llava_next_video",
+    "LlavaOnevisionForConditionalGeneration": "llava_onevision",
+    "Mistral3ForConditionalGeneration": "mistral3",
+    "PaliGemmaForConditionalGeneration": "paligemma",
+    "VibeVoiceAsrForConditionalGeneration": "vibevoice_asr",
+    "VoxtralForConditionalGeneration": "voxtral",
+}
+
+
+def said(architecture: str) -> str:
+    return verdict(architecture, usual=USUAL_LANGUAGE_MODELS.get(architecture)).kind
+
+
+def by_hand(architecture: str) -> str:
+    """What the lists say of an architecture; an error if they do not name it in exactly one place."""
+    lists = {
+        "refused": known.READING | known.SEEING_REFUSED | known.TRANSFORMERS_REFUSED,
+        "pin": known.PINNED,
+        "recompute, pin": known.RECOMPUTED | known.TRANSFORMERS_RECOMPUTED,
+        "without scaling": known.UNROTATED | known.TRANSFORMERS_UNROTATED,
+        "at load": known.NAMED_BY_CHECKPOINT | known.TRANSFORMERS_UNKNOWN,
+        "rerotate": ((known.SCALED | known.LATENT | known.FIXED) - known.RECOMPUTED - known.PINNED)
+        | known.OWN_DECODER
+        | known.TRANSFORMERS,
+    }
+    if architecture in known.RUNS:
+        return by_hand(known.RUNS[architecture])
+    [kind] = (kind for kind, names in lists.items() if architecture in names)
+    return kind
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("registry", [_TEXT_GENERATION_MODELS, _MULTIMODAL_MODELS, _TRANSFORMERS_SUPPORTED_MODELS])
+def test_what_sources_say_of_every_architecture_is_what_was_written_by_hand(registry: dict[str, object]) -> None:
+    assert {each: said(each) for each in registry} == {each: by_hand(each) for each in registry}
+
+
+@pytest.mark.parametrize("architecture", sorted(TYPES))
+def test_a_usual_language_model_is_the_default_of_transformers(architecture: str) -> None:
+    default = CONFIG_MAPPING[TYPES[architecture]]().get_text_config().model_type
+    assert USUAL_LANGUAGE_MODELS[architecture] == MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[default]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not IS_OF_THIS_VLLM, reason="the page is of another vLLM")
+def test_the_page_of_architectures_is_what_the_command_prints() -> None:
+    assert PAGE.read_text(encoding="utf-8") == architecture_tables.page()
+
+
+def test_a_key_of_the_checkpoint_decides_where_the_table_says_so() -> None:
+    sparse = LlamaConfig(index_topk=2048)
+    assert verdict("DeepseekV3ForCausalLM", sparse).kind == "refused"
+    assert verdict("KimiK25ForConditionalGeneration", sparse).kind == "refused"
+    assert verdict("DeepseekV3ForCausalLM", LlamaConfig()).kind == "rerotate"
+
+
+def test_a_checkpoint_names_its_language_model() -> None:
+    named = LlamaConfig(architectures=["NemotronHForCausalLM"])
+    assert verdict("InternVLChatModel", named).kind == "without scaling"
+    assert verdict("InternVLChatModel", LlamaConfig()).kind == "rerotate"
+    assert verdict("InternVLChatModel").kind == "at load"
