@@ -117,12 +117,8 @@ def unrotated(name: str, folder: pathlib.Path) -> tuple[list[Answer], list[Answe
     return ours, theirs
 
 
-def turned_in_float64(ran: Ran) -> dict[str, list[Answer]]:
-    """What an engine of ours answers to the requests that cross, where plain torch turns keys in float64.
-
-    Those from the prefix cache are other ones once more, and are not asked again.
-    """
-    batches = {how: batch for how, batch in ran.asked.crossing.items() if how != "from the prefix cache"}
+def turned_in_float64(ran: Ran, batches: dict[str, list[tuple[Any, int]]]) -> dict[str, list[Answer]]:
+    """What an engine of ours answers to batches, where plain torch turns keys in float64."""
     answers = run_engine(
         ran.model,
         scaling(ran),
@@ -131,8 +127,7 @@ def turned_in_float64(ran: Ran) -> dict[str, list[Answer]]:
         module="tests.engine.turned_in_float64",
         environment={"POSENC_TEST_FAMILY": ran.name},
     )
-    theirs = dict(zip(batches, answers, strict=True))
-    return theirs | {"from the prefix cache": theirs["together"]}
+    return dict(zip(batches, answers, strict=True))
 
 
 def scaling(ran: Ran) -> dict[str, Any]:
