@@ -71,7 +71,7 @@ class Rotations:
             self.layers = [number for number, is_rotated in enumerate(without) if is_rotated]
         else:
             types = getattr(self._config, "layer_types", None) or [FULL] * self._config.num_hidden_layers
-            rotated = (FULL,) if name in _IN_FULL else (SLIDING,) if name in _IN_SLIDING else (FULL, SLIDING)
+            rotated = (FULL,) if name in _IN_FULL else (SLIDING,) if name in _IN_SLIDING else (FULL, SLIDING, "hybrid")
             self.layers = [number for number, kind in enumerate(types) if kind in rotated]
 
     def rope_parameters(self, scale: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tests.families import Family
 
 HEADROOM = 8  # tokens
 # Blocks of 32 tokens: the mixed batch fits, the crowd does not. Where all layers have a window, requests take fewer.
-_BLOCKS = {"mistral_0.1": 24, "qwen3_next": 30, "qwen3_5": 30}
+_BLOCKS = {"mistral_0.1": 24, "mimo_v2": 48, "qwen3_next": 30, "qwen3_5": 30, "falcon_h1": 30}
 _RECOMPUTED = ("hunyuan",)  # keys are normalised after they are rotated
 
 Request = tuple[list[int], int]
@@ -43,7 +43,7 @@ def requests(trained: int) -> Requests:
     unscaled = [(prompts(length), 24) for length in (1, 31, 32, 64, 90)]
     mixed = [(40, 24, 1), (trained - 24, 20, 1), (trained + 5, 24, 2), (2 * trained - 50, 40, 2)]
     mixed += [(2 * trained + 40, 24, 4), (4 * trained - 60, 50, 4)]
-    together = [(40, 30), (trained - 20, 60), (trained - 3, 200), (2 * trained - 20, 60), (90, 300), (60, 100)]
+    together = [(40, 30), (trained - 20, 60), (trained - 3, 160), (2 * trained - 20, 60), (90, 220), (60, 100)]
     again = [(prompts(length), new) for length, new in together]
     prefix = prompts(64)
     crowd = [(60, 120), (trained - 16, 50), (trained - 10, 200), (2 * trained - 15, 60), (30, 130), (80, 60)] * 3
@@ -52,7 +52,7 @@ def requests(trained: int) -> Requests:
         mixed=[(prompts(length), new) for length, new, _ in mixed],
         scales=[scale for *_, scale in mixed],
         crossing={
-            "alone": [(prompts(trained - 20), 200)],
+            "alone": [(prompts(trained - 20), 180)],
             "together": again,
             "from the prefix cache": again,
             "crowded": [
@@ -117,9 +117,8 @@ def unrotated(name: str, folder: pathlib.Path) -> tuple[list[Answer], list[Answe
     return ours, theirs
 
 
-def turned_in_float64(ran: Ran, batches: dict[str, list[tuple[Any, int]]] | None = None) -> dict[str, list[Answer]]:
-    """What an engine of ours answers to what crosses, or to other batches, where plain torch turns keys in float64."""
-    batches = batches or ran.asked.crossing
+def turned_in_float64(ran: Ran, batches: dict[str, list[tuple[Any, int]]]) -> dict[str, list[Answer]]:
+    """What an engine of ours answers to batches, where plain torch turns keys in float64."""
     answers = run_engine(
         ran.model,
         scaling(ran),
@@ -159,7 +158,7 @@ def static(ran: Ran, scale: int, batch: list[tuple[Any, int]] | None = None) -> 
         own = dict(text.get("rope_scaling") or {"rope_type": "default"})
         own["rope_type"] = own.pop("type", None) or own["rope_type"]
         text["rope_scaling"] = at_scale(own, ran.family.trained, scale)
-    text["max_position_embeddings"] = longest
+    text |= {name: longest for name in ("max_position_embeddings", "max_seq_len") if name in text}
     (model / "config.json").unlink()
     (model / "config.json").write_text(json.dumps(config))
     (answers,) = run_engine(

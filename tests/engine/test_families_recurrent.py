@@ -10,6 +10,7 @@ from tests.engine import family_checks, family_runs
 from tests.engine.family_runs import Ran
 
 FAMILIES = ("lfm2", "qwen3_next", "qwen3_5", "falcon_h1")
+STATIC = ("lfm2", "qwen3_next", "qwen3_5")  # the other is compared with transformers alone
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -21,6 +22,7 @@ def test_unscaled_requests_are_those_of_stock_vllm_to_the_bit(ran: Ran) -> None:
     family_checks.assert_unscaled_requests_are_stock_vllms_to_the_bit(ran)
 
 
+@pytest.mark.parametrize("ran", STATIC, indirect=True, scope="module")
 def test_requests_of_a_mixed_batch_are_those_of_a_static_deployment_to_the_bit(ran: Ran) -> None:
     family_checks.assert_a_mixed_batch_is_that_of_static_deployments(ran)
 

@@ -22,11 +22,6 @@ def test_unscaled_requests_are_those_of_stock_vllm_to_the_bit(ran: Ran) -> None:
     family_checks.assert_unscaled_requests_are_stock_vllms_to_the_bit(ran)
 
 
-def test_requests_of_a_mixed_batch_are_those_of_a_static_deployment(ran: Ran) -> None:
-    # transformers' angles are float32.
-    family_checks.assert_a_mixed_batch_is_that_of_static_deployments(ran, to_the_bit=False)
-
-
 def test_requests_that_cross_answer_as_transformers_does_with_keys_turned(ran: Ran) -> None:
     family_checks.assert_answers_are_transformers_with_keys_turned_at_crossings(ran)
 

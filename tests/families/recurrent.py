@@ -100,6 +100,12 @@ FAMILIES = {
         dtype="bfloat16",
     ),
     "lfm2": Family("Lfm2ForCausalLM", "short convolutions beside attention", lfm2, engine=NO_ROTARY_KERNEL),
-    "falcon_h1": Family("FalconH1ForCausalLM", "a state space and attention in each layer", falcon_h1),
+    "falcon_h1": Family(
+        "FalconH1ForCausalLM",
+        "a state space and attention in each layer",
+        falcon_h1,
+        # vLLM's state space for the CPU keeps no states in the middle of a prompt, which its prefix cache asks for.
+        engine={"enable_prefix_caching": False},
+    ),
     "nemotron_h": Family("NemotronHForCausalLM", "state spaces beside attention without any rotation", nemotron_h),
 }

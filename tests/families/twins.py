@@ -230,7 +230,8 @@ def _renamed(weights: dict[str, Tensor], names: dict[str, str], *, merged: str) 
 
 def _code(name: str, model_type: str) -> dict[str, Any]:
     """A module with a class of a configuration."""
-    source = f"class {name}(PreTrainedConfig):\n    model_type = {model_type!r}\n"
+    # transformers asks for this before it has read it from config.json.
+    source = f"class {name}(PreTrainedConfig):\n    model_type = {model_type!r}\n    max_position_embeddings = 0\n"
     return {f"configuration_{model_type}.py": f"from transformers import PreTrainedConfig\n\n\n{source}"}
 
 

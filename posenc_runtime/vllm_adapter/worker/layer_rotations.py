@@ -149,11 +149,15 @@ def _keys(
 
 
 def _inputs(model: Any, vllm_config: VllmConfig, num_tokens: int, device: torch.device) -> dict[str, Any]:
-    """The same token several times; of a later pipeline stage, the same states of an earlier one."""
+    """The same token several times; of a later pipeline stage, the same states of an earlier one.
+
+    All that vLLM's runner gives a model is among them, because some models have no defaults.
+    """
     from vllm.distributed import get_pp_group
 
     token = vllm_config.model_config.get_vocab_size() // 2
-    inputs: dict[str, Any] = {"input_ids": torch.full((num_tokens,), token, dtype=torch.int32, device=device)}
+    input_ids = torch.full((num_tokens,), token, dtype=torch.int32, device=device)
+    inputs: dict[str, Any] = {"input_ids": input_ids, "intermediate_tensors": None, "inputs_embeds": None}
     if not get_pp_group().is_first_rank:
         states = model.make_empty_intermediate_tensors(num_tokens, vllm_config.model_config.dtype, device)
         for tensor in states.tensors.values():

@@ -90,7 +90,9 @@ class Model(nn.Module):
         self.embedding = nn.Embedding(10, HIDDEN)
         self.layers = nn.ModuleList(layers)
 
-    def forward(self, input_ids: Tensor | None, positions: Tensor, intermediate_tensors: Any = None) -> Tensor:
+    def forward(
+        self, input_ids: Tensor | None, positions: Tensor, intermediate_tensors: Any, inputs_embeds: Tensor | None
+    ) -> Tensor:
         given = intermediate_tensors.tensors["hidden_states"] if input_ids is None else None
         states = self.embedding(input_ids) if given is None else given
         for layer in self.layers:

@@ -234,9 +234,11 @@ def test_a_model_whose_positions_have_three_axes_is_asked_by_all_of_them(interle
     given = []
 
     class Seeing(Model):
-        def forward(self, input_ids: Tensor | None, positions: Tensor, intermediate_tensors: Any = None) -> Tensor:
+        def forward(
+            self, input_ids: Tensor | None, positions: Tensor, intermediate_tensors: Any, inputs_embeds: Tensor | None
+        ) -> Tensor:
             given.append(positions.tolist())
-            return super().forward(input_ids, positions)
+            return super().forward(input_ids, positions, intermediate_tensors, inputs_embeds)
 
     found = asked(Seeing(Layer(embedding, Attention())), num_axes=3)
     assert found == [Turned(rotary, 0, is_neox_style=True)]
@@ -303,7 +305,9 @@ def test_keys_of_zeros_say_nothing() -> None:
 
 def test_a_layer_that_no_token_reaches_is_named() -> None:
     class Skipping(Model):
-        def forward(self, input_ids: Tensor | None, positions: Tensor, intermediate_tensors: Any = None) -> Tensor:
+        def forward(
+            self, input_ids: Tensor | None, positions: Tensor, intermediate_tensors: Any, inputs_embeds: Tensor | None
+        ) -> Tensor:
             return self.layers[0](positions, self.embedding(input_ids))
 
     embedding = scaled()
