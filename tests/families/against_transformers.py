@@ -1,8 +1,8 @@
 """Compare stock vLLM with transformers: ``python -m tests.families.against_transformers gemma3 gpt_oss``.
 
 One line for each family, of the table in README.md: 24 greedy tokens after a prompt of 88 tokens, and of 102 with an
-image where a family sees; how many of them are those of transformers; and by how much the logprobs of vLLM's tokens
-differ from transformers' of the same tokens.
+image where a family is one of Qwen's that see; how many of them are those of transformers; and by how much the logprobs
+of vLLM's tokens differ from transformers' of the same tokens.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def main() -> None:
     os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
     for name in sys.argv[1:]:
         with tempfile.TemporaryDirectory() as folder:
-            for image in (False, True) if families.FAMILIES[name].tokens else (False,):
+            for image in (False, True) if families.FAMILIES[name].tokens == vision.TOKENS else (False,):
                 print(compare(name, pathlib.Path(folder) / name, image), flush=True)
 
 
