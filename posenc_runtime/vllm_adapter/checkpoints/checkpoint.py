@@ -198,7 +198,10 @@ def _furthest(text_config: Any, needs: Kind, trained: int | None) -> int | None:
 
 def _rotating(text_config: Any, architectures: list[str], *, has_other_parts: bool) -> Checkpoint:
     rope_parameters = scaled_rope_parameters(text_config)
-    longest, rope_theta = text_config.max_position_embeddings, rope_parameters["rope_theta"]
+    longest = getattr(text_config, "max_position_embeddings", None) or _trained_length(text_config)
+    if longest is None:
+        raise ValueError("max_position_embeddings is missing")
+    rope_theta = rope_parameters["rope_theta"]
     if not isinstance(rope_theta, int | float):
         raise Unsupported(f"rope_theta must be a number, got {rope_theta}")
     rope_type = rope_parameters["rope_type"]

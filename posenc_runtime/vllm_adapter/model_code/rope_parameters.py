@@ -18,16 +18,34 @@ SEES_ALL = "full_attention"
 _OF_DEEPSEEK = ("deepseek_yarn", "deepseek_llama_scaling")
 
 
+def own_rope_parameters(hf_text_config: Any) -> dict[str, Any] | None:
+    """A configuration's ``rope_parameters``; None if it has none.
+
+    GPT-J and ChatGLM say in keys of their own what they rotate. Of these, it is what their code in vLLM makes.
+    """
+    if stated := getattr(hf_text_config, "rope_parameters", None):
+        return dict(stated)
+    partial = None
+    if (rotary_dim := getattr(hf_text_config, "rotary_dim", None)) is not None:
+        partial = rotary_dim / (hf_text_config.hidden_size // hf_text_config.num_attention_heads)
+    elif hasattr(hf_text_config, "original_rope"):
+        partial = 0.5
+    if partial is None:
+        return None
+    rope_theta = 10000.0 * getattr(hf_text_config, "rope_ratio", 1.0)
+    return {"rope_type": "default", "rope_theta": rope_theta, "partial_rotary_factor": partial}
+
+
 def scaled_rope_parameters(hf_text_config: Any) -> dict[str, Any]:
     """The rope parameters of the layers that see the whole request, flat, with one number as ``rope_theta``.
 
     Args:
-        hf_text_config: a configuration with ``rope_parameters``.
+        hf_text_config: a configuration with ``rope_parameters``, or with keys that say the same.
 
     Raises:
         Unsupported: when it has several sets of them, and none for ``full_attention``.
     """
-    rope_parameters = hf_text_config.rope_parameters
+    rope_parameters = own_rope_parameters(hf_text_config) or {}
     if _is_nested(rope_parameters):
         if len(rope_parameters) > 1 and SEES_ALL not in rope_parameters:
             raise Unsupported(
@@ -57,7 +75,7 @@ def head_dim(hf_text_config: Any) -> int:
 
 def has_several(hf_text_config: Any) -> bool:
     """Whether ``rope_parameters`` hold different rotary embeddings for different layers."""
-    rope_parameters = hf_text_config.rope_parameters
+    rope_parameters = own_rope_parameters(hf_text_config) or {}
     if _is_nested(rope_parameters):
         sets = list(rope_parameters.values())
         return any(each != sets[0] for each in sets)

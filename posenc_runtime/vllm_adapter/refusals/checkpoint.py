@@ -9,7 +9,11 @@ from posenc_runtime.vllm_adapter.attention.needs import has_alibi
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.model_code.model_rules import reason_against_scaling
 from posenc_runtime.vllm_adapter.model_code.model_source import has_rotary_embedding
-from posenc_runtime.vllm_adapter.model_code.rope_parameters import PROPORTIONAL, scaled_rope_parameters
+from posenc_runtime.vllm_adapter.model_code.rope_parameters import (
+    PROPORTIONAL,
+    own_rope_parameters,
+    scaled_rope_parameters,
+)
 
 
 def refuse_method(rope_type: str, own: str) -> None:
@@ -42,7 +46,7 @@ def _missing_rotation(hf_text_config: Any, architectures: list[str]) -> str | No
     """What shows that a model has no rotary embeddings; None if it may have some."""
     if has_alibi(hf_text_config):
         return f"the configuration of {', '.join(architectures)} has ALiBi"
-    if not getattr(hf_text_config, "rope_parameters", None):
+    if own_rope_parameters(hf_text_config) is None:
         return f"the configuration of {', '.join(architectures)} has no rope_parameters"
     if architectures and not any(map(has_rotary_embedding, architectures)):
         return f"{', '.join(architectures)} has none in vLLM, whatever its configuration says"

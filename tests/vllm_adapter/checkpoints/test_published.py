@@ -113,6 +113,28 @@ def test_the_scaled_rotation_of_a_published_checkpoint_is_read_as_it_was_trained
     )
 
 
+GPT_J = {
+    **{"architectures": ["GPTJForCausalLM"], "model_type": "gptj", "n_embd": 4096, "n_head": 16, "n_layer": 28},
+    **{"n_positions": 2048, "rotary_dim": 64},
+}
+GLM_4_9B = {
+    **{"architectures": ["ChatGLMModel"], "model_type": "chatglm", "hidden_size": 4096, "num_attention_heads": 32},
+    **{"kv_channels": 128, "multi_query_group_num": 2, "num_layers": 40, "padded_vocab_size": 151552},
+    **{"original_rope": True, "rope_ratio": 500, "seq_length": 131072},
+}
+
+
+@pytest.mark.parametrize(
+    ("said", "own"), [(GPT_J, spec(64, 1e4, 2048)), (GLM_4_9B, spec(64, 5e6, 131072))], ids=["GPT-J", "GLM-4-9B"]
+)
+def test_what_older_models_rotate_is_found_in_keys_of_their_own(
+    said: dict[str, Any], own: RotarySpec, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    found = read_checkpoint(str(tmp_path), {})
+    assert (found.spec, found.rope_type) == (own, "default")
+
+
 def test_a_length_before_the_tuning_is_not_the_trained_length(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
