@@ -7,7 +7,7 @@ import pytest
 from tests.engine import family_checks, family_runs
 from tests.engine.family_runs import Ran
 
-FAMILIES = ("deepseek_v3", "deepseek_v3_plain", "minicpm3", "ministral3", "llama_linear", "internlm2")
+FAMILIES = ("deepseek_v2", "deepseek_v3", "deepseek_v3_plain", "minicpm3", "ministral3", "llama_linear", "internlm2")
 # The others are compared with transformers alone. Of DeepSeek's YaRN, vLLM multiplies the softmax scale by mscale. Ours
 # multiplies the queries, which rounds elsewhere.
 STATIC = ("deepseek_v3_plain", "ministral3", "internlm2")
