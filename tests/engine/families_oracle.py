@@ -23,7 +23,7 @@ from tests.families.family import FULL, SLIDING
 
 SCALES = (1, 2, 4)
 # Families of which the scaled rotation turns keys in one type of layer only.
-_IN_FULL = ("gemma3", "gemma3n", "gemma4", "laguna", "olmo3", "plamo3", "mimo_v2", "step3_5")
+_IN_FULL = ("gemma3", "gemma3_sees", "gemma3n", "gemma4", "laguna", "olmo3", "plamo3", "mimo_v2", "step3_5")
 _IN_SLIDING = ("cohere2", "exaone4")
 # Pairs are neighbours in these, and one element of each half in the others.
 _NEIGHBOURS = ("cohere2", "deepseek_v2", "llama4")

@@ -9,7 +9,7 @@ from tests.engine.families_oracle import SCALES
 from tests.engine.family_runs import Ran
 
 FAMILIES = (
-    *("gemma3", "gemma3n", "gemma4", "gpt_oss", "gemma2", "mistral_0.1"),
+    *("gemma3", "gemma3_sees", "gemma3n", "gemma4", "gpt_oss", "gemma2", "mistral_0.1"),
     *("cohere2", "llama4", "mimo_v2", "laguna", "step3_5"),
 )
 STATIC = ("gemma3", "gemma4", "gpt_oss")  # the others are compared with transformers alone

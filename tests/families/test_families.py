@@ -120,6 +120,7 @@ IS_ONE: dict[str, Callable[[Text], bool]] = {
     "qwen2_5_vl": lambda text: (
         len(text.rope_parameters["mrope_section"]) == 3 and not text.rope_parameters.get("mrope_interleaved")
     ),
+    "gemma3_sees": lambda text: a_rotation_for_each_type(text) and text.rope_parameters[FULL]["rope_type"] == "linear",
     "llava": plain,
     "qwen3_vl": lambda text: text.rope_parameters["mrope_interleaved"],
     "plamo3": lambda text: windows_beside_full(text) and text.rope_local_theta != text.rope_parameters["rope_theta"],

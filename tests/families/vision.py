@@ -6,9 +6,10 @@ import dataclasses
 from typing import Any
 
 from torch import Tensor
-from transformers import LlamaConfig, LlavaConfig, PreTrainedConfig, Qwen2_5_VLConfig, Qwen3VLConfig
+from transformers import Gemma3Config, LlamaConfig, LlavaConfig, PreTrainedConfig, Qwen2_5_VLConfig, Qwen3VLConfig
 
-from tests.families.family import NO_SPECIAL_TOKENS, PLAIN, SIZES, Family
+from tests.families import layers
+from tests.families.family import FULL, LOCAL, NO_SPECIAL_TOKENS, OWN_FACTOR, PLAIN, SIZES, SLIDING, WINDOW, Family
 
 _TEXT: dict[str, Any] = SIZES | {"num_hidden_layers": 2}
 # As in the published tokenizers, in the order of their numbers, which begin where those of bytes end.
@@ -44,11 +45,31 @@ def qwen3_vl() -> PreTrainedConfig:
     return Qwen3VLConfig(text_config=text, vision_config=tower, **_NUMBERS)
 
 
+_CLIP: dict[str, Any] = {
+    **{"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2},
+    **{"image_size": 56, "patch_size": 14},
+}
+
+
+def gemma3_sees() -> PreTrainedConfig:
+    linear = PLAIN | {"rope_type": "linear", "factor": OWN_FACTOR}
+    text = layers.gemma3().to_dict() | {"rope_parameters": {FULL: linear, SLIDING: LOCAL}}
+    return Gemma3Config(
+        text_config=text,
+        vision_config=_CLIP | {"model_type": "siglip_vision_model", "vision_use_head": False},
+        mm_tokens_per_image=4,
+        boi_token_index=256,
+        eoi_token_index=257,
+        image_token_index=258,
+        tie_word_embeddings=True,
+        **NO_SPECIAL_TOKENS,
+    )
+
+
 def llava() -> PreTrainedConfig:
-    tower = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
     return LlavaConfig(
         text_config=LlamaConfig(**_TEXT, rope_parameters=PLAIN).to_dict(),
-        vision_config={"model_type": "clip_vision_model", "image_size": 56, "patch_size": 14, **tower},
+        vision_config=_CLIP | {"model_type": "clip_vision_model"},
         image_token_id=_LLAVA_IMAGE,
         image_seq_length=16,
         tie_word_embeddings=False,
@@ -126,6 +147,27 @@ FAMILIES = {
         qwen3_vl,
         tokens=TOKENS,
         files=_processors("Qwen3VL", 16),
+    ),
+    "gemma3_sees": Family(
+        "Gemma3ForConditionalGeneration",
+        "layers with a window have a rotation of their own, the others linear scaling; a tower",
+        gemma3_sees,
+        window=WINDOW,
+        # Its images attend in both directions, which vLLM's attention on the CPU does not.
+        engine={"language_model_only": True},
+        tokens=("<boi>", "<eoi>", "<image>", *("\n" * length for length in range(1, 5))),
+        files={
+            "preprocessor_config.json": {
+                "image_processor_type": "Gemma3ImageProcessor",
+                "size": {"height": 56, "width": 56},
+                "processor_class": "Gemma3Processor",
+            },
+            "processor_config.json": {"image_seq_length": 4, "processor_class": "Gemma3Processor"},
+            "tokenizer_config.json": {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "extra_special_tokens": {"boi_token": "<boi>", "eoi_token": "<eoi>", "image_token": "<image>"},
+            },
+        },
     ),
     "llava": Family(
         "LlavaForConditionalGeneration",

@@ -81,6 +81,21 @@ def enter(
     return rotary
 
 
+def rows_of_others(deployment: Deployment, module: Any) -> int | None:
+    """How many rows the table of an embedding that is not scaled needs; None in a vision tower, which has few positions.
+
+    vLLM makes tables as long as the configuration of the text says, which for multimodal models is the trained length
+    whatever is served.
+    """
+    from vllm.config.vllm import get_current_vllm_config_or_none
+
+    vllm_config, positions_factor = get_current_vllm_config_or_none(), getattr(module, "posenc_positions_factor", None)
+    model_config = None if vllm_config is None else vllm_config.model_config
+    if model_config is not None and model_config.uses_mrope and positions_factor is None:
+        return None
+    return (positions_factor or 1) * deployment.max_model_len
+
+
 def _scaled_spec(
     deployment: Deployment, module: Any, own: Frequencies, checkpoint: Checkpoint | None, *, has_own_factor: bool
 ) -> RotarySpec | None:

@@ -18,7 +18,7 @@ from vllm.model_executor.layers.rotary_embedding.mrope import MRotaryEmbedding
 
 from posenc_runtime.encodings.table import fill_cos_sin
 from posenc_runtime.vllm_adapter.rotary import building
-from posenc_runtime.vllm_adapter.rotary.own_rotation import own_rotation, own_table
+from posenc_runtime.vllm_adapter.rotary.own_rotation import own_rotation, own_table, table_as_long
 from posenc_runtime.vllm_adapter.rotary.rows import make_room_for_rows
 from posenc_runtime.vllm_adapter.worker.worker_state import Rotary
 
@@ -34,6 +34,8 @@ def scaling(rotary_class: Any) -> Any:
         if deployment is not None and own is not None:
             made = building.enter(deployment, self, own, is_neox_style=self.is_neox_style)
         if made is None:
+            if deployment is not None and (num_rows := building.rows_of_others(deployment, self)):
+                return table_as_long(rotary_class, self, num_rows)
             stock: Tensor = rotary_class._compute_cos_sin_cache(self)
             return stock
         self.posenc_scaled = True

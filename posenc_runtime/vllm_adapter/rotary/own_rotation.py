@@ -51,6 +51,21 @@ def own_rotation(rotary_class: Any, module: Any) -> Frequencies | None:
     return Frequencies(inv_freq, float(table[0, 0]))
 
 
+def table_as_long(rotary_class: Any, module: Any, num_rows: int) -> Tensor:
+    """vLLM's own table, of at least ``num_rows`` rows, and of at least as many as vLLM would make.
+
+    Raises:
+        ValueError: when frequencies of the class depend on the length of its table, and that is too short.
+    """
+    table = own_table(rotary_class, module, max(num_rows, module.max_position_embeddings))
+    if len(table) < num_rows:
+        raise ValueError(
+            f"the table of every rotary embedding must have a row for each position, {num_rows} of them, but that of "
+            f"layers that are not scaled has {len(table)}: lower max_model_len"
+        )
+    return table
+
+
 def own_table(rotary_class: Any, module: Any, num_rows: int) -> Tensor:
     """vLLM's own table, of at least ``num_rows`` rows, and no more than that where the class lets us choose."""
     if any(getattr(module, name, None) is not None for name in _BY_LENGTH):

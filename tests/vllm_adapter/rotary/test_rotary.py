@@ -294,11 +294,13 @@ def build(monkeypatch: pytest.MonkeyPatch) -> Any:
     engine: Any = VllmConfig()
     engine.model_config = types.SimpleNamespace(uses_mrope=False)
 
-    def built(found: Checkpoint, *, base: float, rotary_dim: int = 4, uses_mrope: bool = False) -> Any:
+    def built(
+        found: Checkpoint, *, base: float, rotary_dim: int = 4, uses_mrope: bool = False, max_position: int = 35
+    ) -> Any:
         monkeypatch.setattr(building, "_checkpoint_of", lambda *_: found)
         engine.model_config.uses_mrope = uses_mrope
         with set_current_vllm_config(engine):
-            return RotaryEmbedding(8, rotary_dim, 35, base, True, torch.float32)
+            return RotaryEmbedding(8, rotary_dim, max_position, base, True, torch.float32)
 
     return built
 
@@ -316,6 +318,17 @@ def test_the_embedding_of_the_configuration_is_scaled_and_others_stay_vllms(
     assert torch.equal(local(positions, key)[0], RotaryEmbedding.forward_native(local, positions, key)[0])
     [rotary] = STATE.rotaries
     assert rotary.module is scaled and rotary.has_other_rotations
+
+
+@pytest.mark.parametrize(("uses_mrope", "num_rows"), [(False, 35), (True, 20)], ids=["a local rope", "a tower"])
+def test_layers_that_are_not_scaled_have_a_row_for_each_position_that_is_served(
+    uses_mrope: bool, num_rows: int, build: Any
+) -> None:
+    """The text of a multimodal model is told its trained length, whatever is served."""
+    other = build(checkpoint(has_other_rotations=True), base=10.0, uses_mrope=uses_mrope, max_position=20)
+    assert not other.posenc_scaled and other.cos_sin_cache.shape == (num_rows, 4)
+    stock = build(checkpoint(has_other_rotations=True), base=10.0, max_position=35)
+    assert torch.equal(other.cos_sin_cache, stock.cos_sin_cache[:num_rows])
 
 
 def test_a_model_knows_better_than_its_configuration_how_much_it_rotates(build: Any) -> None:
