@@ -7,7 +7,7 @@ import copy
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field, ValidationError
@@ -97,7 +97,8 @@ def _with_all_they_need(engine_args: Any) -> Any:
         longest = engine_args.max_model_len
     sections = completed(scaling, attention, checkpoint, model=engine_args.model, max_model_len=longest, engine=given)
     arguments = copy.copy(engine_args)
-    for name, value in _arguments(engine_args, sections, given, additional).items():
+    part = () if checkpoint is None else checkpoint.text_part
+    for name, value in _arguments(engine_args, sections, given, additional, part).items():
         setattr(arguments, name, value)
     if sections.auto_reason is not None:
         _say_what_auto_is(sections)
@@ -147,10 +148,15 @@ def _arguments(
     sections: Completed,
     given: dict[str, Any],
     additional: dict[str, Any],
+    text_part: Sequence[str],
 ) -> dict[str, Any]:
     """The arguments that a deployment needs and that the user has not given.
 
     Given values that cannot be right are refused later, when vLLM's whole configuration is there.
+
+    Args:
+        text_part: as in ``Checkpoint``. The text of a multimodal model has a configuration of its own, which must say
+            the served length, too: vLLM fits ``max_model_len`` into the memory up to the length that it says.
     """
     from vllm.config import KVTransferConfig
 
@@ -162,6 +168,8 @@ def _arguments(
     if backend is not None and getattr(backend, "name", backend) != "CUSTOM":
         given["attention_backend"] = backend
     ours = engine_arguments(deployment, given, sections.attention) | {"max_model_len": sections.max_model_len}
+    if text_part:
+        ours["hf_overrides"] = _with_length(ours["hf_overrides"], text_part, deployment.max_model_len)
     if engine_args.worker_extension_cls not in ("", WORKER_EXTENSION):
         raise SettingRefused(
             f"worker_extension_cls must be left out where additional_config.{KEY} is given, got "
@@ -180,6 +188,23 @@ def _arguments(
         if getattr(engine_args, name) is not None:
             ours.pop(name, None)
     return ours
+
+
+def _with_length(overrides: Mapping[str, Any], text_part: Sequence[str], longest: int) -> dict[str, Any]:
+    """``hf_overrides`` with the served length in the configuration of the text.
+
+    Raises:
+        SettingRefused: when the user has set another length there.
+    """
+    if text_part:
+        name, *further = text_part
+        return {**overrides, name: _with_length(overrides.get(name) or {}, further, longest)}
+    if (given := overrides.get("max_position_embeddings", longest)) != longest:
+        raise SettingRefused(
+            f"hf_overrides: must leave out max_position_embeddings of the text, got {given!r}: the scales say how long "
+            "requests may be"
+        )
+    return {**overrides, "max_position_embeddings": longest}
 
 
 def _say_what_auto_is(sections: Completed) -> None:

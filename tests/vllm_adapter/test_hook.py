@@ -14,10 +14,12 @@ from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import hook
+from posenc_runtime.vllm_adapter.checkpoints.checkpoint import read_again
 from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.one_flag import in_vllms_words
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
+from tests import families
 from tests.checkpoints import save_tiny
 
 YARN = {"rope_type": "yarn", "scales": [1, 2, 4]}
@@ -75,6 +77,27 @@ def test_auto_takes_the_method_from_the_checkpoint_and_the_length_from_the_memor
     section = config.additional_config["posenc"]
     assert (section["rope_type"], section["scales"], section["max_model_len"]) == ("yarn", [1, 2, 4], 1024)
     assert config.model_config.original_max_model_len == -1
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(families.make("llava", tmp_path_factory.mktemp("seeing") / "model"))
+
+
+@pytest.mark.parametrize("longest", [None, 300])
+def test_the_text_of_a_multimodal_model_is_told_the_served_length(seeing: str, longest: int | None) -> None:
+    named = {} if longest is None else {"max_model_len": longest}
+    model_config = configured(seeing, {"rope_type": "auto"}, **named).model_config
+    assert model_config.max_model_len == model_config.hf_text_config.max_position_embeddings == (longest or 512)
+    assert read_again(model_config).max_position_embeddings == 128
+
+
+def test_the_text_of_a_multimodal_model_is_told_no_other_length(seeing: str) -> None:
+    overrides = {"text_config": {"max_position_embeddings": 400}}
+    with pytest.raises(
+        SettingRefused, match=r"^hf_overrides: must leave out max_position_embeddings of the text, got 4"
+    ):
+        configured(seeing, {"rope_type": "auto"}, hf_overrides=overrides)
 
 
 def test_the_async_arguments_of_a_server_are_looked_at_as_well(model: str) -> None:

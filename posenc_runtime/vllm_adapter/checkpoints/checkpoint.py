@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers import PreTrainedConfig
 
 from posenc_runtime.decoder.config import PosencConfig
 from posenc_runtime.decoder.positions import encoding
@@ -50,6 +51,7 @@ class Checkpoint:
         has_other_rotations: whether it has rotary embeddings that are not scaled: of layers with a window, of a vision
             tower.
         tuned_length: longest request that its own method was tuned for, tokens; None where that is the trained length.
+        text_part: names that lead from its configuration to that of its text; none where it is all of text.
         verdict: how its requests may cross, as far as the sources of its model tell; None where it has no rotation.
     """
 
@@ -64,6 +66,7 @@ class Checkpoint:
     tuned_length: int | None = None
     added_yarn: AddedYarn | None = None
     has_other_rotations: bool = False
+    text_part: tuple[str, ...] = ()
     verdict: Verdict | None = dataclasses.field(default=None, compare=False)  # follows from the architecture
 
 
@@ -125,9 +128,7 @@ def read_again(model_config: ModelConfig) -> Checkpoint:
         token=model_config.hf_token,
     )
     if not is_function:
-        model_config._apply_dict_overrides(
-            config, {key: each for key, each in overrides.items() if isinstance(each, dict)}
-        )
+        model_config._apply_dict_overrides(config, _without_served_length(overrides))
     return _said_by(config)
 
 
@@ -179,7 +180,8 @@ def _said_by(config: Any) -> Checkpoint:
         )
     refuse_checkpoint(text_config, architectures)
     try:
-        return _rotating(text_config, architectures, has_other_parts=text_config is not config)
+        found = _rotating(text_config, architectures, has_other_parts=text_config is not config)
+        return dataclasses.replace(found, text_part=_text_part(config, text_config))
     except (ValueError, TypeError, ArithmeticError, KeyError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise Unsupported(
@@ -240,6 +242,25 @@ def _width(text_config: Any, rope_parameters: Mapping[str, Any]) -> int:
     if not 0 < partial <= 1:
         raise ValueError(f"partial_rotary_factor must be above 0 and at most 1, got {partial}")
     return int(rope_parameters.get("rope_dim") or head_dim(text_config) * partial)
+
+
+def _text_part(config: Any, text_config: Any) -> tuple[str, ...]:
+    for name, part in vars(config).items():
+        if part is text_config:
+            return (name,)
+        if isinstance(part, PreTrainedConfig) and (further := _text_part(part, text_config)):
+            return (name, *further)
+    return ()
+
+
+def _without_served_length(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The mappings of ``hf_overrides``, without the served length that the text of a multimodal model is told."""
+    return {
+        key: {name: value for name, value in each.items() if name != "max_position_embeddings"}
+        | _without_served_length(each)
+        for key, each in overrides.items()
+        if isinstance(each, dict)
+    }
 
 
 def _flat(overrides: Mapping[str, Any]) -> dict[str, Any]:
