@@ -1,7 +1,7 @@
 """Multi-head latent attention whose queries carry YaRN's mscale of their request's scale.
 
 DeepSeek's YaRN also multiplies the softmax scale, by ``mscale ** 2``. vLLM does so once, when it builds the layer, with
-the factor of scale 1. Queries of another scale are multiplied by the ratio of the two factors.
+the factor of scale 1. Queries of another scale are multiplied by the ratio of the two factors. Decision 68.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The rotary embedding of models on vLLM's Transformers backend: cosines and sines once a forward, for all layers.
 
 These models are transformers' own. vLLM replaces their linear layers and their attention, not their rotary embedding.
-So we replace it, when vLLM has replaced the rest: scale 1 stays transformers' own to the bit.
+So we replace it, when vLLM has replaced the rest: scale 1 stays transformers' own to the bit. Decision 69.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class SchedulerHalf:
         block_sizes: tokens per block of each KV cache group, in vLLM's order.
         num_blocks: blocks of the pool, vLLM's null block among them.
         images_have_axes: whether the positions of images differ from their indices (M-RoPE), so that the keys of a
-            request with images cannot be turned by index: such a request is computed again when it crosses.
+            request with images cannot be turned by index: it is computed again when it crosses. Decision 67.
 
     Attributes:
         hash_block_size: tokens that each of vLLM's block hashes covers; the connector sets it when vLLM says it.
