@@ -52,7 +52,7 @@ class Checkpoint:
             tower.
         tuned_length: longest request that its own method was tuned for, tokens; None where that is the trained length.
         text_part: names that lead from its configuration to that of its text; none where it is all of text.
-        verdict: how its requests may cross, as far as the sources of its model tell; None where it has no rotation.
+        text_config: the configuration of its text, of which the verdict is made.
     """
 
     max_position_embeddings: int | None
@@ -67,7 +67,17 @@ class Checkpoint:
     added_yarn: AddedYarn | None = None
     has_other_rotations: bool = False
     text_part: tuple[str, ...] = ()
-    verdict: Verdict | None = dataclasses.field(default=None, compare=False)  # follows from the architecture
+    text_config: Any = dataclasses.field(default=None, compare=False, repr=False)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """How its requests may cross, as far as the sources of its model tell; None where it has no rotation.
+
+        Only the command line asks, so an engine's start does not read the sources once more.
+        """
+        if self.spec is None or not self.architecture:
+            return None
+        return verdict(self.architecture.partition(", ")[0], self.text_config)
 
 
 def read_checkpoint(model: str, engine: Mapping[str, Any], place: str | None = None) -> Checkpoint:
@@ -181,7 +191,7 @@ def _said_by(config: Any) -> Checkpoint:
     refuse_checkpoint(text_config, architectures)
     try:
         found = _rotating(text_config, architectures, has_other_parts=text_config is not config)
-        return dataclasses.replace(found, text_part=_text_part(config, text_config))
+        return dataclasses.replace(found, text_part=_text_part(config, text_config), text_config=text_config)
     except (ValueError, TypeError, ArithmeticError, KeyError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise Unsupported(
@@ -230,7 +240,6 @@ def _rotating(text_config: Any, architectures: list[str], *, has_other_parts: bo
         tuned_length=longest if longest > trained else None,
         added_yarn=added_yarn(rope_parameters | {"rope_type": rope_type}, longest),
         has_other_rotations=has_other_parts or has_several(text_config) or others,
-        verdict=verdict(architectures[0], text_config) if architectures else None,
     )
 
 
