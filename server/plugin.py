@@ -1,4 +1,4 @@
-"""What we add to an API server of vLLM: a route, reports in answers, checks of requests, and a greeting."""
+"""What we add to an API server of vLLM: routes, reports in answers, checks of requests, and a greeting."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from typing import Any
 from fastapi import FastAPI
 
 from posenc_runtime.vllm_adapter.active import deployment_of
-from posenc_runtime.vllm_adapter.http import front_end
+from posenc_runtime.vllm_adapter.http import front_end, stopping
+from posenc_runtime.vllm_adapter.http.draining import Draining
+from posenc_runtime.vllm_adapter.http.pulse import Pulse
 from posenc_runtime.vllm_adapter.http.request_log import log_requests
 from server.greeting import greeting
+from server.health.probes import probes_router
+from server.health.refusing import RefusingWhileDraining
+from server.health.state import Health
 from server.report import attention_layers_line, budget_line
 from server.routes import Served, scales_router
 
@@ -21,6 +26,9 @@ logger = logging.getLogger("vllm.posenc")
 # Attributes that posenc serve sets on the namespace of vLLM's arguments.
 REQUEST_LOG = "posenc_request_log"
 ENDED = "posenc_ended"
+STALLED = "posenc_stalled_seconds"
+
+STALLED_SECONDS = 60.0  # a step on a CPU may take half a minute
 
 
 class EndpointPlugin:
@@ -31,17 +39,22 @@ class EndpointPlugin:
 
     def __init__(self) -> None:
         self._announcing: asyncio.Task[None] | None = None
+        self._draining = Draining()
 
     def attach_router(self, app: FastAPI) -> None:
-        """Add our route; it answers 404 where an engine has no deployment."""
+        """Add our routes, and refuse requests while the server drains."""
         app.include_router(scales_router())
+        app.include_router(probes_router())
+        app.add_middleware(RefusingWhileDraining, draining=self._draining)
 
     async def init_state(self, engine_client: Any, state: Any, args: argparse.Namespace) -> None:
         """Once the engine runs, add the checks of requests, the reports in answers, and what our route shows."""
         deployment = deployment_of(engine_client.vllm_config)
         if deployment is None:
             return
-        front_end.attach(engine_client, state, deployment, lambda by_itself: setattr(args, ENDED, by_itself))
+        front_end.attach(
+            engine_client, state, deployment, self._draining, lambda by_itself: setattr(args, ENDED, by_itself)
+        )
         log_requests(engine_client, getattr(args, REQUEST_LOG, "text" if args.enable_log_requests else "off"))
         budget = await front_end.rerotate_budget(engine_client, deployment)
         groups = await front_end.attention_layers(engine_client)
@@ -52,6 +65,9 @@ class EndpointPlugin:
             max_model_len=engine_client.model_config.max_model_len,
             registry=front_end.registry(),
         )
+        pulse = Pulse(engine_client)
+        pulse.start()
+        state.posenc_health = Health(engine_client, self._draining, pulse, getattr(args, STALLED, STALLED_SECONDS))
         logger.info("%s", attention_layers_line(groups))
         if budget is not None:
             logger.info("%s", budget_line(budget))
@@ -62,6 +78,7 @@ async def _announced(state: Any, args: argparse.Namespace) -> None:
     """Print the greeting once requests are taken: vLLM makes its server only after it has initialised its plugins."""
     while not getattr(getattr(state, "server", None), "started", False):
         await asyncio.sleep(0.02)
+    stopping.bound_last_answers(state.server)
     names = args.served_model_name or [args.model]
     for line in greeting(args, names[0], state.posenc):
         logger.info("%s", line)

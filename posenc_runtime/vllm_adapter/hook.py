@@ -33,7 +33,10 @@ def _looking_for_sections(stock: Callable[..., Any]) -> Callable[..., Any]:
             return stock(self, *args, **kwargs)
         from posenc_runtime.vllm_adapter.one_flag import configured
 
-        return configured(self, lambda completed: stock(completed, *args, **kwargs))
+        usage = getattr(kwargs.get("usage_context"), "name", None)
+        return configured(
+            self, lambda completed: stock(completed, *args, **kwargs), serves=usage == "OPENAI_API_SERVER"
+        )
 
     create_engine_config.posenc = True  # type: ignore[attr-defined]
     return create_engine_config

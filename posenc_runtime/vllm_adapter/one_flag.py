@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from posenc_runtime.kv.deployment import UNROTATED
+from posenc_runtime.vllm_adapter import child_processes
 from posenc_runtime.vllm_adapter.activation import activate
 from posenc_runtime.vllm_adapter.active import KEY
 from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
@@ -21,6 +22,8 @@ from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODULE, WORKER_EXTENSION
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from posenc_runtime.vllm_adapter.http import endpoints
+from posenc_runtime.vllm_adapter.http.draining import DEFAULT_SECONDS
+from posenc_runtime.vllm_adapter.refusals.cpu_attention import refuse_head_size
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_block_size, refuse_unsupported
 from posenc_runtime.vllm_adapter.settings.completion import Completed, completed
 from posenc_runtime.vllm_adapter.settings.derivation import FIT_INTO_MEMORY
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 logger = logging.getLogger("vllm.posenc")
+
+_LAST_SECONDS = 15  # for each of several API servers to send the ends of its answers, and to end
 
 # Engine arguments that those of a deployment depend on.
 _LOOKED_AT = (
@@ -50,12 +55,13 @@ class Sections(BaseModel):
     attention: AttentionSettings = Field(default_factory=AttentionSettings)
 
 
-def configured(engine_args: Any, make: Callable[[Any], VllmConfig]) -> VllmConfig:
+def configured(engine_args: Any, make: Callable[[Any], VllmConfig], *, serves: bool) -> VllmConfig:
     """The configuration of an engine whose ``additional_config`` has a section of ours.
 
     Args:
         engine_args: vLLM's ``EngineArgs``; not changed.
         make: vLLM's own ``create_engine_config``.
+        serves: whether the engine is that of an API server.
 
     Raises:
         IncompatibleVllm: when this vLLM is not one that we were written for.
@@ -64,14 +70,18 @@ def configured(engine_args: Any, make: Callable[[Any], VllmConfig]) -> VllmConfi
     """
     activate()
     endpoints.offer()
+    child_processes.install()
     try:
         arguments = _with_all_they_need(engine_args)
     except (SettingRefused, ArgumentRefused) as error:
         raise SettingRefused(in_vllms_words(str(error))) from None
+    if serves:
+        arguments.shutdown_timeout = _shutdown_timeout(engine_args)
     with _our_environment(engine_args):
         vllm_config = make(arguments)
     refuse_unsupported(vllm_config)
     refuse_block_size(vllm_config)
+    refuse_head_size(vllm_config, vllm_config.model_config.get_head_size())
     return vllm_config
 
 
@@ -205,6 +215,19 @@ def _with_length(overrides: Mapping[str, Any], text_part: Sequence[str], longest
             "requests may be"
         )
     return {**overrides, "max_position_embeddings": longest}
+
+
+def _shutdown_timeout(engine_args: Any) -> int:
+    """For how many seconds a server that is told to stop waits for its requests.
+
+    vLLM's own default is not to wait. Arguments that ``posenc serve`` or ``posenc flags`` has completed say what the
+    user asked for, 0 too. The process that starts several API servers waits longer than they do.
+    """
+    seconds = int(engine_args.shutdown_timeout)
+    if seconds == 0 and not engine_args.worker_extension_cls:
+        seconds = DEFAULT_SECONDS
+    starts_servers = engine_args._api_process_rank == -1
+    return seconds + (_LAST_SECONDS if starts_servers else 0)
 
 
 def _say_what_auto_is(sections: Completed) -> None:

@@ -135,6 +135,9 @@ def run(args: argparse.Namespace, ended: str, leave: Callable[[int], NoReturn]) 
         raise EngineDidNotStart(
             "the engine did not start: the cause is above; --verbose shows all of vLLM's log"
         ) from error
+    except SystemExit:
+        if not getattr(args, ended, False):
+            raise
     finally:
         AsyncEngineArgs.create_engine_config = stock
     if getattr(args, ended, False):

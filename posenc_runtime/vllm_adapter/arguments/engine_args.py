@@ -17,6 +17,7 @@ from posenc_runtime.vllm_adapter.arguments.front_end_arguments import refuse_unu
 from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODULE, SCHEDULER, WORKER_EXTENSION
+from posenc_runtime.vllm_adapter.http.draining import DEFAULT_SECONDS
 from posenc_runtime.vllm_adapter.scheduling.scheduler_choice import needs_ours
 from posenc_runtime.vllm_adapter.settings.setting_names import (
     DERIVED,
@@ -191,6 +192,7 @@ def _complete(
     deployment: Deployment, engine: Mapping[str, Any], attention: AttentionChoice | None, max_model_len: int | None
 ) -> dict[str, Any]:
     arguments = engine_arguments(deployment, engine, attention)
+    arguments.setdefault("shutdown_timeout", DEFAULT_SECONDS)
     return arguments if max_model_len is None else arguments | {"max_model_len": max_model_len}
 
 
