@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from posenc_runtime.vllm_adapter.active import deployment_of
 from posenc_runtime.vllm_adapter.http import front_end
 from posenc_runtime.vllm_adapter.http.request_log import log_requests
+from server.edge.installation import install
 from server.greeting import greeting
 from server.report import attention_layers_line, budget_line
 from server.routes import Served, scales_router
@@ -33,8 +34,9 @@ class EndpointPlugin:
         self._announcing: asyncio.Task[None] | None = None
 
     def attach_router(self, app: FastAPI) -> None:
-        """Add our route; it answers 404 where an engine has no deployment."""
+        """Add our route, which answers 404 where an engine has no deployment, and our middleware."""
         app.include_router(scales_router())
+        install(app)
 
     async def init_state(self, engine_client: Any, state: Any, args: argparse.Namespace) -> None:
         """Once the engine runs, add the checks of requests, the reports in answers, and what our route shows."""
