@@ -61,6 +61,7 @@ class Plan:
             "engine": self.settings.engine,
             "attention": self.attention,
             "http": http,
+            "front_end": self.settings.front_end,
             "max_model_len": self.max_model_len,
         }
 

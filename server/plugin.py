@@ -14,6 +14,7 @@ from posenc_runtime.vllm_adapter.http import front_end, stopping
 from posenc_runtime.vllm_adapter.http.draining import Draining
 from posenc_runtime.vllm_adapter.http.pulse import Pulse
 from posenc_runtime.vllm_adapter.http.request_log import log_requests
+from server.edge.installation import install, settings_of
 from server.greeting import greeting
 from server.health.probes import probes_router
 from server.health.refusing import RefusingWhileDraining
@@ -26,9 +27,6 @@ logger = logging.getLogger("vllm.posenc")
 # Attributes that posenc serve sets on the namespace of vLLM's arguments.
 REQUEST_LOG = "posenc_request_log"
 ENDED = "posenc_ended"
-STALLED = "posenc_stalled_seconds"
-
-STALLED_SECONDS = 60.0  # a step on a CPU may take half a minute
 
 
 class EndpointPlugin:
@@ -39,12 +37,14 @@ class EndpointPlugin:
 
     def __init__(self) -> None:
         self._announcing: asyncio.Task[None] | None = None
+        self._showing: asyncio.Task[None] | None = None
         self._draining = Draining()
 
     def attach_router(self, app: FastAPI) -> None:
-        """Add our routes, and refuse requests while the server drains."""
+        """Add our routes, which answer 404 where an engine has no deployment, and our middleware."""
         app.include_router(scales_router())
         app.include_router(probes_router())
+        install(app)
         app.add_middleware(RefusingWhileDraining, draining=self._draining)
 
     async def init_state(self, engine_client: Any, state: Any, args: argparse.Namespace) -> None:
@@ -67,7 +67,9 @@ class EndpointPlugin:
         )
         pulse = Pulse(engine_client)
         pulse.start()
-        state.posenc_health = Health(engine_client, self._draining, pulse, getattr(args, STALLED, STALLED_SECONDS))
+        health = Health(engine_client, self._draining, pulse, settings_of(args).health.stalled_seconds)
+        state.posenc_health = health
+        self._showing = asyncio.create_task(health.shown(front_end.readiness(engine_client)))
         logger.info("%s", attention_layers_line(groups))
         if budget is not None:
             logger.info("%s", budget_line(budget))

@@ -11,6 +11,8 @@ from typing import Any
 
 # Keys of additional_config. They are here because the modules that read these sections take long to import.
 DEPLOYMENT_SECTION, ATTENTION_SECTION = "posenc", "posenc_attention"
+ACCESS_SECTION, LIMITS_SECTION, HEALTH_SECTION = "posenc_access", "posenc_limits", "posenc_health"
+ALL_SECTIONS = (DEPLOYMENT_SECTION, ATTENTION_SECTION, ACCESS_SECTION, LIMITS_SECTION, HEALTH_SECTION)
 
 
 def install() -> None:
@@ -29,7 +31,7 @@ def _looking_for_sections(stock: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(stock)
     def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
         additional = getattr(self, "additional_config", None)
-        if not isinstance(additional, Mapping) or additional.keys().isdisjoint((DEPLOYMENT_SECTION, ATTENTION_SECTION)):
+        if not isinstance(additional, Mapping) or additional.keys().isdisjoint(ALL_SECTIONS):
             return stock(self, *args, **kwargs)
         from posenc_runtime.vllm_adapter.one_flag import configured
 

@@ -18,9 +18,9 @@ from posenc_runtime.vllm_adapter.activation import activate
 from posenc_runtime.vllm_adapter.active import KEY
 from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
 from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused
-from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODULE, WORKER_EXTENSION
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from posenc_runtime.vllm_adapter.hook import ALL_SECTIONS
 from posenc_runtime.vllm_adapter.http import endpoints
 from posenc_runtime.vllm_adapter.http.draining import DEFAULT_SECONDS
 from posenc_runtime.vllm_adapter.refusals.cpu_attention import refuse_head_size
@@ -28,6 +28,12 @@ from posenc_runtime.vllm_adapter.refusals.engine import refuse_block_size, refus
 from posenc_runtime.vllm_adapter.settings.completion import Completed, completed
 from posenc_runtime.vllm_adapter.settings.derivation import FIT_INTO_MEMORY
 from posenc_runtime.vllm_adapter.settings.explanations import explained
+from posenc_runtime.vllm_adapter.settings.front_end import (
+    AccessSettings,
+    FrontEndSettings,
+    HealthSettings,
+    LimitSettings,
+)
 from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings, SettingRefused
 
 if TYPE_CHECKING:
@@ -36,6 +42,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("vllm.posenc")
 
 _LAST_SECONDS = 15  # for each of several API servers to send the ends of its answers, and to end
+
+# Keys of additional_config, by the names that a deployment's file has for the sections.
+_KEYS = dict(zip(("scaling", "attention", "access", "limits", "health"), ALL_SECTIONS, strict=True))
 
 # Engine arguments that those of a deployment depend on.
 _LOOKED_AT = (
@@ -53,6 +62,9 @@ class Sections(BaseModel):
 
     scaling: ScalingSettings = Field(default_factory=ScalingSettings)
     attention: AttentionSettings = Field(default_factory=AttentionSettings)
+    access: AccessSettings = Field(default_factory=AccessSettings)
+    limits: LimitSettings = Field(default_factory=LimitSettings)
+    health: HealthSettings = Field(default_factory=HealthSettings)
 
 
 def configured(engine_args: Any, make: Callable[[Any], VllmConfig], *, serves: bool) -> VllmConfig:
@@ -87,20 +99,22 @@ def configured(engine_args: Any, make: Callable[[Any], VllmConfig], *, serves: b
 
 def in_vllms_words(refusal: str) -> str:
     """Reword a refusal: replace the names of settings in a deployment's file by the names of vLLM's arguments."""
-    names = {"scaling": f"additional_config.{KEY}", "attention": f"additional_config.{ATTENTION}"}
-    sections = re.sub(r"\b(scaling|attention)(?=\.[a-z_]|:)", lambda found: names[found[1]], refusal)
+    names = {name: f"additional_config.{key}" for name, key in _KEYS.items()}
+    sections = re.sub(rf"\b({'|'.join(names)})(?=\.[a-z_]|:)", lambda found: names[found[1]], refusal)
     return re.sub(r"\bengine(\.(?=[a-z_])|: )", "", sections)
 
 
 def _with_all_they_need(engine_args: Any) -> Any:
     """A copy of the engine's arguments with everything that our sections ask for; what else the user set stays."""
     additional = dict(engine_args.additional_config)
-    if KEY not in additional:
+    ours = {name: additional.pop(key) for name, key in _KEYS.items() if key in additional}
+    if "scaling" not in ours:
         raise SettingRefused(
-            f"additional_config.{ATTENTION} must be given with additional_config.{KEY}, got it alone: add "
-            f'"{KEY}": {{}} to scale nothing'
+            f"additional_config.{_KEYS[next(iter(ours))]} must be given with additional_config.{KEY}, got it alone: "
+            f'add "{KEY}": {{}} to scale nothing'
         )
-    scaling, attention, longest = _sections(additional.pop(KEY), additional.pop(ATTENTION, {}))
+    given_sections, longest = _sections(ours)
+    scaling, attention = given_sections.scaling, given_sections.attention
     given = {name: getattr(engine_args, name) for name in _LOOKED_AT}
     checkpoint = _checkpoint(engine_args)
     if longest is None and engine_args.max_model_len not in (None, FIT_INTO_MEMORY):
@@ -108,20 +122,23 @@ def _with_all_they_need(engine_args: Any) -> Any:
     sections = completed(scaling, attention, checkpoint, model=engine_args.model, max_model_len=longest, engine=given)
     arguments = copy.copy(engine_args)
     part = () if checkpoint is None else checkpoint.text_part
-    for name, value in _arguments(engine_args, sections, given, additional, part).items():
+    front_end = FrontEndSettings(
+        access=given_sections.access, limits=given_sections.limits, health=given_sections.health
+    )
+    for name, value in _arguments(engine_args, sections, given, additional, front_end, part).items():
         setattr(arguments, name, value)
     if sections.auto_reason is not None:
         _say_what_auto_is(sections)
     return arguments
 
 
-def _sections(scaling: Any, attention: Any) -> tuple[ScalingSettings, AttentionSettings, int | None]:
+def _sections(ours: Mapping[str, Any]) -> tuple[Sections, int | None]:
     """The sections as settings, and ``max_model_len``, tokens, which the section of a complete deployment also has.
 
     Raises:
         SettingRefused: naming the setting, the rule and the value.
     """
-    longest = None
+    longest, scaling, attention = None, ours["scaling"], ours.get("attention", {})
     if isinstance(scaling, Mapping):
         scaling = dict(scaling)
         longest = scaling.pop("max_model_len", None)
@@ -136,11 +153,11 @@ def _sections(scaling: Any, attention: Any) -> tuple[ScalingSettings, AttentionS
     if isinstance(attention, Mapping):  # the checkpoint says what its layers need
         attention = {key: value for key, value in attention.items() if key != "needs"}
     try:
-        sections = Sections.model_validate({"scaling": scaling, "attention": attention})
+        sections = Sections.model_validate({**ours, "scaling": scaling, "attention": attention})
     except ValidationError as error:
         rope_type = str(scaling.get("rope_type", "default")) if isinstance(scaling, Mapping) else "default"
         raise SettingRefused("\n".join(explained(error, rope_type, tuple(Sections.model_fields)))) from None
-    return sections.scaling, sections.attention, longest
+    return sections, longest
 
 
 def _checkpoint(engine_args: Any) -> Checkpoint | None:
@@ -158,6 +175,7 @@ def _arguments(
     sections: Completed,
     given: dict[str, Any],
     additional: dict[str, Any],
+    front_end: FrontEndSettings,
     text_part: Sequence[str],
 ) -> dict[str, Any]:
     """The arguments that a deployment needs and that the user has not given.
@@ -177,7 +195,9 @@ def _arguments(
     backend = engine_args.attention_backend
     if backend is not None and getattr(backend, "name", backend) != "CUSTOM":
         given["attention_backend"] = backend
-    ours = engine_arguments(deployment, given, sections.attention) | {"max_model_len": sections.max_model_len}
+    ours = engine_arguments(deployment, given, sections.attention, front_end) | {
+        "max_model_len": sections.max_model_len
+    }
     if text_part:
         ours["hf_overrides"] = _with_length(ours["hf_overrides"], text_part, deployment.max_model_len)
     if engine_args.worker_extension_cls not in ("", WORKER_EXTENSION):

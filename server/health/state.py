@@ -11,6 +11,8 @@ from posenc_runtime.vllm_adapter.http.draining import Draining
 from posenc_runtime.vllm_adapter.http.probe_request import NoToken, one_token
 from posenc_runtime.vllm_adapter.http.pulse import Pulse
 
+_SHOWN_SECONDS = 0.5
+
 
 @dataclasses.dataclass(frozen=True)
 class Health:
@@ -37,10 +39,16 @@ class Health:
         if self.draining.active:
             return "the server is shutting down"
         if (seconds := self.pulse.unanswered_seconds) > self.stalled_seconds:
-            return f"the engine has not answered for {seconds:.0f} s, more than server.stalled_seconds"
+            return f"the engine has not answered for {seconds:.0f} s, more than health.stalled_seconds"
         if self.pulse.sleeps:
             return "the engine is paused or asleep"
         return None
+
+    async def shown(self, show: Callable[[bool], None]) -> None:
+        """Show again and again whether the server is ready."""
+        while True:
+            show(self.why_not_ready() is None)
+            await asyncio.sleep(_SHOWN_SECONDS)
 
     async def why_no_token(self) -> str | None:
         """Why the engine does not generate; None where it does. It is asked for one token."""

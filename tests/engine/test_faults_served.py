@@ -38,7 +38,7 @@ def victim(model: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
             "kv_cache_memory_bytes": 2**28,
             "shutdown_timeout": DRAIN_SECONDS,
         },
-        "server": {"stalled_seconds": STALLED_SECONDS},
+        "health": {"stalled_seconds": STALLED_SECONDS},
     }
     with running_server(tmp_path_factory.mktemp("served"), settings, verbose=False) as address:
         yield address, Victim(address)

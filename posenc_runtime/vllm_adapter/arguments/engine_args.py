@@ -17,8 +17,10 @@ from posenc_runtime.vllm_adapter.arguments.front_end_arguments import refuse_unu
 from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODULE, SCHEDULER, WORKER_EXTENSION
+from posenc_runtime.vllm_adapter.hook import ALL_SECTIONS
 from posenc_runtime.vllm_adapter.http.draining import DEFAULT_SECONDS
 from posenc_runtime.vllm_adapter.scheduling.scheduler_choice import needs_ours
+from posenc_runtime.vllm_adapter.settings.front_end import FrontEndSettings
 from posenc_runtime.vllm_adapter.settings.setting_names import (
     DERIVED,
     OF_SEVERAL_SERVERS,
@@ -33,12 +35,16 @@ _OF_PARTS = ("enable_scale_out", "tokens_only")
 
 
 def engine_arguments(
-    deployment: Deployment, engine: Mapping[str, Any] | None = None, attention: AttentionChoice | None = None
+    deployment: Deployment,
+    engine: Mapping[str, Any] | None = None,
+    attention: AttentionChoice | None = None,
+    front_end: FrontEndSettings | None = None,
 ) -> dict[str, Any]:
     """Keyword arguments for ``vllm.LLM`` or ``AsyncEngineArgs``: the caller's own, and those that a deployment needs.
 
     Args:
         attention: which attention the layers get; the defaults when left out.
+        front_end: what the API server lets clients ask for; the defaults when left out.
 
     Raises:
         ArgumentRefused: when one of the caller's arguments contradicts the deployment.
@@ -66,7 +72,7 @@ def engine_arguments(
     additional_config = given.pop("additional_config", None) or {}
     if not isinstance(additional_config, Mapping):
         raise ArgumentRefused(f"engine.additional_config: must be a mapping, got {additional_config!r}")
-    for key, setting in ((KEY, "scaling"), (ATTENTION, "attention")):
+    for key, setting in zip(ALL_SECTIONS, ("scaling", "attention", "access", "limits", "health"), strict=True):
         if key in additional_config:
             raise ArgumentRefused(
                 f"engine.additional_config.{key}: must be left out, got {additional_config[key]!r}: posenc sets it "
@@ -79,6 +85,7 @@ def engine_arguments(
             **additional_config,
             KEY: deployment.to_mapping(),
             ATTENTION: (attention or AttentionChoice()).to_mapping(),
+            **(front_end or FrontEndSettings()).to_additional_config(),
         },
         "kv_transfer_config": {
             "kv_connector": CONNECTOR,
@@ -121,6 +128,7 @@ def serve_arguments(
     engine: Mapping[str, Any],
     http: Mapping[str, Any],
     attention: AttentionChoice | None = None,
+    front_end: FrontEndSettings | None = None,
     max_model_len: int | None = None,
 ) -> argparse.Namespace:
     """Everything that vLLM's server takes, parsed and checked by vLLM's own parser.
@@ -129,6 +137,7 @@ def serve_arguments(
         engine: engine arguments by name.
         http: front-end arguments by name, host and port among them.
         attention: which attention the layers get; the defaults when left out.
+        front_end: what the API server lets clients ask for; the defaults when left out.
         max_model_len: vLLM's argument; the deployment's when left out.
 
     Raises:
@@ -143,7 +152,7 @@ def serve_arguments(
                 "part of a request, and their answers do not say at which scale"
             )
     parser, known = _parser()
-    complete = _complete(deployment, engine, attention, max_model_len)
+    complete = _complete(deployment, engine, attention, front_end, max_model_len)
     flags = _serve_flags(known, served_model_name, complete, http, deployment.rope_type)
     args: argparse.Namespace = parser.parse_args(["--model", model, *flags])
     refuse_unusable(args)
@@ -163,6 +172,7 @@ def command_line(
     *,
     served_model_name: str | None = None,
     http: Mapping[str, Any] | None = None,
+    front_end: FrontEndSettings | None = None,
     max_model_len: int | None = None,
 ) -> list[str]:
     """The command with which plain vLLM runs this deployment.
@@ -174,13 +184,14 @@ def command_line(
         engine: engine arguments by name.
         attention: which attention the layers get; the defaults when left out.
         http: front-end arguments by name; vLLM's own defaults when left out.
+        front_end: what the API server lets clients ask for; the defaults when left out.
         max_model_len: vLLM's argument; the deployment's when left out.
 
     Raises:
         ArgumentRefused: as ``engine_arguments``, and when an argument is unknown.
     """
     _, known = _parser()
-    complete = _complete(deployment, engine, attention, max_model_len)
+    complete = _complete(deployment, engine, attention, front_end, max_model_len)
     flags = _serve_flags(known, served_model_name, complete, http or {}, deployment.rope_type)
     command = ["vllm", "serve", model]
     if not compat.has_command():
@@ -189,9 +200,13 @@ def command_line(
 
 
 def _complete(
-    deployment: Deployment, engine: Mapping[str, Any], attention: AttentionChoice | None, max_model_len: int | None
+    deployment: Deployment,
+    engine: Mapping[str, Any],
+    attention: AttentionChoice | None,
+    front_end: FrontEndSettings | None,
+    max_model_len: int | None,
 ) -> dict[str, Any]:
-    arguments = engine_arguments(deployment, engine, attention)
+    arguments = engine_arguments(deployment, engine, attention, front_end)
     arguments.setdefault("shutdown_timeout", DEFAULT_SECONDS)
     return arguments if max_model_len is None else arguments | {"max_model_len": max_model_len}
 

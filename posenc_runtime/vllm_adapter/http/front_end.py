@@ -68,6 +68,11 @@ def show_attention(engine: Any, groups: list[LayerGroup]) -> None:
     prometheus.show_attention(groups, engine.model_config.served_model_name, engine.engine_core.engine_ranks_managed)
 
 
+def readiness(engine: Any) -> Callable[[bool], None]:
+    """What shows in a metric whether this server takes requests."""
+    return prometheus.readiness(engine.model_config.served_model_name)
+
+
 def registry() -> CollectorRegistry:
     """The registry of the metrics; where vLLM has several API servers, it has the metrics of all of them."""
     from vllm.v1.metrics.prometheus import get_prometheus_registry
