@@ -93,7 +93,7 @@ def serve(
     given = [f"server.{name}={value}" for name, value in (("host", host), ("port", port)) if value is not None]
     with _refusals():
         settings = _settings(target, config, [*(overrides or []), *given])
-        checkpoint = _checkpoint(settings, is_needed=True, verbose=verbose)
+        checkpoint = _checkpoint(settings, is_needed=True, verbose=verbose, has_weights=True)
         from server import starting
 
         starting.serve(settings, checkpoint, verbose=verbose)
@@ -211,7 +211,9 @@ def configs(
             _console().print(report.deployment_lines(each, shipped.about(each)), highlight=False)
 
 
-def _checkpoint(settings: Settings, *, is_needed: bool, verbose: bool = False) -> Checkpoint | None:
+def _checkpoint(
+    settings: Settings, *, is_needed: bool, verbose: bool = False, has_weights: bool = False
+) -> Checkpoint | None:
     """The checkpoint's configuration.
 
     None where it cannot be read and the settings are enough without it; stderr then says so. vLLM itself reads a
@@ -219,17 +221,20 @@ def _checkpoint(settings: Settings, *, is_needed: bool, verbose: bool = False) -
 
     Args:
         verbose: show what vLLM writes meanwhile.
+        has_weights: whether its weights must be there, too.
 
     Raises:
         SettingRefused: when it cannot be read and is needed, or cannot be scaled.
     """
     from server.checking import checking
-    from server.first_look import UnreadableModel, look
+    from server.first_look import UnreadableModel, look, look_at_weights
     from server.held_output import HeldOutput
 
     try:
         with HeldOutput():
             found = look(settings)
+            if has_weights:
+                look_at_weights(settings)
         if found.out_of_reach:
             from posenc_runtime.vllm_adapter.checkpoints import hub
 

@@ -9,6 +9,7 @@ import functools
 import logging
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NoReturn
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from rich.console import Console
 
 from posenc_runtime.vllm_adapter.errors import Failed
-from server.causes import cause
+from server.causes import cause, first_error
 from server.checking import checking
 from server.greeting import READY
 from server.held_output import HeldOutput
@@ -102,7 +103,7 @@ def _run(args: argparse.Namespace, terminal: Console, show: Callable[[str], None
 
 @contextlib.contextmanager
 def _cause_of_failure(held: HeldOutput) -> Iterator[None]:
-    """Say why an engine has failed: in one line where we know the cause, otherwise with all that the engine wrote."""
+    """Say in one line why an engine has failed, and where all that it wrote is, if we do not know the cause."""
     try:
         yield
     except Failed as error:
@@ -110,8 +111,16 @@ def _cause_of_failure(held: HeldOutput) -> Iterator[None]:
         said = held.release()
         if found := cause(said):
             raise type(error)(found) from None
-        sys.stderr.write(said)
-        raise
+        if not said:  # it failed while it served, and what it wrote was shown
+            raise
+        reason = first_error(said) or "none of its processes said why; if memory ran out, the kernel's log says so"
+        try:
+            with tempfile.NamedTemporaryFile("w", prefix="posenc-", suffix=".log", delete=False) as log:
+                log.write(said)
+        except OSError:
+            sys.stderr.write(said)
+            raise
+        raise type(error)(f"the engine did not start: {reason} (all that it wrote is in {log.name})") from None
 
 
 def _say(terminal: Console, line: str) -> None:

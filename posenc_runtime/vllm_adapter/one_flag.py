@@ -6,6 +6,7 @@ import contextlib
 import copy
 import logging
 import os
+import pathlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
 from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused
 from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODULE, WORKER_EXTENSION
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from posenc_runtime.vllm_adapter.checkpoints.weight_files import DamagedWeights, refuse_damaged
 from posenc_runtime.vllm_adapter.hook import ALL_SECTIONS
 from posenc_runtime.vllm_adapter.http import endpoints
 from posenc_runtime.vllm_adapter.http.draining import DEFAULT_SECONDS
@@ -87,6 +89,8 @@ def configured(engine_args: Any, make: Callable[[Any], VllmConfig], *, serves: b
         arguments = _with_all_they_need(engine_args)
     except (SettingRefused, ArgumentRefused) as error:
         raise SettingRefused(in_vllms_words(str(error))) from None
+    if serves and not engine_args.worker_extension_cls:
+        _refuse_damaged_weights(engine_args)
     if serves:
         arguments.shutdown_timeout = _shutdown_timeout(engine_args)
     with _our_environment(engine_args):
@@ -235,6 +239,15 @@ def _with_length(overrides: Mapping[str, Any], text_part: Sequence[str], longest
             "requests may be"
         )
     return {**overrides, "max_position_embeddings": longest}
+
+
+def _refuse_damaged_weights(engine_args: Any) -> None:
+    folder = pathlib.Path(engine_args.model)
+    if folder.is_dir():
+        try:
+            refuse_damaged(folder, {"load_format": engine_args.load_format})
+        except DamagedWeights as error:
+            raise SettingRefused(f"model: {error}") from None
 
 
 def _shutdown_timeout(engine_args: Any) -> int:

@@ -11,6 +11,7 @@ import select
 import signal
 import sys
 import threading
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 
@@ -19,19 +20,19 @@ def end_with_parent() -> None:
     """Have the kernel kill this process when its parent ends. Does nothing in a process that multiprocessing has not
     started, and on other systems than Linux.
 
-    The kernel looks at the thread that has started this process, not at the whole parent. The thread may end long
-    before the parent does, unless it is the main one. If it is another thread, a thread of ours watches the parent.
+    The kernel looks at the thread that has started this process, which may end long before the parent does, unless it
+    is the main one. Where another thread or a fork server has started it, a thread of ours watches the parent.
     """
     declared = multiprocessing.parent_process()
-    if sys.platform != "linux" or declared is None:
+    if sys.platform != "linux" or declared is None or declared.pid is None:
         return
-    parent = os.getppid()
-    if _was_started_by_main_thread(parent):
+    starter = os.getppid()
+    if starter == declared.pid and _was_started_by_main_thread(starter):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     else:
-        threading.Thread(target=_watch, args=(parent,), daemon=True, name="PosencParentWatch").start()
+        threading.Thread(target=_watch, args=(declared,), daemon=True, name="PosencParentWatch").start()
     # The parent may have ended before the kernel was told.
-    if os.getppid() != parent or not declared.is_alive():
+    if os.getppid() != starter or not declared.is_alive():
         _end()
 
 
@@ -52,19 +53,15 @@ def _was_started_by_main_thread(parent: int) -> bool:
     return str(os.getpid()) in children
 
 
-def _watch(parent: int) -> None:
+def _watch(parent: Any) -> None:
     try:
-        process = os.pidfd_open(parent)
-    except ProcessLookupError:
-        _end()
-    except OSError:  # a kernel before 5.3
-        while os.getppid() == parent:
-            threading.Event().wait(1.0)
-        _end()
-    ended = select.poll()
-    ended.register(process, select.POLLIN)
-    while not ended.poll():
-        pass
+        process = os.pidfd_open(parent.pid)
+    except OSError:  # it has ended, or the kernel is older than 5.3
+        parent.join()  # by a pipe, which processes that were forked from the parent hold open, too
+    else:
+        ended = select.poll()
+        ended.register(process, select.POLLIN)
+        ended.poll()
     _end()
 
 

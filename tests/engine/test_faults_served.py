@@ -1,4 +1,4 @@
-"""A server whose engine freezes, whose blocks run out, whose model's folder is gone, and that is told to stop at last."""
+"""A server that is frozen, short of blocks, without its model's folder, and at last told to stop."""
 
 from __future__ import annotations
 

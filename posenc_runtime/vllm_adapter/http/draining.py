@@ -50,8 +50,8 @@ class Draining:
         """
         self.active, self.seconds = True, seconds
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._at_once.set)
+        for each in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(each, self._at_once.set)
         if seconds and (number := self._num_running(engine)):
             what = "1 request runs" if number == 1 else f"{number} requests run"
             logger.info("stopping: %s, for up to %g s; another signal ends them at once", what, seconds)
