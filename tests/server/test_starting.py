@@ -86,8 +86,8 @@ SAID = {
         "but only 10.5 of 79.1 GiB are free: stop other programs that use cuda:0, or lower the setting",
     ),
     "damaged": (
-        "(Worker pid=1) ERROR [x.py:953] safetensors._safetensors_rust.SafetensorError: Error while deserializing header: "
-        "header too small\n",
+        "(Worker pid=1) ERROR [x.py:953] safetensors._safetensors_rust.SafetensorError: Error while deserializing "
+        "header: header too small\n",
         "model: a file of the weights is damaged: Error while deserializing header: header too small. Delete it",
     ),
     "no-weights": (

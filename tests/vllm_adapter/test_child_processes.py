@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import types
 from collections.abc import Iterator
@@ -21,13 +22,17 @@ def called(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     calls: list[str] = []
     for place, ours in REPLACED.items():
         module, class_name, name = place
-        stock = (lambda name: lambda *args, **kwargs: calls.append(name))(name)
+        stock = functools.partial(_note, calls, name)
         owner = _owner(module, class_name)
         monkeypatch.setattr(owner, name, staticmethod(stock) if class_name else stock)
         monkeypatch.setitem(child_processes._replaced, ours, stock)
     monkeypatch.setattr(child_processes, "end_with_parent", lambda: calls.append("end with parent"))
     monkeypatch.setattr(child_processes, "leave_process_group", lambda: calls.append("leave group"))
     yield calls
+
+
+def _note(calls: list[str], name: str, *args: Any, **kwargs: Any) -> None:
+    calls.append(name)
 
 
 @pytest.mark.parametrize("ours", REPLACED.values(), ids=lambda target: target.__name__)

@@ -209,7 +209,7 @@ def served(model: str, rank: int = 0, **arguments: Any) -> Any:
     hook.install()
     given = {"model": model, "dtype": "float32", "block_size": 32, "additional_config": {"posenc": YARN}}
     engine_args = AsyncEngineArgs(**given | arguments)
-    engine_args._api_process_rank = rank
+    engine_args._api_process_count, engine_args._api_process_rank = 2, rank
     return engine_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
 
 
