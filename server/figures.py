@@ -147,9 +147,7 @@ def _crossings(samples: Iterable[Sample]) -> list[Crossings]:
         key = (sample.labels["from"], sample.labels["to"], sample.labels["how"])
         found[key] = found.get(key, 0) + int(sample.value)
     in_order = sorted(found.items(), key=lambda each: (float(each[0][0]), float(each[0][1]), each[0][2]))
-    return [
-        Crossings(source=source, target=target, how=how, count=count) for (source, target, how), count in in_order
-    ]
+    return [Crossings(source=source, target=target, how=how, count=count) for (source, target, how), count in in_order]
 
 
 def _total(by_name: Mapping[str, Sequence[Sample]], metric: str) -> int:

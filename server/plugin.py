@@ -15,8 +15,8 @@ from posenc_runtime.vllm_adapter.http import front_end
 from posenc_runtime.vllm_adapter.http.request_log import log_requests
 from posenc_runtime.vllm_adapter.rotary.wavelengths import rotations
 from server.greeting import greeting
-from server.report import attention_layers_line, budget_line
 from server.page_routes import add_page
+from server.report import attention_layers_line, budget_line
 from server.routes import Served, data_router
 
 logger = logging.getLogger("vllm.posenc")

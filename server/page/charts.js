@@ -34,8 +34,8 @@ export function charts(container, live) {
       ? null
       : bars("Re-rotated tokens", "cached tokens whose keys were turned in 4 seconds", one("tokens"), (figures) => [figures.rerotated_tokens]),
     hits(scaled, labels),
-    times("Time to first token", "of the minute before", shares, (figures) => figures.first_token_seconds),
-    times("Time between tokens", "of the minute before", shares, (figures) => figures.between_tokens_seconds),
+    times("Time to first token", "of the requests of the minute before: half, 95 % and 99 % waited less", shares, (figures) => figures.first_token_seconds),
+    times("Time between tokens", "of the minute before: half, 95 % and 99 % of tokens came faster", shares, (figures) => figures.between_tokens_seconds),
   ].filter(Boolean);
   others.forEach(({ figure }, index) => figure.classList.toggle("half", others.length === 4 || index >= 3));
   const drawn = [...first, ...others];
@@ -121,7 +121,7 @@ function hits(series, labels) {
     const plot = new Plot(drawing, { x: [0, labels.length], y: [0, 1], told });
     plot.across([0, 0.5, 1], percent);
     labels.forEach((_, index) => plot.bar(index + 0.2, index + 0.8, 0, shares[index], series[index].tint));
-    plot.along([0, labels.length], (x) => (x ? "largest scale" : "scale 1"));
+    plot.along(labels.map((_, index) => index + 0.5), (x) => labels[x - 0.5], true);
     plot.show();
     list(["Scale", "Prompt tokens", "From the cache", "Share"], () =>
       labels.map((label, index) => [label, count(counts[index].prompt_tokens), count(counts[index].prefix_hit_tokens), percent(shares[index])]));
@@ -130,7 +130,7 @@ function hits(series, labels) {
 }
 
 function times(title, about, series, read) {
-  const { whole, drawing, say, list } = figure(title, `50, 95 and 99 % of requests are faster, ${about}`, series);
+  const { whole, drawing, say, list } = figure(title, about, series);
   const draw = (history) => {
     const points = history.quantiles(read, SHARES);
     const known = points.flatMap(([, values]) => values).filter((value) => value !== null);

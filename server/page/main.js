@@ -64,8 +64,8 @@ function show() {
   history.add(performance.now() / 1000, figures);
   drawCharts(history);
   tiles([
-    ["Running", count(figures.requests_running), "requests"],
-    ["Waiting", count(figures.requests_waiting), "requests"],
+    ["Requests running", count(figures.requests_running), ""],
+    ["Requests waiting", count(figures.requests_waiting), ""],
     ["KV cache in use", percent(Math.round(1000 * figures.kv_cache_usage) / 1000), ""],
     ["Speed", measure(history.rate((each) => generated(each))), "tokens a second"],
     ["Crossings", count(figures.crossings.reduce((sum, each) => sum + each.count, 0)), "since the start"],

@@ -33,10 +33,10 @@ export class Plot {
     return this;
   }
 
-  /** Names below, at values of x. */
-  along(values, format) {
+  /** Names below, at values of x: centred, or those at the ends within the chart. */
+  along(values, format, isCentred = false) {
     values.forEach((value, index) => {
-      const anchor = index === 0 ? "start" : index === values.length - 1 ? "end" : "middle";
+      const anchor = isCentred ? "middle" : index === 0 ? "start" : index === values.length - 1 ? "end" : "middle";
       this.drawing.append(svg("text", { class: "tick", x: this.x(value), y: this.height - 5, "text-anchor": anchor }, format(value)));
     });
     return this;

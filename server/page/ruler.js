@@ -14,11 +14,11 @@ function place(ends, tokens) {
 /**
  * Draw a ruler.
  *
- * ends: the longest request of each scale, tokens. trained: the trained length. from, to, scale: the prompt's length,
- * the request's, and the index of its scale, where there is a request. All keys of a request have one scale, and so the
- * bar has one colour. told: what the ruler says to those who do not see it.
+ * ends: the longest request of each scale, tokens. trained: the trained length. to, scale: a request's length and the
+ * index of its scale, where there is a request. All keys of a request have one scale, and so the bar has one colour.
+ * told: what the ruler says to those who do not see it.
  */
-export function ruler(container, { ends, labels, trained, from, to, scale, told, isSmall = false }) {
+export function ruler(container, { ends, labels, trained, to, scale, told, isSmall = false }) {
   const width = Math.max(container.clientWidth, 200);
   const at = (tokens) => place(ends, tokens) * width;
   const top = isSmall ? 10 : 26;
@@ -40,7 +40,6 @@ export function ruler(container, { ends, labels, trained, from, to, scale, told,
   });
   if (to) {
     drawing.append(svg("rect", { class: `reached ${tint(scale)}`, x: 0, y: top, width: at(to), height: BAR }));
-    if (from < to) drawing.append(svg("line", { class: "prompt", x1: at(from), x2: at(from), y1: top, y2: top + BAR }));
     drawing.append(svg("path", { class: "tip", d: `M${at(to)} ${top - 1}l-5 -8h10Z` }));
   }
   if (trained <= ends.at(-1)) {

@@ -51,7 +51,7 @@ function card(kind, plan, live, wantsKey) {
   const draw = () => {
     waiting = false;
     const told = reached ? `${count(reached)} tokens, at scale ${labels[index]}` : `Scales end at ${ends.map(count).join(", ")} tokens`;
-    ruler(line, { ends, labels, trained: deployment.original_max_position_embeddings, from: asked, to: reached, scale: index, told, isSmall: true });
+    ruler(line, { ends, labels, trained: deployment.original_max_position_embeddings, to: reached, scale: index, told, isSmall: true });
     scale.hidden = !reached;
     scale.className = `badge ${tint(index)}`;
     scale.textContent = `Scale ${labels[index]}`;
@@ -106,7 +106,8 @@ function card(kind, plan, live, wantsKey) {
       const limit = Math.max(1, Number(answer.value) || plan.answer);
       const body = { model, prompt: prompt.value, max_tokens: limit, temperature: 0, ignore_eos: kind === "growing" };
       for await (const event of completion(body, request.signal)) {
-        text.append(event.choices?.[0]?.text ?? "");
+        const piece = event.choices?.[0]?.text ?? "";
+        text.append(text.textContent ? piece : piece.trimStart());
         follow(event.usage, limit);
         report = event.kv_transfer_params?.posenc ?? report;
       }

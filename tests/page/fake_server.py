@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import threading
@@ -13,8 +14,8 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.rotary.wavelengths import Rotation
@@ -76,7 +77,7 @@ class Counters:
             for metric in (self.requests, self.prompt_tokens, self.generation_tokens, self.prefix_hit_tokens):
                 metric.labels(label)
             self.kv_blocks.labels(label).set(0)
-        for source, target in zip(labels, labels[1:], strict=False):
+        for source, target in itertools.pairwise(labels):
             self.crossings.labels(source, target, "rerotate")
 
 
@@ -90,6 +91,7 @@ class Fake:
         key: the key that all routes want but those of the page; None where they want none.
         token_seconds: time from one token of an answer to the next.
         text: what each token of an answer is.
+        has_template: whether its model has a chat template.
     """
 
     deployment: Deployment | None = YARN
@@ -98,6 +100,7 @@ class Fake:
     token_seconds: float = 0.002
     model: str = "demo"
     text: str = " and"
+    has_template: bool = True
     requests: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     def app(self) -> FastAPI:
@@ -117,6 +120,9 @@ class Fake:
             )
         app.middleware("http")(self._guarded)
         app.post("/v1/completions")(self._complete)
+        app.post("/v1/chat/completions")(self._chat)
+        app.get("/v1/models")(lambda: {"data": [{"id": self.model}]})
+        app.get("/metrics")(lambda: PlainTextResponse(generate_latest(registry)))
         return app
 
     async def _guarded(self, request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -133,7 +139,16 @@ class Fake:
             return JSONResponse({"usage": {"prompt_tokens": asked}})
         return StreamingResponse(self._events(body, asked), media_type="text/event-stream")
 
-    async def _events(self, body: dict[str, Any], asked: int) -> AsyncIterator[str]:
+    async def _chat(self, request: Request) -> Response:
+        body = await request.json()
+        if not self.has_template:
+            return JSONResponse({"error": {"message": "you must provide a chat template"}}, status_code=400)
+        prompt = " ".join(message["content"] for message in body["messages"])
+        self.requests.append(body)
+        events = self._events({**body, "prompt": prompt}, len(prompt.split()), is_chat=True)
+        return StreamingResponse(events, media_type="text/event-stream")
+
+    async def _events(self, body: dict[str, Any], asked: int, *, is_chat: bool = False) -> AsyncIterator[str]:
         assert self.deployment is not None
         lengths, scales = self.deployment.scale_set.lengths, self.deployment.scales
         admitted = asked + min(body["max_tokens"], self.deployment.headroom_tokens)
@@ -152,7 +167,8 @@ class Fake:
                 index += 1
             self.counters.generation_tokens.labels(label(index)).inc()
             usage = {"prompt_tokens": asked, "completion_tokens": done}
-            yield _event({"choices": [{"text": self.text}], "usage": usage})
+            piece = {"delta": {"content": self.text}} if is_chat else {"text": self.text}
+            yield _event({"choices": [piece], "usage": usage})
         report = {"rope_type": "yarn", "scale": scales[index], "admission_tokens": admitted, "crossings": crossings}
         yield _event({"choices": [], "kv_transfer_params": {"posenc": report}})
         yield "data: [DONE]\n\n"
