@@ -10,8 +10,9 @@ Which bodies they accept, and what they make of them, stays the same:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import inspect
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,7 +32,7 @@ _FEW = 3  # choices, below which trying all is as quick
 def bound_validation(app: FastAPI) -> None:
     """Change the validators of every route of an application."""
     for adapter in _adapters(app):
-        adapter.validator = bounded(adapter.core_schema)
+        adapter.validator = _Blaming(bounded(adapter.core_schema))  # type: ignore[assignment]
 
 
 def bounded(schema: Any) -> SchemaValidator:
@@ -43,22 +44,42 @@ def _adapters(app: FastAPI) -> Iterator[TypeAdapter[Any]]:
     for route in app.routes:
         fields = [getattr(route, "body_field", None), *getattr(getattr(route, "dependant", None), "body_params", ())]
         yield from (field._type_adapter for field in fields if field is not None)
-        if endpoint := getattr(route, "endpoint", None):
-            yield from _captured(inspect.unwrap(endpoint))
+        yield from _captured(getattr(route, "endpoint", None), set())
 
 
-def _captured(endpoint: Callable[..., Any]) -> Iterator[TypeAdapter[Any]]:
-    """Adapters that a route has made for itself, as ``/invocations`` does."""
-    for cell in getattr(endpoint, "__closure__", None) or ():
-        yield from _within(cell.cell_contents)
-
-
-def _within(value: Any) -> Iterator[TypeAdapter[Any]]:
+def _captured(value: Any, seen: set[int]) -> Iterator[TypeAdapter[Any]]:
+    """Adapters that a route has made for itself, as ``/invocations`` does, below the functions that decorate it."""
     if isinstance(value, TypeAdapter):
         yield value
     elif isinstance(value, list | tuple):
         for each in value:
-            yield from _within(each)
+            yield from _captured(each, seen)
+    elif isinstance(value, types.FunctionType) and id(value) not in seen:
+        seen.add(id(value))
+        for cell in value.__closure__ or ():
+            with contextlib.suppress(ValueError):  # a cell that is still empty
+                yield from _captured(cell.cell_contents, seen)
+
+
+class _Blaming:
+    """A validator whose models' own checks may stumble over a body: that is the body's fault, and no error of ours.
+
+    vLLM's checks run before the types are known to be right.
+    """
+
+    def __init__(self, validator: SchemaValidator) -> None:
+        self._validator = validator
+
+    def validate_python(self, body: Any, **options: Any) -> Any:
+        """As of ``SchemaValidator``.
+
+        Raises:
+            ValueError: when a check stumbles; vLLM answers with status 400.
+        """
+        try:
+            return self._validator.validate_python(body, **options)
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
+            raise ValueError(f"a field of the body has the wrong type: {error}") from error
 
 
 class _Bounded:
