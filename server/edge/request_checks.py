@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from server.edge.errors import RequestRefused
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ _NAMES = (
     *("model", "user", "request_id", "session_id", "cache_salt", "previous_response_id", "prompt_cache_key"),
     *("safety_identifier", "service_tier", "lora_name", "lora_path"),
 )
+# What is made into a grammar; tools are where one of them must be called.
+_CONSTRAINTS = ("structured_outputs", "response_format", "text", "output_format", "output_config")
 _TRANSFER = ("kv_transfer_params", "ec_transfer_params")
 _SAMPLING = "sampling_params"  # where requests with token ids have what others have at their top level
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1  # what travels to the engine
@@ -42,6 +46,7 @@ def sequences_asked(request: Any, limits: LimitSettings, *, takes_transfer_param
         if isinstance(fields, dict):
             _check_fields(prefix, fields, limits)
             answers = max(answers, _answers(prefix, fields, limits))
+            _check_constraints(prefix, fields, limits)
             if not takes_transfer_params:
                 _refuse_transfer_params(prefix, fields)
     prompts = _prompts(request, limits)
@@ -75,6 +80,16 @@ def _check_fields(prefix: str, fields: Mapping[str, Any], limits: LimitSettings)
         if (allowed := getattr(limits, setting)) is not None:
             for name in names:
                 _refuse_more(prefix + name, _number(fields.get(name)), allowed, setting)
+
+
+def _check_constraints(prefix: str, fields: Mapping[str, Any], limits: LimitSettings) -> None:
+    names = [name for name in _CONSTRAINTS if isinstance(fields.get(name), dict)]
+    if fields.get("tool_choice") not in (None, "auto", "none"):
+        names.append("tools")
+    for name in names:
+        if fields.get(name):
+            size = len(msgspec.json.encode(fields[name]))
+            _refuse_more(prefix + name, size, limits.max_constraint_bytes, "max_constraint_bytes", "bytes")
 
 
 def _check_length(param: str, name: str, value: Any, limits: LimitSettings) -> None:

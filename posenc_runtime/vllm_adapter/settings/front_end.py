@@ -37,6 +37,7 @@ class LimitSettings(BaseModel):
         max_output_tokens: of ``max_tokens`` and its synonyms; null leaves it to the served length.
         max_logprobs: of ``logprobs`` and its relatives; null leaves it to ``engine.max_logprobs``.
         max_stop_strings: of ``stop``, ``stop_sequences`` and ``bad_words``, each.
+        max_constraint_bytes: of a schema, pattern, grammar or list of choices that an answer must fit, as JSON.
         max_list_items: in any other list of a request that is not of token ids.
         max_name_length: characters of names: the model's, the user's, a request's, a session's, a salt.
         max_requests_per_key: under way at once for each key; for all clients together where there are no keys.
@@ -60,6 +61,7 @@ class LimitSettings(BaseModel):
     max_output_tokens: int | None = Field(default=None, ge=1)
     max_logprobs: int | None = Field(default=None, ge=0)
     max_stop_strings: int = Field(default=256, ge=1)
+    max_constraint_bytes: int = Field(default=65_536, ge=1)
     max_list_items: int = Field(default=4_096, ge=1)
     max_name_length: int = Field(default=1_024, ge=1)
     max_requests_per_key: int = Field(default=1_024, ge=1)

@@ -83,6 +83,9 @@ LIMITS: dict[str, tuple[dict[str, Any], str]] = {
     "max_sequences of conversations": ({"messages": [[{}]] * 100, "n": 11}, "n"),
     "max_stop_strings": ({"stop": ["a"] * 257}, "stop"),
     "max_stop_strings of bad words": ({"sampling_params": {"bad_words": ["a"] * 257}}, "sampling_params.bad_words"),
+    "max_constraint_bytes": ({"structured_outputs": {"regex": "a|" * 33_000}}, "structured_outputs"),
+    "max_constraint_bytes of a schema": ({"response_format": {"s": {"e": ["x" * 99] * 700}}}, "response_format"),
+    "max_constraint_bytes of tools": ({"tools": [{"d": "x" * 70_000}], "tool_choice": "required"}, "tools"),
     "max_list_items": ({"tools": [{}] * 4097}, "tools"),
     "max_name_length": ({"user": "u" * 1025}, "user"),
     "max_output_tokens": ({"max_completion_tokens": 101}, "max_completion_tokens"),
@@ -110,9 +113,10 @@ async def test_a_request_past_a_limit_is_refused_with_the_field_and_the_setting(
         {"messages": [{"role": "user", "content": "a"}] * 5000},
         {"stop": "a" * 5000, "n": None, "logprobs": True, "max_tokens": None, "best_of": "many", "user": None},
         {"n": float("1.5"), "allowed_token_ids": list(range(200_000))},
-        {"kv_transfer_params": None, "vllm_xargs": {"a": 1}},
+        {"kv_transfer_params": None, "vllm_xargs": {"a": 1}, "text": "a", "tool_choice": {"type": "x"}},
+        {"tools": [{"d": "x" * 70_000}], "tool_choice": "auto"},
     ],
-    ids=range(7),
+    ids=range(8),
 )
 async def test_what_vllm_has_to_judge_is_passed_on(body: dict[str, Any]) -> None:
     served = Served()
