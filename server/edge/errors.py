@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from starlette.types import Send
 
 
+# Reasons of refusals that are no setting of ``limits``.
+OTHER_REASONS = ("json", "number", "shape", "transfer_params")
+
+
 @dataclasses.dataclass
 class RequestRefused(Exception):
     """A request that never reaches vLLM.
@@ -18,7 +22,7 @@ class RequestRefused(Exception):
     Attributes:
         status: of the answer.
         message: the rule, the value, and the setting that says so.
-        reason: of the metric's label: a setting of ``limits``, or another short name.
+        reason: of the metric's label: a setting of ``limits``, or one of ``OTHER_REASONS``.
         param: the field of the body.
         retry_after: seconds after which the client may try again.
     """

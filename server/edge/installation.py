@@ -10,6 +10,7 @@ from posenc_runtime.vllm_adapter.http.capacity import capacity_of
 from posenc_runtime.vllm_adapter.metrics.refusals import refusal_counter
 from posenc_runtime.vllm_adapter.settings.front_end import FrontEndSettings, LimitSettings
 from server.edge.bounded_validation import bound_validation
+from server.edge.errors import OTHER_REASONS
 from server.edge.limits import LimitsMiddleware
 from server.edge.parsing import use_what_is_parsed
 
@@ -36,11 +37,13 @@ def hold_to(app: FastAPI, limits: LimitSettings) -> None:
         app: with its routes, and vLLM's arguments in its state.
     """
     args = app.state.args
+    model_name = (args.served_model_name or [args.model])[0]
+    reasons = (*LimitSettings.model_fields, *OTHER_REASONS)
     bound_validation(app)
     use_what_is_parsed()
     app.add_middleware(
         LimitsMiddleware,
         limits=limits,
         capacity=lambda: capacity_of(getattr(app.state, "engine_client", None)),
-        refused=refusal_counter((args.served_model_name or [args.model])[0]),
+        refused=refusal_counter(model_name, reasons),
     )

@@ -1,7 +1,7 @@
-"""Load one server: ``python -m tests.soak``. Requests of mixed lengths cross scales, are preempted, or lose their client.
+"""Load one server: ``python -m tests.soak``.
 
-No request may fail, sampled answers must equal those of the same request alone, no block may stay behind, and the server
-may not grow.
+Requests of mixed lengths cross scales, are preempted, or lose their client. No request may fail, sampled answers must
+equal those of the same request alone, no block may stay behind, and the server may not grow.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ async def test_sequences_that_would_wait_are_limited() -> None:
     await asyncio.wait([*tasks, *last])
 
 
-async def test_sequences_count_that_the_engine_still_has_and_one_request_alone_is_never_refused() -> None:
+async def test_what_the_engine_still_has_counts_and_a_request_alone_is_never_refused() -> None:
     served = Served(max_queued=0, capacity=Capacity(running=2, held=2))
     error_of(await served.post({}), 429)
     served.capacity = Capacity(running=2)
