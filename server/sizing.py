@@ -10,7 +10,7 @@ from posenc_runtime.kv.admission import admit
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
-from posenc_runtime.vllm_adapter.sizing.cache import LayerCache, layer_caches
+from posenc_runtime.vllm_adapter.sizing.cache import LayerCache, layer_caches, used_share
 from posenc_runtime.vllm_adapter.sizing.weights import Weights, weights_of
 from server.gpus import bytes_of
 from server.settings import Settings
@@ -98,13 +98,10 @@ def sized(
     Raises:
         Refused: when a setting or an argument is refused, or the cache of the model's layers is not known.
     """
-    from vllm.engine.arg_utils import EngineArgs
-
     from server.first_look import look
     from server.planning import planned
 
     deployment = planned(settings, checkpoint).deployment
-    utilization = float(settings.engine.get("gpu_memory_utilization", EngineArgs.gpu_memory_utilization))
     model_bytes = 4 if settings.engine.get("dtype") in ("float32", "float") else 2
     if weights is None:
         known = weights_of(look(settings).place, checkpoint.text_config, model_bytes)
@@ -122,7 +119,7 @@ def sized(
         context=deployment.max_model_len if context is None else context,
         concurrency=concurrency,
         model_bytes=model_bytes,
-        gpu_memory_utilization=utilization,
+        gpu_memory_utilization=used_share(settings.engine),
     )
 
 

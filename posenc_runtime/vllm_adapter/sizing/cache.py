@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from posenc_runtime.vllm_adapter.errors import Unsupported
@@ -40,6 +40,13 @@ class LayerCache:
         """Bytes that they all take for a request of so many tokens."""
         kept = tokens if self.most_tokens is None else min(tokens, self.most_tokens)
         return self.layers * (kept * self.token_bytes + self.state_bytes)
+
+
+def used_share(engine: Mapping[str, Any]) -> float:
+    """The share of a GPU's memory that vLLM uses, by its arguments."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    return float(engine.get("gpu_memory_utilization", EngineArgs.gpu_memory_utilization))
 
 
 def value_bytes(kv_cache_dtype: str, model_bytes: int) -> int:
