@@ -213,7 +213,7 @@ def served(model: str, rank: int = 0, **arguments: Any) -> Any:
     return engine_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
 
 
-def test_a_server_waits_for_its_requests_by_default_and_an_engine_without_one_does_not(model: str) -> None:
+def test_a_server_waits_for_its_requests_by_default_and_another_engine_does_not(model: str) -> None:
     assert served(model).shutdown_timeout == DEFAULT_SECONDS
     assert served(model, shutdown_timeout=7).shutdown_timeout == 7
     assert configured(model).shutdown_timeout == 0
