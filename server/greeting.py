@@ -13,12 +13,13 @@ READY = "ready"  # what the first line begins with
 _ANYWHERE = ("", "0.0.0.0", "::")  # addresses to listen at, but not to send requests to
 
 
-def greeting(args: argparse.Namespace, model: str, served: Served) -> Iterator[str]:
+def greeting(args: argparse.Namespace, model: str, served: Served, *, asks_for_key: bool) -> Iterator[str]:
     """The lines, the first of which begins with ``ready``.
 
     Args:
         args: vLLM's own.
         model: the model's name in requests.
+        asks_for_key: whether requests need an API key.
     """
     scale_set = served.deployment.scale_set
     address = _address(args)
@@ -31,7 +32,7 @@ def greeting(args: argparse.Namespace, model: str, served: Served) -> Iterator[s
     if address is None:
         return
     yield f"scales now: {address}/posenc/scales, metrics: {address}/metrics"
-    key = "" if not args.api_key else " -H 'Authorization: Bearer YOUR_KEY'"
+    key = "" if not asks_for_key else " -H 'Authorization: Bearer YOUR_KEY'"
     body = json.dumps({"model": model, "max_tokens": 16, "messages": [{"role": "user", "content": "Hello"}]})
     path = "/v1/chat/completions"
     yield f"try: curl -s {address}{path} -H 'Content-Type: application/json'{key} -d {shlex.quote(body)}"

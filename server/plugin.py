@@ -65,5 +65,5 @@ async def _announced(state: Any, args: argparse.Namespace) -> None:
     while not getattr(getattr(state, "server", None), "started", False):
         await asyncio.sleep(0.02)
     names = args.served_model_name or [args.model]
-    for line in greeting(args, names[0], state.posenc):
+    for line in greeting(args, names[0], state.posenc, asks_for_key=state.posenc_asks_for_key):
         logger.info("%s", line)

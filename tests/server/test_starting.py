@@ -22,13 +22,13 @@ from server.routes import Served
 YARN = Deployment(rope_type="yarn", scales=(1, 2, 4), original_max_position_embeddings=256, max_model_len=1024)
 
 
-def greeted(**arguments: Any) -> list[str]:
+def greeted(*, asks_for_key: bool = False, **arguments: Any) -> list[str]:
     """The lines of a server whose cache has room for 900 tokens."""
     args = argparse.Namespace(
         **{"host": "127.0.0.1", "port": 8000, "uds": None, "ssl_certfile": None, "api_key": None} | arguments
     )
     served = Served(deployment=YARN, max_model_len=900, registry=CollectorRegistry())
-    return list(greeting(args, "tiny", served))
+    return list(greeting(args, "tiny", served, asks_for_key=asks_for_key))
 
 
 def test_a_server_says_where_it_is_what_its_scales_reach_and_what_to_paste() -> None:
@@ -56,7 +56,7 @@ def test_the_address_is_one_that_clients_of_this_machine_can_ask(arguments: dict
 
 
 def test_a_key_is_asked_for_and_not_shown() -> None:
-    paste = greeted(api_key=["very-secret"])[-1]
+    paste = greeted(asks_for_key=True, api_key=["very-secret"])[-1]
     assert "Authorization: Bearer YOUR_KEY" in paste and "very-secret" not in paste
 
 
