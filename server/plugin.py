@@ -12,7 +12,8 @@ from fastapi import FastAPI
 from posenc_runtime.vllm_adapter.active import deployment_of
 from posenc_runtime.vllm_adapter.http import front_end
 from posenc_runtime.vllm_adapter.http.request_log import log_requests
-from server.edge.installation import install
+from server.edge.headers import hide_server
+from server.edge.installation import Edge, install
 from server.greeting import greeting
 from server.report import attention_layers_line, budget_line
 from server.routes import Served, scales_router
@@ -32,11 +33,12 @@ class EndpointPlugin:
 
     def __init__(self) -> None:
         self._announcing: asyncio.Task[None] | None = None
+        self._edge: Edge | None = None
 
     def attach_router(self, app: FastAPI) -> None:
         """Add our route, which answers 404 where an engine has no deployment, and our middleware."""
         app.include_router(scales_router())
-        install(app)
+        self._edge = install(app)
 
     async def init_state(self, engine_client: Any, state: Any, args: argparse.Namespace) -> None:
         """Once the engine runs, add the checks of requests, the reports in answers, and what our route shows."""
@@ -57,13 +59,16 @@ class EndpointPlugin:
         logger.info("%s", attention_layers_line(groups))
         if budget is not None:
             logger.info("%s", budget_line(budget))
-        self._announcing = asyncio.create_task(_announced(state, args))
+        if self._edge is not None:
+            self._edge.listen()
+            self._announcing = asyncio.create_task(_announced(state, args, self._edge))
 
 
-async def _announced(state: Any, args: argparse.Namespace) -> None:
+async def _announced(state: Any, args: argparse.Namespace, edge: Edge) -> None:
     """Print the greeting once requests are taken: vLLM makes its server only after it has initialised its plugins."""
     while not getattr(getattr(state, "server", None), "started", False):
         await asyncio.sleep(0.02)
+    hide_server(state.server)
     names = args.served_model_name or [args.model]
-    for line in greeting(args, names[0], state.posenc, asks_for_key=state.posenc_asks_for_key):
+    for line in greeting(args, names[0], state.posenc, edge.access, asks_for_key=edge.asks_for_key):
         logger.info("%s", line)

@@ -11,6 +11,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.edge.answers import refuse
+from server.edge.headers import with_security_headers
 from server.edge.keys import Keyring, keys_shown
 from server.edge.route_classes import RouteClass, matched
 
@@ -71,6 +72,7 @@ class AccessMiddleware:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
+        send = with_security_headers(send)
         name = self._keys.name_of(keys_shown(scope["headers"])) if self._keys else None
         if name is not None:
             scope[KEY] = name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
+from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.settings.api_keys import VARIABLE
 from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
@@ -23,6 +24,18 @@ def take_keys(args: argparse.Namespace) -> list[str]:
     keys = [key for key in (args.api_key or [envs.VLLM_API_KEY]) if key]
     args.api_key = _NONE
     return keys
+
+
+def close_cors(args: argparse.Namespace) -> None:
+    """Let no page of another origin read answers, unless origins are named.
+
+    Where vLLM allows every origin by default, that default cannot be told from a user who asks for every origin.
+
+    Args:
+        args: of vLLM's server, before it adds its middleware.
+    """
+    if compat.CORS_OPEN_BY_DEFAULT.is_here and args.allowed_origins == ["*"]:
+        args.allowed_origins = []
 
 
 def refuse_other_front_ends(access: AccessSettings) -> None:
