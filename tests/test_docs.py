@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 import tests.vllm_adapter.conftest  # noqa: F401
 from posenc_runtime.encodings.scaling import available, method
 from posenc_runtime.vllm_adapter.metrics.names import Metric
+from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings
 from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings
 from server import shipped
 from server.cli import app
@@ -141,7 +142,12 @@ def test_every_parameter_of_a_method_has_its_row_on_the_methods_page(rope_type: 
 
 @pytest.mark.parametrize(
     ("heading", "model"),
-    [("scaling", ScalingSettings), ("attention", AttentionSettings), ("server", HttpSettings)],
+    [
+        ("scaling", ScalingSettings),
+        ("attention", AttentionSettings),
+        ("access", AccessSettings),
+        ("server", HttpSettings),
+    ],
 )
 def test_every_setting_has_its_row_with_its_default(heading: str, model: type[BaseModel]) -> None:
     found = re.search(rf"^### `{heading}`\n(.*?)(?=^##)", configuration(), re.MULTILINE | re.DOTALL)
