@@ -1,9 +1,10 @@
-"""What we add to an API server of vLLM: a route, reports in answers, checks of requests, and a greeting."""
+"""What we add to an API server of vLLM: routes, a page, reports in answers, checks of requests, and a greeting."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.metadata
 import logging
 from typing import Any
 
@@ -12,11 +13,13 @@ from fastapi import FastAPI
 from posenc_runtime.vllm_adapter.active import deployment_of
 from posenc_runtime.vllm_adapter.http import front_end
 from posenc_runtime.vllm_adapter.http.request_log import log_requests
+from posenc_runtime.vllm_adapter.rotary.wavelengths import rotations
 from server.edge.headers import hide_server
 from server.edge.installation import Edge, install
 from server.greeting import greeting
+from server.page_routes import add_page
 from server.report import attention_layers_line, budget_line
-from server.routes import Served, scales_router
+from server.routes import Served, data_router
 
 logger = logging.getLogger("vllm.posenc")
 
@@ -36,12 +39,14 @@ class EndpointPlugin:
         self._edge: Edge | None = None
 
     def attach_router(self, app: FastAPI) -> None:
-        """Add our route, which answers 404 where an engine has no deployment, and our middleware."""
-        app.include_router(scales_router())
+        """Add our routes, the page and our middleware; routes with data answer 404 where there is no deployment."""
+        app.title, app.version = "Posenc", importlib.metadata.version("posenc")
+        app.include_router(data_router())
+        add_page(app)
         self._edge = install(app)
 
     async def init_state(self, engine_client: Any, state: Any, args: argparse.Namespace) -> None:
-        """Once the engine runs, add the checks of requests, the reports in answers, and what our route shows."""
+        """Once the engine runs, add the checks of requests, the reports in answers, and what our routes show."""
         deployment = deployment_of(engine_client.vllm_config)
         if deployment is None:
             return
@@ -55,6 +60,8 @@ class EndpointPlugin:
             budget=budget,
             max_model_len=engine_client.model_config.max_model_len,
             registry=front_end.registry(),
+            model=(args.served_model_name or [args.model])[0],
+            rotations=rotations(engine_client.model_config, deployment),
         )
         logger.info("%s", attention_layers_line(groups))
         if budget is not None:

@@ -181,9 +181,8 @@ def _arguments(
     backend = engine_args.attention_backend
     if backend is not None and getattr(backend, "name", backend) != "CUSTOM":
         given["attention_backend"] = backend
-    ours = engine_arguments(deployment, given, sections.attention, front_end) | {
-        "max_model_len": sections.max_model_len
-    }
+    ours = engine_arguments(deployment, given, sections.attention) | {"max_model_len": sections.max_model_len}
+    ours["additional_config"] |= front_end.to_additional_config()
     if text_part:
         ours["hf_overrides"] = _with_length(ours["hf_overrides"], text_part, deployment.max_model_len)
     if engine_args.worker_extension_cls not in ("", WORKER_EXTENSION):

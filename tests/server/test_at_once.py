@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from tests.benchmarks.servers import free_port
 from tests.local_hub import local_hub, silent_hub
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -41,8 +42,11 @@ def posenc(*arguments: str, **environment: str) -> tuple[int, str, str, list[str
         (["--version"], "posenc "),
         (["configs"], "qwen3-yarn"),
         (["configs", "demo"], "demo.yaml"),
+        (["chat", "--help"], "--url"),
+        (["demo", "--help"], "demo model"),
+        (["top", "--help"], "--once"),
     ],
-    ids=["help", "version", "configs", "one"],
+    ids=["help", "version", "configs", "one", "chat", "demo", "top"],
 )
 def test_what_needs_no_model_is_said_at_once(arguments: list[str], said: str) -> None:
     status, out, err, imported = posenc(*arguments)
@@ -64,7 +68,8 @@ def test_what_needs_no_model_is_said_at_once(arguments: list[str], said: str) ->
         ),
         (
             "scaling.rope_type=yarm",
-            "scaling.rope_type must be one of auto, default, dynamic, linear, llama3, longrope, ntk, yarn, got 'yarm'",
+            "scaling.rope_type must be one of auto, base, clipped, default, dynamic, linear, llama3, longrope, mrrope, "
+            "ntk, proportional, yarn, got 'yarm'",
         ),
         ("engine.api_key=x", "engine.api_key: is not an argument of vLLM, got 'x'; did you mean server.api_key?"),
         ("server.apikey=x", "server.apikey: is not an argument of vLLM, got 'x'; did you mean api_key?"),
@@ -73,6 +78,13 @@ def test_what_needs_no_model_is_said_at_once(arguments: list[str], said: str) ->
 )
 def test_a_setting_is_refused_at_once(command: str, changed: str, refused: str) -> None:
     assert posenc(command, "demo", "--set", changed) == (2, "", f"refused {refused}", [])
+
+
+@pytest.mark.parametrize("command", ["chat", "top"])
+def test_a_server_that_is_not_there_is_told_at_once(command: str) -> None:
+    address = f"http://127.0.0.1:{free_port()}"
+    said = f"failed no server answers at {address}: start one with `posenc serve`, or name another with --url"
+    assert posenc(command, "--url", address) == (1, "", said, [])
 
 
 def test_scales_are_refused_at_once_where_the_checkpoint_is_to_name_the_method() -> None:

@@ -106,7 +106,7 @@ CHANGED = {
         "the scale of long requests was meant, leave factor out, and list it in scales, as in [1, 4]",
     ),
     "parameter-of-another-method": ("yarn", "linear", "scaling.beta_fast: is not a known setting, got 16"),
-    "unknown-method": ("yarn", "yarm", "scaling.rope_type must be one of auto, default, "),
+    "unknown-method": ("yarn", "yarm", "scaling.rope_type must be one of auto, base, clipped, default, "),
     "wrong-type": ("max_model_len: 4096", "max_model_len: many", "max_model_len: must be a valid integer, got 'many'"),
     "number-as-text": (
         "max_model_len: 4096",

@@ -37,13 +37,11 @@ def engine_arguments(
     deployment: Deployment,
     engine: Mapping[str, Any] | None = None,
     attention: AttentionChoice | None = None,
-    front_end: FrontEndSettings | None = None,
 ) -> dict[str, Any]:
     """Keyword arguments for ``vllm.LLM`` or ``AsyncEngineArgs``: the caller's own, and those that a deployment needs.
 
     Args:
         attention: which attention the layers get; the defaults when left out.
-        front_end: what the API server lets clients ask for; the defaults when left out.
 
     Raises:
         ArgumentRefused: when one of the caller's arguments contradicts the deployment.
@@ -84,7 +82,6 @@ def engine_arguments(
             **additional_config,
             KEY: deployment.to_mapping(),
             ATTENTION: (attention or AttentionChoice()).to_mapping(),
-            **(front_end or FrontEndSettings()).to_additional_config(),
         },
         "kv_transfer_config": {
             "kv_connector": CONNECTOR,
@@ -205,7 +202,8 @@ def _complete(
     front_end: FrontEndSettings | None,
     max_model_len: int | None,
 ) -> dict[str, Any]:
-    arguments = engine_arguments(deployment, engine, attention, front_end)
+    arguments = engine_arguments(deployment, engine, attention)
+    arguments["additional_config"] |= (front_end or FrontEndSettings()).to_additional_config()
     return arguments if max_model_len is None else arguments | {"max_model_len": max_model_len}
 
 
