@@ -20,12 +20,12 @@ class RouteClass(enum.Enum):
 
 _TEMPLATES = {
     RouteClass.OPEN: (
-        *("/", "/posenc/page/{name}", "/posenc/page/swagger/{name}"),
+        *("/", "/docs", "/posenc/page/{name}", "/posenc/page/swagger/{name}"),
         *("/health", "/health/live", "/health/ready", "/ping"),
     ),
     RouteClass.INFERENCE: (
         *("/v1/models", "/version", "/posenc/scales", "/posenc/live"),
-        *("/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc", "/static"),
+        *("/openapi.json", "/docs/oauth2-redirect", "/redoc", "/static"),
         *("/v1/chat/completions", "/v1/chat/completions/batch", "/v1/completions"),
         *("/v1/responses", "/v1/responses/{response_id}", "/v1/responses/{response_id}/cancel"),
         *("/v1/messages", "/v1/messages/count_tokens", "/cohere/v2/chat", "/invocations"),

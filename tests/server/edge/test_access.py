@@ -114,7 +114,7 @@ TRICKS = [
     *("/health%2f..%2fv1/models", "/health\\..\\v1\\models", "/./v1/models", "/v1/models.json", "/v1/models%00"),
     *("/health/", "/health//", "/healthz", "/metrics/../health"),
     *("/metrics/", "/metrics/anything", "/metrics/%2e%2e/health", "metrics", "", "*", "http://server/metrics"),
-    *("/mounted/v1/models", "/new", "/pause", "/is_sleeping", "/nothing", "/docs", "/openapi.json"),
+    *("/mounted/v1/models", "/new", "/pause", "/is_sleeping", "/nothing", "/openapi.json"),
 ]
 
 

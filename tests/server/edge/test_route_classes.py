@@ -20,6 +20,14 @@ from server.edge.route_classes import CLASSES
 ADMINISTRATION_OF_VLLM = {"/pause", "/resume", "/sleep", "/wake_up", "/collective_rpc", "/scale_elastic_ep"}
 
 
+@pytest.fixture(autouse=True)
+def restored_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the handlers for adapters, which every later application in this process would have, too."""
+    registry = importlib.import_module("model_hosting_container_standards.common.handler").handler_registry
+    for name, handlers in vars(registry).items():
+        monkeypatch.setattr(registry, name, dict(handlers))
+
+
 def templates_of_routers() -> set[str]:
     """Of every router in vLLM's modules, whether a server includes it or not."""
     found = set()

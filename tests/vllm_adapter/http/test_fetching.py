@@ -16,7 +16,6 @@ from vllm.multimodal.media.connector import MediaConnector
 
 from posenc_runtime.vllm_adapter.http import fetching
 
-
 # A PNG of one pixel.
 PICTURE = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
