@@ -143,7 +143,7 @@ def test_every_parameter_of_a_method_has_its_row_on_the_methods_page(rope_type: 
 
 @pytest.mark.parametrize(
     ("heading", "model"),
-    zip(("scaling", "attention", "access", "server"), SECTIONS, strict=True),
+    list(zip(("scaling", "attention", "access", "server"), SECTIONS, strict=True)),
 )
 def test_every_setting_has_its_row_with_its_default(heading: str, model: type[BaseModel]) -> None:
     found = re.search(rf"^### `{heading}`\n(.*?)(?=^##)", configuration(), re.MULTILINE | re.DOTALL)
