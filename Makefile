@@ -38,7 +38,7 @@ ENGINE_TESTS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -rs -n auto --dist l
 # Test runs follow each other even under -j: engines and the fast tests together would starve each other. Tests run in
 # the order of their files: by size, the default, the longest would come last.
 .NOTPARALLEL:
-.PHONY: help setup environment constraints serve test test-all test-fast test-promises test-slow test-compiled test-engine test-engine-rest test-gpu test-page check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture screenshots architectures train-demo train-counting clean clean-env
+.PHONY: help setup environment constraints serve test test-all test-fast test-promises test-slow test-compiled test-engine test-engine-rest tools test-gpu test-page check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture screenshots architectures train-demo train-counting clean clean-env
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ test-engine: environment ## all tests that start a vLLM engine: ARGS=...
 
 test-engine-rest: environment
 	$(call timed,other engine tests,$(ENGINE_TESTS) -m "engine and not promise" $(ARGS))
+
+tools: environment ## install Helm and promtool beside the environment, for tests of deploy/ that are otherwise skipped
+	@$(BIN)/python -m tests.deploy.tools
 
 test-gpu: environment ## kernels on an NVIDIA GPU, then the engine tests there: ARGS=...
 	$(call timed,kernels on the GPU,$(BIN)/python -m pytest -m "gpu and not engine" -rs $(ARGS))

@@ -6,7 +6,13 @@ import argparse
 
 from fastapi import FastAPI
 
-from posenc_runtime.vllm_adapter.settings.front_end import FrontEndSettings
+from posenc_runtime.vllm_adapter.http.capacity import capacity_of
+from posenc_runtime.vllm_adapter.metrics.refusals import refusal_counter
+from posenc_runtime.vllm_adapter.settings.front_end import FrontEndSettings, LimitSettings
+from server.edge.bounded_validation import bound_validation
+from server.edge.errors import OTHER_REASONS
+from server.edge.limits import LimitsMiddleware
+from server.edge.parsing import use_what_is_parsed
 
 
 def settings_of(args: argparse.Namespace) -> FrontEndSettings:
@@ -20,4 +26,24 @@ def settings_of(args: argparse.Namespace) -> FrontEndSettings:
 
 def install(app: FastAPI) -> None:
     """Add our middleware. It runs inside of vLLM's own middleware, which is added later, and before every route."""
-    settings_of(app.state.args)
+    settings = settings_of(app.state.args)
+    hold_to(app, settings.limits)
+
+
+def hold_to(app: FastAPI, limits: LimitSettings) -> None:
+    """Hold requests to limits, and bound what their validation costs.
+
+    Args:
+        app: with its routes, and vLLM's arguments in its state.
+    """
+    args = app.state.args
+    model_name = (args.served_model_name or [args.model])[0]
+    reasons = (*LimitSettings.model_fields, *OTHER_REASONS)
+    bound_validation(app)
+    use_what_is_parsed()
+    app.add_middleware(
+        LimitsMiddleware,
+        limits=limits,
+        capacity=lambda: capacity_of(getattr(app.state, "engine_client", None)),
+        refused=refusal_counter(model_name, reasons),
+    )
