@@ -286,7 +286,7 @@ def refuse_unknown(command: str, words: list[str]) -> None:
     if "target" in parsed:
         target, shown = parsed["target"], "scaling.headroom_tokens=0" in command
         assert target is None or "/" in target or target in shipped.names(), command
-        if not shown:  # this one is shown being refused
+        if not shown and "config" in parsed:  # this one is shown being refused
             settings_of(target, parsed["config"], parsed["overrides"])
 
 
