@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import tests.vllm_adapter.conftest  # noqa: F401
 from posenc_runtime.encodings.scaling import available, method
 from posenc_runtime.vllm_adapter.metrics.names import Metric
-from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings
+from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings, LimitSettings
 from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings
 from server import shipped
 from server.cli import app
