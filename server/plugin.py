@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.metadata
 import logging
 from typing import Any
 
@@ -16,7 +15,8 @@ from posenc_runtime.vllm_adapter.http.draining import Draining
 from posenc_runtime.vllm_adapter.http.pulse import Pulse
 from posenc_runtime.vllm_adapter.http.request_log import log_requests
 from posenc_runtime.vllm_adapter.rotary.wavelengths import rotations
-from server.edge.installation import install, settings_of
+from server.edge.headers import hide_server
+from server.edge.installation import Edge, install, settings_of
 from server.greeting import greeting
 from server.health.probes import probes_router
 from server.health.refusing import RefusingWhileDraining
@@ -42,14 +42,14 @@ class EndpointPlugin:
         self._announcing: asyncio.Task[None] | None = None
         self._showing: asyncio.Task[None] | None = None
         self._draining = Draining()
+        self._edge: Edge | None = None
 
     def attach_router(self, app: FastAPI) -> None:
         """Add our routes, the page and our middleware; routes with data answer 404 where there is no deployment."""
-        app.title, app.version = "Posenc", importlib.metadata.version("posenc")
         app.include_router(data_router())
         app.include_router(probes_router())
         add_page(app)
-        install(app)
+        self._edge = install(app)
         app.add_middleware(RefusingWhileDraining, draining=self._draining)
 
     async def init_state(self, engine_client: Any, state: Any, args: argparse.Namespace) -> None:
@@ -80,14 +80,17 @@ class EndpointPlugin:
         logger.info("%s", attention_layers_line(groups))
         if budget is not None:
             logger.info("%s", budget_line(budget))
-        self._announcing = asyncio.create_task(_announced(state, args))
+        if self._edge is not None:
+            self._edge.listen()
+            self._announcing = asyncio.create_task(_announced(state, args, self._edge))
 
 
-async def _announced(state: Any, args: argparse.Namespace) -> None:
+async def _announced(state: Any, args: argparse.Namespace, edge: Edge) -> None:
     """Print the greeting once requests are taken: vLLM makes its server only after it has initialised its plugins."""
     while not getattr(getattr(state, "server", None), "started", False):
         await asyncio.sleep(0.02)
     stopping.bound_last_answers(state.server)
+    hide_server(state.server)
     names = args.served_model_name or [args.model]
-    for line in greeting(args, names[0], state.posenc):
+    for line in greeting(args, names[0], state.posenc, edge.access, asks_for_key=edge.asks_for_key):
         logger.info("%s", line)

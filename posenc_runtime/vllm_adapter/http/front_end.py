@@ -12,6 +12,7 @@ from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup, layer_groups
 from posenc_runtime.vllm_adapter.http.draining import Draining
+from posenc_runtime.vllm_adapter.http.fetching import refuse_fetching
 from posenc_runtime.vllm_adapter.http.numbers import fail_without_numbers
 from posenc_runtime.vllm_adapter.http.requests import check_requests, refuse_several, set_default_max_tokens
 from posenc_runtime.vllm_adapter.http.responses import announce_scales, announce_stopped
@@ -39,6 +40,7 @@ def attach(engine: Any, state: Any, deployment: Deployment, draining: Draining, 
         if deployment.on_crossing == "pin":
             set_default_max_tokens(state, deployment)
     check_requests(deployment)
+    refuse_fetching()
     announce_scales(state)
     fail_without_numbers(engine)
     drain_before_stop(engine, draining, ended)
