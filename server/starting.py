@@ -81,10 +81,18 @@ def _run_quietly(args: argparse.Namespace, terminal: Console) -> NoReturn:
         if line.startswith(READY):
             progress.end()
             held.release()
+            _log_into(held)
         _say(terminal, line)
 
     with HeldOutput(progress.heard) as held, _cause_of_failure(held), progress:
         _run(args, terminal, show)
+
+
+def _log_into(held: HeldOutput) -> None:
+    """Have vLLM's log of this process take the way of its engine's output: its errors are as long."""
+    for handler in logging.getLogger("vllm").handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setStream(held)
 
 
 def _run(args: argparse.Namespace, terminal: Console, show: Callable[[str], None]) -> NoReturn:
@@ -111,7 +119,7 @@ def _cause_of_failure(held: HeldOutput) -> Iterator[None]:
         said = held.release()
         if found := cause(said):
             raise type(error)(found) from None
-        if not said:  # it failed while it served, and what it wrote was shown
+        if not said:  # all that was written was shown
             raise
         reason = first_error(said) or "none of its processes said why; if memory ran out, the kernel's log says so"
         try:
@@ -120,7 +128,7 @@ def _cause_of_failure(held: HeldOutput) -> Iterator[None]:
         except OSError:
             sys.stderr.write(said)
             raise
-        raise type(error)(f"the engine did not start: {reason} (all that it wrote is in {log.name})") from None
+        raise type(error)(f"{error.what}: {reason} (all that it wrote is in {log.name})") from None
 
 
 def _say(terminal: Console, line: str) -> None:

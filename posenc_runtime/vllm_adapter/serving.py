@@ -22,9 +22,13 @@ if TYPE_CHECKING:
 class EngineDidNotStart(Failed):
     """The engine's process ended while starting: no memory, no weights, or a bug."""
 
+    what = "the engine did not start"
+
 
 class EngineDied(Failed):
     """The engine's process ended while it served: no memory, or a bug."""
+
+    what = "the engine ended while it served"
 
 
 class CannotListen(Refused):
