@@ -168,6 +168,58 @@ def flags(target: Target = None, config: Config = None, overrides: Overrides = N
         _console().print(shlex.join(command), markup=False, highlight=False)
 
 
+@app.command(short_help="Compute how many requests of a length fit on GPUs, from the model's configuration.")
+def size(
+    target: Target = None,
+    config: Config = None,
+    overrides: Overrides = None,
+    gpu: Annotated[
+        str, typer.Option("--gpu", metavar="NAME", help="A GPU's name, or its memory, for example 96GiB.")
+    ] = "h200",
+    context: Annotated[
+        int | None,
+        typer.Option("--context", min=1, help="Tokens of a request, prompt and answer; the deployment's longest."),
+    ] = None,
+    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Requests that are to run at once.")] = 1,
+    weights: Annotated[
+        str | None, typer.Option("--weights", metavar="SIZE", help="Memory of the weights, for example 140GB.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compute what the KV cache of a request takes, how many requests fit on GPUs, and how many replicas they need.
+
+    No engine is started, and no GPU is needed: all follows from the model's configuration. The weights are measured
+    where their files are in the model's folder, and estimated otherwise.
+    """
+    with _refusals():
+        settings = _settings(target, config, overrides)
+        from server import gpus
+
+        gpu_bytes = gpus.memory_of(gpu)
+        checkpoint = _checkpoint(settings, is_needed=True)
+        assert checkpoint is not None
+        from server.checking import checking
+
+        with checking():
+            from server import size_report, sizing
+
+            found = sizing.sized(
+                settings,
+                checkpoint,
+                gpu=gpu,
+                gpu_bytes=gpu_bytes,
+                context=context,
+                concurrency=concurrency,
+                weights=weights,
+            )
+        name = settings.served_model_name or settings.model
+        if as_json:
+            typer.echo(size_report.as_json(name, found))
+            return
+        for each in size_report.lines(name, found):
+            _console().print(each, highlight=False)
+
+
 Url = Annotated[str, typer.Option("--url", metavar="URL", help="The server's address.", show_default=True)]
 Key = Annotated[
     str | None,

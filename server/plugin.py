@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.metadata
 import logging
 from typing import Any
 
@@ -40,7 +39,6 @@ class EndpointPlugin:
 
     def attach_router(self, app: FastAPI) -> None:
         """Add our routes, the page and our middleware; routes with data answer 404 where there is no deployment."""
-        app.title, app.version = "Posenc", importlib.metadata.version("posenc")
         app.include_router(data_router())
         add_page(app)
         self._edge = install(app)

@@ -9,12 +9,18 @@ import pathlib
 from fastapi import FastAPI
 
 from posenc_runtime.vllm_adapter.http import stock_access
+from posenc_runtime.vllm_adapter.http.capacity import capacity_of
+from posenc_runtime.vllm_adapter.metrics.refusals import refusal_counter
 from posenc_runtime.vllm_adapter.settings.addresses import is_address
 from posenc_runtime.vllm_adapter.settings.api_keys import ApiKey, in_environment
-from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings, FrontEndSettings
+from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings, FrontEndSettings, LimitSettings
 from server.edge.access import AccessMiddleware, Gate, Needs
+from server.edge.bounded_validation import bound_validation
+from server.edge.errors import OTHER_REASONS
 from server.edge.keys import Keyring
+from server.edge.limits import LimitsMiddleware
 from server.edge.listeners import Listener, bound, serve
+from server.edge.parsing import use_what_is_parsed
 from server.edge.route_classes import CLASSES, RouteClass
 
 _NEEDS = {"open": Needs.NOTHING, "key": Needs.KEY, "off": Needs.CLOSED}
@@ -66,7 +72,27 @@ def install(app: FastAPI) -> Edge:
     """
     settings = settings_of(app.state.args)
     stock_access.close_cors(app.state.args)
+    hold_to(app, settings.limits)
     return _add_access(app, settings.access)
+
+
+def hold_to(app: FastAPI, limits: LimitSettings) -> None:
+    """Hold requests to limits, and bound what their validation costs.
+
+    Args:
+        app: with its routes, and vLLM's arguments in its state.
+    """
+    args = app.state.args
+    model_name = (args.served_model_name or [args.model])[0]
+    reasons = (*LimitSettings.model_fields, *OTHER_REASONS)
+    bound_validation(app)
+    use_what_is_parsed()
+    app.add_middleware(
+        LimitsMiddleware,
+        limits=limits,
+        capacity=lambda: capacity_of(getattr(app.state, "engine_client", None)),
+        refused=refusal_counter(model_name, reasons),
+    )
 
 
 def _add_access(app: FastAPI, access: AccessSettings) -> Edge:

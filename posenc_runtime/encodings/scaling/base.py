@@ -44,7 +44,7 @@ class Base:
         """
         if scale == 1:
             return Default().frequencies(spec, scale)
-        base = dict(tuple(each) for each in self.bases).get(scale) or _base(spec, scale)
+        base = {at: base for at, base in self.bases}.get(scale) or _base(spec, scale)
         return Default().frequencies(dataclasses.replace(spec, rope_theta=base), scale)
 
 

@@ -52,7 +52,7 @@ class Checkpoint:
             tower.
         tuned_length: longest request that its own method was tuned for, tokens; None where that is the trained length.
         text_part: names that lead from its configuration to that of its text; none where it is all of text.
-        text_config: the configuration of its text, of which the verdict is made.
+        text_config: the configuration of its text, of which the verdict and the size of its cache are made.
     """
 
     max_position_embeddings: int | None
@@ -187,6 +187,7 @@ def _said_by(config: Any) -> Checkpoint:
             architecture=", ".join(architectures),
             attention=needs,
             furthest=_furthest(text_config, needs, trained),
+            text_config=text_config,
         )
     refuse_checkpoint(text_config, architectures)
     try:

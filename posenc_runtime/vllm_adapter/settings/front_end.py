@@ -65,9 +65,54 @@ class AccessSettings(BaseModel):
 
 
 class LimitSettings(BaseModel):
-    """How much one request, and all requests together, may ask for."""
+    """How much one request, and all requests together, may ask for. docs/configuration.md has each default's reason.
+
+    Attributes:
+        max_body_bytes: of a body.
+        max_depth: objects and lists in each other.
+        max_values: values in all lists and objects of a body.
+        max_parts: texts, names of members, and objects and lists of a body; each of the last two counts twice.
+        max_escapes: escapes and bytes of characters that are not ASCII in a body: text of these takes up to four times
+            the memory when it is read.
+        max_messages: messages of a chat, or items of an input.
+        max_prompts: prompts, conversations or items that one request is for.
+        max_prompt_tokens: tokens of all prompts of a request that are given as ids.
+        max_n: answers for each prompt.
+        max_sequences: prompts times answers for each.
+        max_output_tokens: of ``max_tokens`` and its synonyms; null leaves it to the served length.
+        max_logprobs: of ``logprobs`` and its relatives; null leaves it to ``engine.max_logprobs``.
+        max_stop_strings: of ``stop``, ``stop_sequences`` and ``bad_words``, each.
+        max_constraint_bytes: of a schema, pattern, grammar or list of choices that an answer must fit, as JSON.
+        max_list_items: in any other list of a request that is not of token ids.
+        max_name_length: characters of names: the model's, the user's, a request's, a session's, a salt.
+        max_requests_per_key: under way at once for each key; for all clients together where there are no keys.
+        max_queued: sequences that wait while as many run as the engine has room for.
+        max_bytes_in_flight: bodies of all requests under way.
+        max_seconds: that a request may take; null for no limit.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    max_body_bytes: int = Field(default=32 * 2**20, ge=1024)
+    max_depth: int = Field(default=100, ge=8, le=200)
+    max_values: int = Field(default=1_200_000, ge=1)
+    max_parts: int = Field(default=75_000, ge=1)
+    max_escapes: int = Field(default=8 * 2**20, ge=0)
+    max_messages: int = Field(default=5_000, ge=1)
+    max_prompts: int = Field(default=1_024, ge=1)
+    max_prompt_tokens: int = Field(default=2**20, ge=1)
+    max_n: int = Field(default=128, ge=1)
+    max_sequences: int = Field(default=1_024, ge=1)
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    max_logprobs: int | None = Field(default=None, ge=0)
+    max_stop_strings: int = Field(default=256, ge=1)
+    max_constraint_bytes: int = Field(default=65_536, ge=1)
+    max_list_items: int = Field(default=4_096, ge=1)
+    max_name_length: int = Field(default=1_024, ge=1)
+    max_requests_per_key: int = Field(default=1_024, ge=1)
+    max_queued: int = Field(default=4_096, ge=0)
+    max_bytes_in_flight: int = Field(default=2**30, ge=1024)
+    max_seconds: float | None = Field(default=None, gt=0)
 
 
 class FrontEndSettings(BaseModel):

@@ -15,6 +15,7 @@ from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup
 from posenc_runtime.vllm_adapter.metrics.names import Metric
 from posenc_runtime.vllm_adapter.metrics.prometheus import PosencPromMetrics, show_attention
+from posenc_runtime.vllm_adapter.metrics.refusals import refusal_counter
 from posenc_runtime.vllm_adapter.metrics.stats import PosencStats
 
 YARN = Deployment(rope_type="yarn", scales=(1.0, 4.0), original_max_position_embeddings=256, max_model_len=1024)
@@ -55,9 +56,19 @@ def test_the_table_of_names_holds_the_metrics_that_are_registered() -> None:
     """And each is registered once, under the whole name that the table has."""
     registered()
     show_attention([LayerGroup(layers="0-3", backend="CPU_ATTN", encoding="rope")], "tiny", [0])
+    refusal_counter("tiny", ["max_n"])
     families = [family for family in REGISTRY.collect() if family.name.startswith("posenc_")]
     shown = [f"{family.name}_total" if family.type == "counter" else family.name for family in families]
     assert sorted(shown) == sorted(Metric)
+
+
+def test_refusals_are_counted_by_reason_from_zero_on_also_in_a_second_server() -> None:
+    for _ in range(2):
+        count = refusal_counter("tiny", ["max_n", "json"])
+        count("json")
+    of = {"model_name": "tiny"}
+    assert REGISTRY.get_sample_value("posenc_refused_requests_total", {**of, "reason": "json"}) == 1
+    assert REGISTRY.get_sample_value("posenc_refused_requests_total", {**of, "reason": "max_n"}) == 0
 
 
 def test_crossings_are_counted_by_where_from_where_to_and_how() -> None:

@@ -1,0 +1,1 @@
+"""Many requests at once, for long, and what is left of them afterwards: ``make soak``."""
