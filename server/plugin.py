@@ -6,13 +6,14 @@ import argparse
 import asyncio
 import importlib.metadata
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
 
 from posenc_runtime.vllm_adapter.active import deployment_of
 from posenc_runtime.vllm_adapter.http import front_end
-from posenc_runtime.vllm_adapter.http.request_log import log_requests
+from posenc_runtime.vllm_adapter.http.request_log import Format, log_requests
 from posenc_runtime.vllm_adapter.rotary.wavelengths import rotations
 from server.edge.installation import install
 from server.greeting import greeting
@@ -49,7 +50,7 @@ class EndpointPlugin:
         if deployment is None:
             return
         front_end.attach(engine_client, state, deployment, lambda by_itself: setattr(args, ENDED, by_itself))
-        log_requests(engine_client, getattr(args, REQUEST_LOG, "text" if args.enable_log_requests else "off"))
+        log_requests(engine_client, getattr(args, REQUEST_LOG, _of_vllm(args)))
         budget = await front_end.rerotate_budget(engine_client, deployment)
         groups = await front_end.attention_layers(engine_client)
         front_end.show_attention(engine_client, groups)
@@ -65,6 +66,15 @@ class EndpointPlugin:
         if budget is not None:
             logger.info("%s", budget_line(budget))
         self._announcing = asyncio.create_task(_announced(state, args))
+
+
+def _of_vllm(args: argparse.Namespace) -> Format:
+    """How plain vLLM, which has no setting of ours, is to log requests: as its own log."""
+    if not args.enable_log_requests:
+        return "off"
+    config = getattr(args, "logging_config", None)
+    formatter = config.get("formatter") if isinstance(config, Mapping) else getattr(config, "formatter", "text")
+    return "json" if formatter == "json" else "text"
 
 
 async def _announced(state: Any, args: argparse.Namespace) -> None:

@@ -13,6 +13,7 @@ from server.edge.bounded_validation import bound_validation
 from server.edge.errors import OTHER_REASONS
 from server.edge.limits import LimitsMiddleware
 from server.edge.parsing import use_what_is_parsed
+from server.edge.request_ids import RequestIdMiddleware
 
 
 def settings_of(args: argparse.Namespace) -> FrontEndSettings:
@@ -28,6 +29,9 @@ def install(app: FastAPI) -> None:
     """Add our middleware. It runs inside of vLLM's own middleware, which is added later, and before every route."""
     settings = settings_of(app.state.args)
     hold_to(app, settings.limits)
+    # Last, so that it is outermost, and the answers of the others carry the name, too. vLLM's own would name it anew.
+    app.state.args.enable_request_id_headers = False
+    app.add_middleware(RequestIdMiddleware)
 
 
 def hold_to(app: FastAPI, limits: LimitSettings) -> None:

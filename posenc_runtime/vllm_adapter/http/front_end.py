@@ -15,6 +15,7 @@ from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup, layer_groups
 from posenc_runtime.vllm_adapter.http.requests import check_requests, refuse_several, set_default_max_tokens
 from posenc_runtime.vllm_adapter.http.responses import announce_scales, announce_stopped
+from posenc_runtime.vllm_adapter.http.spans import announce_in_spans
 from posenc_runtime.vllm_adapter.metrics import prometheus
 
 _LAST_ANSWERS_SECONDS = 10  # for clients to read the ends of their answers, after the engine has stopped
@@ -40,6 +41,7 @@ def attach(engine: Any, state: Any, deployment: Deployment, ended: Callable[[boo
             set_default_max_tokens(state, deployment)
     check_requests(deployment)
     announce_scales(state)
+    announce_in_spans(engine, deployment)
     _end_answers(engine, state, ended)
 
 
