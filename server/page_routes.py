@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import pathlib
 from collections.abc import Iterable, Mapping
 
@@ -37,7 +38,11 @@ HEADERS = {
 
 
 def add_page(app: FastAPI) -> None:
-    """Add the page and its files, and put documentation that needs no other host in the place of FastAPI's."""
+    """Add the page and its files, and put documentation that needs no other host in the place of FastAPI's.
+
+    The description of the routes gets our name and version.
+    """
+    app.title, app.version = "Posenc", importlib.metadata.version("posenc")
     app.include_router(_router(_ours()))
     _replace_docs(app)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.metadata
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +14,8 @@ from posenc_runtime.vllm_adapter.active import deployment_of
 from posenc_runtime.vllm_adapter.http import front_end
 from posenc_runtime.vllm_adapter.http.request_log import Format, log_requests
 from posenc_runtime.vllm_adapter.rotary.wavelengths import rotations
-from server.edge.installation import install
+from server.edge.headers import hide_server
+from server.edge.installation import Edge, install
 from server.greeting import greeting
 from server.page_routes import add_page
 from server.report import attention_layers_line, budget_line
@@ -36,13 +36,13 @@ class EndpointPlugin:
 
     def __init__(self) -> None:
         self._announcing: asyncio.Task[None] | None = None
+        self._edge: Edge | None = None
 
     def attach_router(self, app: FastAPI) -> None:
         """Add our routes, the page and our middleware; routes with data answer 404 where there is no deployment."""
-        app.title, app.version = "Posenc", importlib.metadata.version("posenc")
         app.include_router(data_router())
         add_page(app)
-        install(app)
+        self._edge = install(app)
 
     async def init_state(self, engine_client: Any, state: Any, args: argparse.Namespace) -> None:
         """Once the engine runs, add the checks of requests, the reports in answers, and what our routes show."""
@@ -65,7 +65,9 @@ class EndpointPlugin:
         logger.info("%s", attention_layers_line(groups))
         if budget is not None:
             logger.info("%s", budget_line(budget))
-        self._announcing = asyncio.create_task(_announced(state, args))
+        if self._edge is not None:
+            self._edge.listen()
+            self._announcing = asyncio.create_task(_announced(state, args, self._edge))
 
 
 def _of_vllm(args: argparse.Namespace) -> Format:
@@ -77,10 +79,11 @@ def _of_vllm(args: argparse.Namespace) -> Format:
     return "json" if formatter == "json" else "text"
 
 
-async def _announced(state: Any, args: argparse.Namespace) -> None:
+async def _announced(state: Any, args: argparse.Namespace, edge: Edge) -> None:
     """Print the greeting once requests are taken: vLLM makes its server only after it has initialised its plugins."""
     while not getattr(getattr(state, "server", None), "started", False):
         await asyncio.sleep(0.02)
+    hide_server(state.server)
     names = args.served_model_name or [args.model]
-    for line in greeting(args, names[0], state.posenc):
+    for line in greeting(args, names[0], state.posenc, edge.access, asks_for_key=edge.asks_for_key):
         logger.info("%s", line)

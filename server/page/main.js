@@ -26,6 +26,7 @@ async function read() {
   let next = tried.some((card) => card.isRunning()) ? WHILE_RUNNING : USUAL;
   try {
     live = await (await ask("posenc/live")).json();
+    at("data-links").hidden = Boolean(key()); // a link carries no key
     if (isPaused) return;
     show();
     state("live", "Live");
@@ -127,7 +128,7 @@ function tiles(found) {
 }
 
 function state(name, told) {
-  if (at("state").dataset.state === name) return;
+  if (at("state").textContent === told) return;
   at("state").dataset.state = name;
   at("state").textContent = told;
 }
@@ -139,6 +140,7 @@ function note(told) {
 }
 
 function wantKey() {
+  at("key-forget").hidden = !key();
   if (!at("key-dialog").open) at("key-dialog").showModal();
 }
 

@@ -104,7 +104,7 @@ class Fake:
     requests: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     def app(self) -> FastAPI:
-        app, registry = FastAPI(title="Posenc", version="1.2.3"), CollectorRegistry()
+        app, registry = FastAPI(), CollectorRegistry()
         app.include_router(data_router())
         add_page(app)
         if self.deployment is not None:

@@ -106,6 +106,7 @@ def test_the_keyboard_alone_starts_a_request_and_pauses_the_page(chromium: Brows
 def test_with_a_key_the_page_asks_for_it_and_sends_it(chromium: Browser) -> None:
     with running(Fake(key="a secret")) as address, opened(chromium, address) as watched:
         page = watched.page
+        expect(page.locator("#state")).to_have_text("Key wanted")
         box = page.get_by_label("API key")
         box.fill("a mistake")
         page.get_by_role("button", name="Use this key").click()

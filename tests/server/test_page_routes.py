@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from server import page_routes
 from server.page_routes import add_page
-from server.plugin import EndpointPlugin
+from server.routes import data_router
 from tests.page.fake_server import YARN, Fake
 
 PAGE = pathlib.Path(page_routes.__file__).parent / "page"
@@ -77,7 +77,8 @@ def test_documentation_that_is_turned_off_stays_off() -> None:
 
 def test_the_description_of_the_routes_has_our_title_and_only_our_routes_with_data() -> None:
     app = FastAPI()
-    EndpointPlugin().attach_router(app)
+    app.include_router(data_router())
+    add_page(app)
     described = app.openapi()
     assert described["info"]["title"] == "Posenc"
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", described["info"]["version"])
