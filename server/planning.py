@@ -10,6 +10,7 @@ from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.arguments.engine_args import command_line, serve_arguments
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
+from posenc_runtime.vllm_adapter.compat.arguments import argument_names
 from posenc_runtime.vllm_adapter.settings.api_keys import refuse_unreadable
 from posenc_runtime.vllm_adapter.settings.completion import completed
 from server.settings import Settings
@@ -47,7 +48,12 @@ class Plan:
         if quiet:
             http = {"uvicorn_log_level": "warning"} | http
         args = serve_arguments(model=self.settings.model, deployment=self.deployment, **self._given(http))
-        setattr(args, plugin.REQUEST_LOG, self.settings.log_requests)
+        is_json = self.settings.log_format == "json"
+        setattr(
+            args,
+            plugin.REQUEST_LOG,
+            "json" if is_json and self.settings.log_requests == "text" else self.settings.log_requests,
+        )
         return args
 
     def command(self) -> list[str]:
@@ -58,10 +64,16 @@ class Plan:
         """
         return command_line(self.settings.model, self.deployment, **self._given(self.settings.server.arguments))
 
+    def _engine(self) -> dict[str, Any]:
+        engine = self.settings.engine
+        if self.settings.log_format == "json" and "logging_config" in argument_names()["engine"]:
+            return {"logging_config": {"formatter": "json"}} | engine
+        return engine
+
     def _given(self, http: dict[str, Any]) -> dict[str, Any]:
         return {
             "served_model_name": self.settings.served_model_name,
-            "engine": self.settings.engine,
+            "engine": self._engine(),
             "attention": self.attention,
             "http": http,
             "front_end": self.settings.front_end,
