@@ -38,7 +38,7 @@ ENGINE_TESTS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -rs -n auto --dist l
 # Test runs follow each other even under -j: engines and the fast tests together would starve each other. Tests run in
 # the order of their files: by size, the default, the longest would come last.
 .NOTPARALLEL:
-.PHONY: help setup environment constraints serve test test-all test-fast test-promises test-slow test-compiled test-engine test-engine-rest tools test-gpu test-page check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture screenshots architectures train-demo train-counting clean clean-env
+.PHONY: help setup environment constraints serve test test-all test-fast test-promises test-slow test-compiled test-engine test-engine-rest tools test-gpu test-page check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture screenshots architectures routes train-demo train-counting clean clean-env
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -144,6 +144,9 @@ screenshots: environment ## take the pictures of the page, with Chromium: ARGS=.
 architectures: environment ## write docs/architectures.md from the sources of the installed vLLM
 	@$(BIN)/python -m posenc_runtime.vllm_adapter.model_code > docs/architectures.md.new
 	@mv docs/architectures.md.new docs/architectures.md
+
+routes: environment ## write the table of routes in docs/security.md from a running server
+	@$(BIN)/python -m tests.engine.route_table
 
 train-demo: environment ## train the demo checkpoint again: ARGS=...
 	@$(BIN)/python -m posenc_runtime.zoo.train $(ARGS)

@@ -10,6 +10,7 @@ from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.arguments.engine_args import command_line, serve_arguments
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
+from posenc_runtime.vllm_adapter.settings.api_keys import refuse_unreadable
 from posenc_runtime.vllm_adapter.settings.completion import completed
 from server.settings import Settings
 
@@ -37,9 +38,11 @@ class Plan:
 
         Raises:
             ArgumentRefused: when an argument is unknown, contradicts the deployment, or is refused by vLLM.
+            SettingRefused: when API keys cannot be read.
         """
         from server import plugin  # imports vLLM
 
+        refuse_unreadable(self.settings.access)
         http = self.settings.server.arguments
         if quiet:
             http = {"uvicorn_log_level": "warning"} | http

@@ -13,7 +13,8 @@ from posenc_runtime.vllm_adapter.active import deployment_of
 from posenc_runtime.vllm_adapter.http import front_end
 from posenc_runtime.vllm_adapter.http.request_log import log_requests
 from posenc_runtime.vllm_adapter.rotary.wavelengths import rotations
-from server.edge.installation import install
+from server.edge.headers import hide_server
+from server.edge.installation import Edge, install
 from server.greeting import greeting
 from server.page_routes import add_page
 from server.report import attention_layers_line, budget_line
@@ -34,12 +35,13 @@ class EndpointPlugin:
 
     def __init__(self) -> None:
         self._announcing: asyncio.Task[None] | None = None
+        self._edge: Edge | None = None
 
     def attach_router(self, app: FastAPI) -> None:
         """Add our routes, the page and our middleware; routes with data answer 404 where there is no deployment."""
         app.include_router(data_router())
         add_page(app)
-        install(app)
+        self._edge = install(app)
 
     async def init_state(self, engine_client: Any, state: Any, args: argparse.Namespace) -> None:
         """Once the engine runs, add the checks of requests, the reports in answers, and what our routes show."""
@@ -62,13 +64,16 @@ class EndpointPlugin:
         logger.info("%s", attention_layers_line(groups))
         if budget is not None:
             logger.info("%s", budget_line(budget))
-        self._announcing = asyncio.create_task(_announced(state, args))
+        if self._edge is not None:
+            self._edge.listen()
+            self._announcing = asyncio.create_task(_announced(state, args, self._edge))
 
 
-async def _announced(state: Any, args: argparse.Namespace) -> None:
+async def _announced(state: Any, args: argparse.Namespace, edge: Edge) -> None:
     """Print the greeting once requests are taken: vLLM makes its server only after it has initialised its plugins."""
     while not getattr(getattr(state, "server", None), "started", False):
         await asyncio.sleep(0.02)
+    hide_server(state.server)
     names = args.served_model_name or [args.model]
-    for line in greeting(args, names[0], state.posenc):
+    for line in greeting(args, names[0], state.posenc, edge.access, asks_for_key=edge.asks_for_key):
         logger.info("%s", line)

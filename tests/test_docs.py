@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import tests.vllm_adapter.conftest  # noqa: F401
 from posenc_runtime.encodings.scaling import available, method
 from posenc_runtime.vllm_adapter.metrics.names import Metric
-from posenc_runtime.vllm_adapter.settings.front_end import LimitSettings
+from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings, LimitSettings
 from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings
 from server import shipped
 from server.cli import app
@@ -51,6 +51,7 @@ TEXT = README.read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 RESULTS = ROOT / "tests" / "benchmarks" / "results"
 REPOSITORY = "https://github.com/posenc/posenc/"
+SECTIONS = (ScalingSettings, AttentionSettings, AccessSettings, LimitSettings, HttpSettings)
 EVERY_PAGE = pytest.mark.parametrize("page", pages(), ids=name)
 
 
@@ -142,12 +143,7 @@ def test_every_parameter_of_a_method_has_its_row_on_the_methods_page(rope_type: 
 
 @pytest.mark.parametrize(
     ("heading", "model"),
-    [
-        ("scaling", ScalingSettings),
-        ("attention", AttentionSettings),
-        ("server", HttpSettings),
-        ("limits", LimitSettings),
-    ],
+    list(zip(("scaling", "attention", "access", "limits", "server"), SECTIONS, strict=True)),
 )
 def test_every_setting_has_its_row_with_its_default(heading: str, model: type[BaseModel]) -> None:
     found = re.search(rf"^### `{heading}`\n(.*?)(?=^##)", configuration(), re.MULTILINE | re.DOTALL)

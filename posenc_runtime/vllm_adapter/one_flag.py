@@ -21,7 +21,9 @@ from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODUL
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from posenc_runtime.vllm_adapter.hook import ALL_SECTIONS
 from posenc_runtime.vllm_adapter.http import endpoints
+from posenc_runtime.vllm_adapter.http.stock_access import refuse_other_front_ends
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_block_size, refuse_unsupported
+from posenc_runtime.vllm_adapter.settings.api_keys import refuse_unreadable
 from posenc_runtime.vllm_adapter.settings.completion import Completed, completed
 from posenc_runtime.vllm_adapter.settings.derivation import FIT_INTO_MEMORY
 from posenc_runtime.vllm_adapter.settings.explanations import explained
@@ -98,6 +100,8 @@ def _with_all_they_need(engine_args: Any) -> Any:
             f'add "{KEY}": {{}} to scale nothing'
         )
     given_sections, longest = _sections(ours)
+    refuse_other_front_ends(given_sections.access)
+    refuse_unreadable(given_sections.access)
     scaling, attention = given_sections.scaling, given_sections.attention
     given = {name: getattr(engine_args, name) for name in _LOOKED_AT}
     checkpoint = _checkpoint(engine_args)

@@ -70,6 +70,17 @@ def test_a_models_path_that_starts_with_a_dot_is_relative_to_the_file(file: path
     assert load(file, environment={}).model == str(file.parent.parent / "weights")
 
 
+def test_a_keys_file_that_starts_with_a_dot_is_beside_the_file_and_may_be_a_link(file: pathlib.Path) -> None:
+    file.write_text("model: x\naccess: {keys_file: ./keys, administration: off}\n")
+    (file.parent / "keys").symlink_to("elsewhere")
+    access = load(file, environment={}).access
+    assert (access.keys_file, access.administration) == (str(file.parent / "keys"), "off")
+
+
+def test_keys_in_the_environment_are_no_setting(file: pathlib.Path) -> None:
+    assert load(file, environment={"POSENC_API_KEYS": "alice: secret"}) == load(file, environment={})
+
+
 def test_the_served_length_defaults_to_what_the_largest_scale_reaches(file: pathlib.Path) -> None:
     file.write_text(GOOD.replace("max_model_len: 4096\n", ""))
     assert planned(load(file, environment={}), None).deployment.max_model_len == 4096

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from rich.console import Console
 
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings
 from server.causes import cause
 from server.greeting import greeting
 from server.progress import Progress
@@ -22,13 +23,13 @@ from server.routes import Served
 YARN = Deployment(rope_type="yarn", scales=(1, 2, 4), original_max_position_embeddings=256, max_model_len=1024)
 
 
-def greeted(**arguments: Any) -> list[str]:
+def greeted(*, asks_for_key: bool = False, metrics: str = "key", **arguments: Any) -> list[str]:
     """The lines of a server whose cache has room for 900 tokens."""
     args = argparse.Namespace(
         **{"host": "127.0.0.1", "port": 8000, "uds": None, "ssl_certfile": None, "api_key": None} | arguments
     )
     served = Served(deployment=YARN, max_model_len=900, registry=CollectorRegistry())
-    return list(greeting(args, "tiny", served))
+    return list(greeting(args, "tiny", served, AccessSettings(metrics=metrics), asks_for_key=asks_for_key))
 
 
 def test_a_server_says_where_it_is_what_its_scales_reach_and_what_to_paste() -> None:
@@ -55,8 +56,26 @@ def test_the_address_is_one_that_clients_of_this_machine_can_ask(arguments: dict
     assert greeted(**arguments)[0] == begins
 
 
+def test_a_server_that_others_reach_says_that_it_asks_for_no_key() -> None:
+    warning = "no key is asked for: whoever reaches this address may send requests; access.keys_file names keys"
+    assert warning in greeted(host="0.0.0.0") and warning in greeted(host=None)
+    assert warning not in greeted(host="0.0.0.0", asks_for_key=True) + greeted(host="127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "told"),
+    [
+        ("open", "scales now: http://127.0.0.1:8000/posenc/scales, metrics: http://127.0.0.1:8000/metrics"),
+        ("10.0.0.1:9000", "scales now: http://127.0.0.1:8000/posenc/scales, metrics: http://10.0.0.1:9000/metrics"),
+        ("off", "scales now: http://127.0.0.1:8000/posenc/scales"),
+    ],
+)
+def test_a_server_says_where_its_metrics_are(metrics: str, told: str) -> None:
+    assert told in greeted(metrics=metrics)
+
+
 def test_a_key_is_asked_for_and_not_shown() -> None:
-    paste = greeted(api_key=["very-secret"])[-1]
+    paste = greeted(asks_for_key=True, api_key=["very-secret"])[-1]
     assert "Authorization: Bearer YOUR_KEY" in paste and "very-secret" not in paste
 
 
@@ -120,6 +139,7 @@ from server.held_output import HeldOutput
 
 with HeldOutput():  # importing vLLM is loud
     from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings
     from posenc_runtime.vllm_adapter import serving
     from posenc_runtime.vllm_adapter.settings.section import SettingRefused
     from server import progress, starting

@@ -168,6 +168,24 @@ def test_words_of_a_file_become_names_of_arguments() -> None:
     )
 
 
+def test_keys_that_cannot_be_read_are_refused_before_the_engine_starts(model: str) -> None:
+    access = {"posenc_access": {"keys_file": "/nowhere/keys"}}
+    with pytest.raises(SettingRefused, match=r"additional_config\.posenc_access\.keys_file: /nowhere/keys: must be"):
+        configured(model, additional_config=access)
+
+
+def test_access_is_not_promised_under_a_front_end_that_does_not_check_it(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "1")
+    configured(model)
+    with pytest.raises(SettingRefused, match="Rust checks neither keys nor routes"):
+        configured(model, additional_config={"posenc_access": {"metrics": "off"}})
+    monkeypatch.setenv("POSENC_API_KEYS", "alice: secret")
+    with pytest.raises(SettingRefused, match="and POSENC_API_KEYS unset, where VLLM_USE_RUST_FRONTEND is set"):
+        configured(model)
+
+
 @pytest.mark.slow
 def test_without_a_section_nothing_of_ours_is_imported_registered_or_said(model: str) -> None:
     """In a process of its own: this one has registered everything."""
