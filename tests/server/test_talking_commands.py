@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from server import cli
+from server import terminal
 from server.cli import app
 from server.commands import demo, started
 from server.commands.client import Server
@@ -29,9 +29,9 @@ from tests.page.fake_server import Fake, running
 
 def posenc(*arguments: str, said: str = "", **environment: str) -> tuple[int, str, str]:
     """Exit status, stdout and stderr of a command of ours, run in this process."""
-    cli._console.cache_clear()  # it holds the streams of an earlier test
+    terminal.console.cache_clear()  # it holds the streams of an earlier test
     result = CliRunner().invoke(app, arguments, input=said, env={"COLUMNS": "200", "OPENAI_API_KEY": "", **environment})
-    cli._console.cache_clear()
+    terminal.console.cache_clear()
     return result.exit_code, result.stdout, result.stderr
 
 
