@@ -11,6 +11,7 @@ from posenc_runtime.vllm_adapter.model_code.definitions import (
     definitions,
     definitions_of_layer,
     reached_from,
+    with_bases,
 )
 
 _LAYERS = "vllm.model_executor.layers"
@@ -29,10 +30,17 @@ _OF_AXES = frozenset({"bailing_mrope", "openpangu"})
 
 
 @functools.cache
-def rotating_layers(architecture: str) -> tuple[Definition, ...]:
-    """The classes whose layers rotate keys and cache them. A vision tower caches none."""
+def caching_layers(architecture: str) -> tuple[Definition, ...]:
+    """The classes whose layers cache keys. A vision tower caches none."""
     found = definitions(architecture)
-    return tuple(each for each in found if _caches(each, found) and _rotates(each, found))
+    return tuple(each for each in found if _caches(each, found))
+
+
+@functools.cache
+def rotating_layers(architecture: str) -> tuple[Definition, ...]:
+    """The classes whose layers rotate keys and cache them."""
+    found = definitions(architecture)
+    return tuple(each for each in caching_layers(architecture) if _rotates(each, found))
 
 
 @functools.cache
@@ -137,7 +145,7 @@ def _written(definition: Definition) -> frozenset[str]:
 
 
 def _caches(definition: Definition, found: tuple[Definition, ...]) -> bool:
-    return any(_layer_names(each) & _CACHING for each in _with_bases(definition, found))
+    return any(_layer_names(each) & _CACHING for each in with_bases(definition, found))
 
 
 def _rotates(definition: Definition, found: tuple[Definition, ...]) -> bool:
@@ -153,12 +161,3 @@ def _names_rotation(definition: Definition) -> bool:
 
 def _layer_names(definition: Definition) -> set[str]:
     return {name.rpartition(".")[2] for name in definition.layers if name.startswith(_LAYERS)}
-
-
-def _with_bases(definition: Definition, found: tuple[Definition, ...]) -> list[Definition]:
-    """A class, and the classes of models that it derives from."""
-    if not isinstance(definition.node, ast.ClassDef):
-        return []
-    written = {ast.unparse(base) for base in definition.node.bases}
-    bases = [each for each in found if each.place in definition.uses and each.name in written]
-    return [definition, *(deeper for base in bases for deeper in _with_bases(base, found))]
