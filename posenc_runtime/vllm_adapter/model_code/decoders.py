@@ -13,6 +13,8 @@ from posenc_runtime.vllm_adapter.model_code.definitions import (
     reached_from,
     with_bases,
 )
+from posenc_runtime.vllm_adapter.model_code.language_models import language_models, leaves_it_to_the_checkpoint
+from posenc_runtime.vllm_adapter.model_code.model_source import has_own_model
 
 _LAYERS = "vllm.model_executor.layers"
 _ROTARY = f"{_LAYERS}.rotary_embedding"
@@ -44,9 +46,16 @@ def rotating_layers(architecture: str) -> tuple[Definition, ...]:
 
 
 @functools.cache
-def rotates(architecture: str) -> bool:
-    """Whether any code of an architecture builds a rotary embedding."""
-    return any(_names_rotation(each) for each in definitions(architecture))
+def may_rotate(architecture: str) -> bool:
+    """Whether a model may rotate queries and keys; False only if no code of it, or of its text, has a rotary embedding.
+
+    A model may rotate that runs on vLLM's Transformers backend, whose source cannot be read, or whose checkpoint names
+    its language model.
+    """
+    found = definitions(architecture)
+    if not has_own_model(architecture) or not found or leaves_it_to_the_checkpoint(architecture):
+        return True
+    return any(map(_mentions_rotation, found)) or any(map(may_rotate, language_models(architecture)))
 
 
 @functools.cache
@@ -150,6 +159,12 @@ def _caches(definition: Definition, found: tuple[Definition, ...]) -> bool:
 
 def _rotates(definition: Definition, found: tuple[Definition, ...]) -> bool:
     return any(map(_names_rotation, reached_from(definition, found)))
+
+
+def _mentions_rotation(definition: Definition) -> bool:
+    """Whether code names a function or a class for rotary embeddings, vLLM's or another."""
+    names = {definition.name, *(name.rpartition(".")[2] for name in definition.layers)}
+    return _names_rotation(definition) or any("RotaryEmbedding" in name for name in names)
 
 
 def _names_rotation(definition: Definition) -> bool:
