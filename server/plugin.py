@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
@@ -13,7 +14,7 @@ from posenc_runtime.vllm_adapter.active import deployment_of
 from posenc_runtime.vllm_adapter.http import front_end, stopping
 from posenc_runtime.vllm_adapter.http.draining import Draining
 from posenc_runtime.vllm_adapter.http.pulse import Pulse
-from posenc_runtime.vllm_adapter.http.request_log import log_requests
+from posenc_runtime.vllm_adapter.http.request_log import Format, log_requests
 from posenc_runtime.vllm_adapter.rotary.wavelengths import rotations
 from server.edge.headers import hide_server
 from server.edge.installation import Edge, install, settings_of
@@ -60,7 +61,7 @@ class EndpointPlugin:
         front_end.attach(
             engine_client, state, deployment, self._draining, lambda by_itself: setattr(args, ENDED, by_itself)
         )
-        log_requests(engine_client, getattr(args, REQUEST_LOG, "text" if args.enable_log_requests else "off"))
+        log_requests(engine_client, getattr(args, REQUEST_LOG, _of_vllm(args)))
         budget = await front_end.rerotate_budget(engine_client, deployment)
         groups = await front_end.attention_layers(engine_client)
         front_end.show_attention(engine_client, groups)
@@ -83,6 +84,15 @@ class EndpointPlugin:
         if self._edge is not None:
             self._edge.listen()
             self._announcing = asyncio.create_task(_announced(state, args, self._edge))
+
+
+def _of_vllm(args: argparse.Namespace) -> Format:
+    """How plain vLLM, which has no setting of ours, is to log requests: as its own log."""
+    if not args.enable_log_requests:
+        return "off"
+    config = getattr(args, "logging_config", None)
+    formatter = config.get("formatter") if isinstance(config, Mapping) else getattr(config, "formatter", "text")
+    return "json" if formatter == "json" else "text"
 
 
 async def _announced(state: Any, args: argparse.Namespace, edge: Edge) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -39,6 +39,7 @@ class Settings(BaseModel):
         served_model_name: the model's name for clients; its own name when left out.
         max_model_len: longest request, tokens; what the largest scale reaches when left out.
         engine: any engine argument of vLLM.
+        log_format: whether the server's output is for people, or JSON, one object a line.
         log_requests: format of the log line for each request that has ended; ``off`` writes none.
     """
 
@@ -54,6 +55,7 @@ class Settings(BaseModel):
     health: HealthSettings = Field(default_factory=HealthSettings)
     engine: dict[str, Any] = {}
     server: HttpSettings = Field(default_factory=HttpSettings)
+    log_format: Literal["text", "json"] = "text"
     log_requests: LogFormat = "text"
 
     @property

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NoReturn
+from typing import IO, TYPE_CHECKING, NoReturn, cast
 
 from rich.console import Console
 
@@ -21,6 +21,7 @@ from server.causes import cause, first_error
 from server.checking import checking
 from server.greeting import READY
 from server.held_output import HeldOutput
+from server.json_lines import JsonLines
 from server.progress import Progress
 from server.settings import Settings
 
@@ -47,7 +48,8 @@ def serve(settings: Settings, checkpoint: Checkpoint | None, *, verbose: bool) -
         plan, args = _checked(settings, checkpoint, verbose=verbose)
     # A copy of stdout, made before HeldOutput replaces it.
     with os.fdopen(os.dup(1), "w") as stdout:
-        terminal = Console(file=stdout, soft_wrap=True)
+        out = JsonLines(stdout) if settings.log_format == "json" else stdout
+        terminal = Console(file=cast(IO[str], out), soft_wrap=True)
         _say_what_is_served(plan, terminal)
         if verbose:
             _run(args, terminal, functools.partial(_say, terminal))

@@ -224,8 +224,10 @@ def test_health_check_published_port_and_scrape_target_are_where_the_server_list
     (scrape,) = PROMETHEUS["scrape_configs"]
     assert scrape["metrics_path"] == "/metrics"
     names = {name, *service.get("networks", {}).get("default", {}).get("aliases", [])}
+    metrics = service["environment"]["POSENC_ACCESS__METRICS"].removeprefix("0.0.0.0:")
+    assert metrics != port
     assert [target for config in scrape["static_configs"] for target in config["targets"]] == [
-        f"{known}:{port}" for known in names & {"posenc"}
+        f"{known}:{metrics}" for known in names & {"posenc"}
     ]
 
 

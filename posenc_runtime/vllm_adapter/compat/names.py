@@ -159,6 +159,12 @@ SERVER_NAMES: Names = (
     ("vllm.entrypoints.cli.serve", "ServeSubcommand.cmd", ("args",)),
     ("vllm.tokenizers.registry", "cached_tokenizer_from_config", ("model_config",)),
     ("vllm.utils.system_utils", "kill_process_tree", ("pid",)),
+    (
+        "vllm.v1.engine.output_processor",
+        "OutputProcessor.do_tracing",
+        ("engine_core_output", "req_state", "iteration_stats"),
+    ),
+    ("vllm.v1.engine.output_processor", "instrument_manual", ("attributes",)),
     ("vllm.v1.engine.output_processor", "OutputProcessor.abort_requests", ("request_ids", "internal")),
     ("vllm.v1.engine.core", "EngineCoreProc.run_engine_core", ()),
     ("vllm.v1.executor.multiproc_executor", "WorkerProc.worker_main", ()),

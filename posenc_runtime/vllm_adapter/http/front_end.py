@@ -16,6 +16,7 @@ from posenc_runtime.vllm_adapter.http.fetching import refuse_fetching
 from posenc_runtime.vllm_adapter.http.numbers import fail_without_numbers
 from posenc_runtime.vllm_adapter.http.requests import check_requests, refuse_several, set_default_max_tokens
 from posenc_runtime.vllm_adapter.http.responses import announce_scales, announce_stopped
+from posenc_runtime.vllm_adapter.http.spans import announce_in_spans
 from posenc_runtime.vllm_adapter.http.stopping import drain_before_stop
 from posenc_runtime.vllm_adapter.metrics import prometheus
 
@@ -42,6 +43,7 @@ def attach(engine: Any, state: Any, deployment: Deployment, draining: Draining, 
     check_requests(deployment)
     refuse_fetching()
     announce_scales(state)
+    announce_in_spans(engine, deployment)
     fail_without_numbers(engine)
     drain_before_stop(engine, draining, ended)
 

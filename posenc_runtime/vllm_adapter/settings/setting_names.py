@@ -15,7 +15,7 @@ from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, Scal
 TOP_LEVEL = ""
 SECTIONS = ("scaling", "attention", "access", "limits", "health", "engine", "server")
 # Settings outside of the sections. server/settings.py defines them, and is not imported here; a test compares both.
-_BESIDE_SECTIONS = ("model", "served_model_name", "max_model_len", "log_requests")
+_BESIDE_SECTIONS = ("model", "served_model_name", "max_model_len", "log_format", "log_requests")
 
 # Engine arguments that follow from a deployment's settings, each with the settings that it follows from.
 DERIVED = {
