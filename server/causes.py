@@ -82,7 +82,11 @@ _CAUSES = (
 _ERROR = re.compile(
     r"^(?:\(\w+ pid=\d+\) ERROR [^\]]*\] )?((?:\w+\.)*\w*(?:Error|Exception|Unsupported|Refused)): (.+)$", re.MULTILINE
 )
-_OF_OTHERS = ("Engine core initialization failed", "WorkerProc initialization failed")
+_OF_OTHERS = (
+    "EngineCore encountered an issue",
+    "Engine core initialization failed",
+    "WorkerProc initialization failed",
+)
 
 
 def cause(said: str) -> str | None:

@@ -153,6 +153,10 @@ def test_the_first_error_of_an_engine_is_told_in_one_line() -> None:
     ours = "posenc_runtime.vllm_adapter.errors.Unsupported: our rule, and what to do\n"
     assert first_error(f"{logged}{ours}") == "our rule, and what to do"
     assert first_error("RuntimeError: Engine core initialization failed. See above\n") is None
+    assert (
+        first_error(f"{logged}vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See\n")
+        is None
+    )
 
 
 def test_progress_says_at_what_a_bar_of_vllm_is() -> None:
