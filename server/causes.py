@@ -83,9 +83,8 @@ _ERROR = re.compile(
     r"^(?:\(\w+ pid=\d+\) ERROR [^\]]*\] )?((?:\w+\.)*\w*(?:Error|Exception|Unsupported|Refused)): (.+)$", re.MULTILINE
 )
 _OF_OTHERS = (
+    *("Engine core initialization failed", "WorkerProc initialization failed"),
     "EngineCore encountered an issue",
-    "Engine core initialization failed",
-    "WorkerProc initialization failed",
 )
 
 
