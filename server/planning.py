@@ -13,6 +13,7 @@ from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
 from posenc_runtime.vllm_adapter.compat.arguments import argument_names
 from posenc_runtime.vllm_adapter.settings.api_keys import refuse_unreadable
 from posenc_runtime.vllm_adapter.settings.completion import completed
+from posenc_runtime.vllm_adapter.settings.derivation import seen_where_rotated
 from server.settings import Settings
 
 
@@ -103,6 +104,8 @@ def planned(settings: Settings, checkpoint: Checkpoint | None) -> Plan:
     if sections.auto_reason is not None:
         has_room = "; requests may be as long as the cache has room for" if settings.max_model_len is None else ""
         remarks.append(f"auto: {sections.auto_reason}{has_room}")
+    if checkpoint is not None and _scales_for_nothing(sections.deployment, checkpoint):
+        remarks.append(f"scaling: {seen_where_rotated(checkpoint)}: leave scales out, and set rope_type to auto")
     if checkpoint is not None and checkpoint.added_yarn is not None:
         remarks.append(f"model: {checkpoint.added_yarn.advice}")
     return Plan(
@@ -112,3 +115,8 @@ def planned(settings: Settings, checkpoint: Checkpoint | None) -> Plan:
         remarks=tuple(remarks),
         max_model_len=sections.max_model_len,
     )
+
+
+def _scales_for_nothing(deployment: Deployment, checkpoint: Checkpoint) -> bool:
+    """Whether requests get scales above 1 that they do not need."""
+    return len(deployment.scales) > 1 and checkpoint.needs_no_scale(deployment.original_max_position_embeddings)

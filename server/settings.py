@@ -7,7 +7,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from posenc_runtime.vllm_adapter.http.request_log import Format as LogFormat
-from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings, FrontEndSettings, LimitSettings
+from posenc_runtime.vllm_adapter.settings.front_end import (
+    AccessSettings,
+    FrontEndSettings,
+    HealthSettings,
+    LimitSettings,
+)
 from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings
 
 
@@ -47,6 +52,7 @@ class Settings(BaseModel):
     attention: AttentionSettings = Field(default_factory=AttentionSettings)
     access: AccessSettings = Field(default_factory=AccessSettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)
+    health: HealthSettings = Field(default_factory=HealthSettings)
     engine: dict[str, Any] = {}
     server: HttpSettings = Field(default_factory=HttpSettings)
     log_format: Literal["text", "json"] = "text"
@@ -55,7 +61,7 @@ class Settings(BaseModel):
     @property
     def front_end(self) -> FrontEndSettings:
         """What the API server lets clients ask for."""
-        return FrontEndSettings(access=self.access, limits=self.limits)
+        return FrontEndSettings(access=self.access, limits=self.limits, health=self.health)
 
     @field_validator("log_requests", mode="before")
     @classmethod

@@ -110,8 +110,9 @@ def test_model_and_engine_are_template_variables_that_every_query_filters_by() -
     for query in QUERIES:
         if not query.where.startswith("variable "):
             for selector in selectors(query.expression):
-                # A refused request gets to no engine.
-                by = {model} if selector.metric == Metric.REFUSED_REQUESTS else {model, engine}
+                # A refused request gets to no engine, and a server is ready with all of its engines.
+                of_servers = (Metric.REFUSED_REQUESTS, Metric.READY)
+                by = {model} if selector.metric in of_servers else {model, engine}
                 assert by <= set(selector.matchers), query
 
 

@@ -108,6 +108,12 @@ ENGINE_NAMES: Names = (
     ("vllm.v1.core.block_pool", "BlockPool.get_num_free_blocks", ("self",)),
     ("vllm.v1.attention.backends.cpu_attn", "CPUAttentionBackendImpl.forward", ("query", "attn_metadata", "output")),
     ("vllm.v1.attention.backends.cpu_attn", "CPUAttentionBackendImpl.do_kv_cache_update", ("key", "slot_mapping")),
+    ("vllm.v1.attention.backends.cpu_attn", "_get_attn_isa", ("dtype", "block_size", "head_size", "kv_cache_dtype")),
+    (
+        "vllm._custom_ops",
+        "cpu_attn_get_scheduler_metadata",
+        ("num_reqs", "num_heads", "num_kv_heads", "head_dim", "sliding_window_size", "isa", "kv_cache_dtype"),
+    ),
     ("vllm.v1.attention.backends.triton_attn", "TritonAttentionImpl.forward", ("query", "attn_metadata", "output")),
     ("vllm.v1.attention.backends.triton_attn", "TritonAttentionImpl.do_kv_cache_update", ("key", "slot_mapping")),
     ("vllm.v1.attention.backends.triton_attn", "TritonAttentionMetadataBuilder.build", ("common_attn_metadata",)),
@@ -160,6 +166,10 @@ SERVER_NAMES: Names = (
     ),
     ("vllm.v1.engine.output_processor", "instrument_manual", ("attributes",)),
     ("vllm.v1.engine.output_processor", "OutputProcessor.abort_requests", ("request_ids", "internal")),
+    ("vllm.v1.engine.core", "EngineCoreProc.run_engine_core", ()),
+    ("vllm.v1.executor.multiproc_executor", "WorkerProc.worker_main", ()),
+    ("vllm.v1.engine.coordinator", "DPCoordinatorProc.run_coordinator", ()),
+    ("vllm.v1.utils", "run_api_server_worker_proc", ("listen_address", "sock", "args")),
     (
         "vllm.entrypoints.openai.completion.serving",
         "OpenAIServingCompletion.completion_stream_generator",
