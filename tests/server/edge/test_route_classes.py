@@ -5,17 +5,22 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import vllm.entrypoints
-from fastapi import APIRouter
+import vllm.plugins
+from fastapi import APIRouter, FastAPI
+from fastapi.testclient import TestClient
+from starlette.routing import Mount, Route
 from vllm.config import ProfilerConfig
 from vllm.entrypoints.launchers.app import build_app
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from posenc_runtime.vllm_adapter import compat
-from server.edge.route_classes import CLASSES
+from posenc_runtime.vllm_adapter.http.endpoints import with_ours
+from server.edge.route_classes import CLASSES, RouteClass
 
 ADMINISTRATION_OF_VLLM = {"/pause", "/resume", "/sleep", "/wake_up", "/collective_rpc", "/scale_elastic_ep"}
 
@@ -40,35 +45,51 @@ def templates_of_routers() -> set[str]:
     return found
 
 
-def templates_of_application(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Of an application with every task, the routes of development, and everything else that arguments turn on."""
+def applications(monkeypatch: pytest.MonkeyPatch, **access: Any) -> Iterator[FastAPI]:
+    """With every task, the routes of development, and everything else that arguments turn on; with our plugin."""
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
     monkeypatch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1")
-    flags = ["--model", "none", "--enable-scale-out", "--enable-offline-docs", "--enable-tokenizer-info-endpoint"]
+    monkeypatch.setattr(vllm.plugins, "load_endpoint_plugins", with_ours(lambda tasks: []))
+    flags = ["--model", "none", "--enable-scale-out", "--enable-tokenizer-info-endpoint", "--api-key", "good"]
     args = compat.cli_args().make_arg_parser(FlexibleArgumentParser()).parse_args(flags)
     args.enable_fault_tolerance = True
     args.profiler_config = ProfilerConfig(profiler="cuda")
+    args.additional_config = {"posenc": {}, "posenc_access": access}
     tasks: Any = (
-        "generate",
-        "transcription",
-        "realtime",
-        "embed",
-        "classify",
-        "token_embed",
-        "token_classify",
-        "render",
+        *("generate", "transcription", "realtime", "render"),
+        *("embed", "classify", "token_embed", "token_classify"),
     )
-    found = set()
-    for offline in (True, False):
-        args.enable_offline_docs = offline
+    for args.enable_offline_docs in (True, False):
+        args.api_key = ["good"]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            app = build_app(args, tasks)
-        found |= {getattr(route, "path", type(route).__name__) for route in app.routes}
-    return found
+            yield build_app(args, tasks)
+
+
+def templates(app: FastAPI) -> set[str]:
+    return {getattr(route, "path", type(route).__name__) for route in app.routes}
 
 
 def test_every_route_of_vllm_has_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    templates = templates_of_application(monkeypatch) | templates_of_routers()
-    assert len(templates) > 70 and templates >= ADMINISTRATION_OF_VLLM
-    assert templates - CLASSES.keys() == set(), "give these routes a class in server/edge/route_classes.py"
+    found = templates_of_routers().union(*map(templates, applications(monkeypatch)))
+    assert len(found) > 70 and found >= ADMINISTRATION_OF_VLLM
+    assert found - CLASSES.keys() == set(), "give these routes a class in server/edge/route_classes.py"
+
+
+def test_every_route_of_vllm_that_is_not_open_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for app in applications(monkeypatch):
+        client = TestClient(app)
+        asked = {
+            (method, route.path): client.request(method, route.path.replace("{", "").replace("}", "")).status_code
+            for route in app.routes
+            if isinstance(route, Route | Mount) and CLASSES[route.path] is not RouteClass.OPEN
+            for method in getattr(route, "methods", None) or ("GET", "POST")
+        }
+        assert len(asked) > 55 and {each: status for each, status in asked.items() if status != 401} == {}
+
+
+def test_no_middleware_of_ours_is_outside_of_vllms_and_no_key_is_left_to_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    for app in applications(monkeypatch):
+        names = [middleware.cls.__name__ for middleware in app.user_middleware]  # type: ignore[attr-defined]
+        assert "AuthenticationMiddleware" not in names
+        assert names.index("CORSMiddleware") < names.index("AccessMiddleware")
