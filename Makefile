@@ -38,7 +38,7 @@ ENGINE_TESTS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -rs -n auto --dist l
 # Test runs follow each other even under -j: engines and the fast tests together would starve each other. Tests run in
 # the order of their files: by size, the default, the longest would come last.
 .NOTPARALLEL:
-.PHONY: help setup environment constraints serve test test-all test-fast test-promises test-slow test-compiled test-engine test-engine-rest tools test-gpu test-page check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture screenshots architectures routes train-demo train-counting clean clean-env
+.PHONY: help setup environment constraints serve test test-all test-fast test-promises test-slow test-compiled test-engine test-engine-rest tools test-gpu test-page faults check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture screenshots architectures routes train-demo train-counting clean clean-env
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -134,6 +134,9 @@ growth: environment ## measure answers of requests that outgrew their scale: ARG
 
 counting: environment ## measure each position encoding on the counting task: ARGS=...
 	@$(BIN)/python -m tests.benchmarks.counting $(ARGS)
+
+faults: environment ## kill, freeze, starve and damage servers, and print what their clients saw: ARGS=...
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.engine.faults $(ARGS)
 
 picture: environment ## draw the picture of README and docs
 	@$(BIN)/python -m tests.benchmarks.picture $(ARGS)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import pathlib
 import shlex
-import signal
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from server import shell_completion
+from server.commands import talking
+from server.terminal import console as _console
+from server.terminal import refusals as _refusals
+from server.terminal import warn as _warn
 
 # The commands themselves import what takes long to import, rich too, so that help and errors appear at once.
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
     from server.settings import Settings
 
@@ -93,7 +91,7 @@ def serve(
     given = [f"server.{name}={value}" for name, value in (("host", host), ("port", port)) if value is not None]
     with _refusals():
         settings = _settings(target, config, [*(overrides or []), *given])
-        checkpoint = _checkpoint(settings, is_needed=True, verbose=verbose)
+        checkpoint = _checkpoint(settings, is_needed=True, verbose=verbose, has_weights=True)
         from server import starting
 
         starting.serve(settings, checkpoint, verbose=verbose)
@@ -220,92 +218,6 @@ def size(
             _console().print(each, highlight=False)
 
 
-Url = Annotated[str, typer.Option("--url", metavar="URL", help="The server's address.", show_default=True)]
-Key = Annotated[
-    str | None,
-    typer.Option("--api-key", metavar="KEY", envvar="OPENAI_API_KEY", help="The server's key.", show_default=False),
-]
-
-
-@app.command(short_help="Talk to a model, and see the scale of each answer.")
-def chat(
-    target: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[MODEL | CONFIGURATION]",
-            help="What to start a server with; without it, chat talks to the server at --url.",
-            autocompletion=shell_completion.targets,
-        ),
-    ] = None,
-    url: Url = "http://127.0.0.1:8000",
-    key: Key = None,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Most new tokens of an answer.")] = 256,
-    system: Annotated[str, typer.Option("--system", metavar="TEXT", help="A message before all others.")] = "",
-    completions: Annotated[
-        bool, typer.Option("--completions", help="Let the model complete the text, without its chat template.")
-    ] = False,
-) -> None:
-    """Talk to a model, and see the scale of each answer and its crossings.
-
-    Reads lines from the terminal or from a pipe. /new begins anew, /quit ends.
-    """
-    with _refusals():
-        from server.commands.chat import Conversation, converse
-        from server.commands.client import Server
-        from server.commands.started import started
-
-        console = _console()
-        serving = contextlib.nullcontext(url) if target is None else started([target], console)
-        with serving as address, Server(address, key) as server:
-            converse(
-                Conversation(server, console, max_tokens=max_tokens, is_chat=not completions, system=system), console
-            )
-
-
-@app.command(short_help="See in a minute what Posenc does, with the demo model.")
-def demo() -> None:
-    """Start the demo model, send a short request, a long one and one that crosses, show the metrics, and end."""
-    with _refusals():
-        from server.commands.client import Server
-        from server.commands.demo import show
-        from server.commands.started import started
-
-        console = _console()
-        with started(["demo"], console) as address, Server(address) as server:
-            show(server, console)
-
-
-@app.command(short_help="Watch what runs at which scale.")
-def top(
-    url: Url = "http://127.0.0.1:8000",
-    key: Key = None,
-    once: Annotated[bool, typer.Option("--once", help="Print the counts once, and end.")] = False,
-    seconds: Annotated[
-        float, typer.Option("--interval", metavar="SECONDS", min=0.1, help="From one reading to the next.")
-    ] = 1.0,
-) -> None:
-    """Watch what runs at which scale, on any server with Posenc: posenc serve, or vLLM with its flag. q ends.
-
-    It reads /metrics.
-    """
-    with _refusals():
-        from server.commands.client import Server
-        from server.commands.top import show_once, watch
-
-        with Server(url, key) as server:
-            if once:
-                show_once(server, _console())
-            else:
-                watch(server, _console(), seconds)
-
-
-@functools.cache
-def _console(*, stderr: bool = False) -> Console:
-    from rich.console import Console
-
-    return Console(stderr=stderr, soft_wrap=True)
-
-
 def _settings(target: str | None, config: pathlib.Path | None, overrides: list[str] | None) -> Settings:
     """The settings of what the command line names.
 
@@ -342,7 +254,9 @@ def configs(
             _console().print(report.deployment_lines(each, shipped.about(each)), highlight=False)
 
 
-def _checkpoint(settings: Settings, *, is_needed: bool, verbose: bool = False) -> Checkpoint | None:
+def _checkpoint(
+    settings: Settings, *, is_needed: bool, verbose: bool = False, has_weights: bool = False
+) -> Checkpoint | None:
     """The checkpoint's configuration.
 
     None where it cannot be read and the settings are enough without it; stderr then says so. vLLM itself reads a
@@ -350,17 +264,20 @@ def _checkpoint(settings: Settings, *, is_needed: bool, verbose: bool = False) -
 
     Args:
         verbose: show what vLLM writes meanwhile.
+        has_weights: whether its weights must be there, too.
 
     Raises:
         SettingRefused: when it cannot be read and is needed, or cannot be scaled.
     """
     from server.checking import checking
-    from server.first_look import UnreadableModel, look
+    from server.first_look import UnreadableModel, look, look_at_weights
     from server.held_output import HeldOutput
 
     try:
         with HeldOutput():
             found = look(settings)
+            if has_weights:
+                look_at_weights(settings)
         if found.out_of_reach:
             from posenc_runtime.vllm_adapter.checkpoints import hub
 
@@ -378,43 +295,4 @@ def _checkpoint(settings: Settings, *, is_needed: bool, verbose: bool = False) -
         return None
 
 
-def _warn(what: str, why: str) -> None:
-    from rich.markup import escape
-
-    _console(stderr=True).print(f"[bold yellow]{what}[/] {escape(why)}", highlight=False)
-
-
-@contextlib.contextmanager
-def _refusals() -> Iterator[None]:
-    """Print each refusal as one line on stderr and exit with status 2; a failure after the checks has status 1.
-
-    An interrupt from the keyboard prints nothing and has the status that shells give it.
-
-    Raises:
-        typer.Exit: with that status.
-    """
-    from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
-    from posenc_runtime.vllm_adapter.errors import Failed, Refused
-
-    try:
-        yield
-    except Refused as error:
-        raise _ended("refused", str(error), error.status) from None
-    except IncompatibleVllm as error:
-        raise _ended("refused", str(error), 2) from None
-    except Failed as error:
-        raise _ended("failed", str(error), 1) from None
-    except OSError as error:
-        if error.errno is None or not error.strerror:
-            raise
-        raise _ended("refused", error.strerror, 1) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(128 + signal.SIGINT) from None
-
-
-def _ended(how: str, reasons: str, status: int) -> typer.Exit:
-    from rich.markup import escape
-
-    for line in reasons.splitlines():
-        _console(stderr=True).print(f"[bold red]{how}[/] {escape(line)}", highlight=False)
-    return typer.Exit(status)
+app.add_typer(talking.app)

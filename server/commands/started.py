@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import IO, TYPE_CHECKING, NoReturn
 
@@ -43,8 +43,9 @@ def started(arguments: Sequence[str], console: Console) -> Iterator[str]:
     with tempfile.TemporaryFile("w+", errors="replace") as said, _ended_by_sigterm():
         # A group of its own: an interrupt from the keyboard reaches the server through us, after the last answer.
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, process_group=0
-        )
+            command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, process_group=0,
+            preexec_fn=_ended_with_us(),
+        )  # fmt: skip
         try:
             with console.status("starting the server"):
                 _wait(process, address, said)
@@ -75,6 +76,16 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def _ended_with_us() -> Callable[[], None] | None:
+    """What a new process calls before it is the server: the kernel then ends it with us, even if we are killed."""
+    if sys.platform != "linux":
+        return None
+    import ctypes
+
+    prctl, death_signal = ctypes.CDLL(None).prctl, 1
+    return lambda: prctl(death_signal, signal.SIGTERM, 0, 0, 0)
 
 
 @contextlib.contextmanager

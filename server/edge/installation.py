@@ -23,6 +23,7 @@ from server.edge.keys import Keyring
 from server.edge.limits import LimitsMiddleware
 from server.edge.listeners import Listener, bound, serve
 from server.edge.parsing import use_what_is_parsed
+from server.edge.request_ids import RequestIdMiddleware
 from server.edge.route_classes import CLASSES, RouteClass
 
 _NEEDS = {"open": Needs.NOTHING, "key": Needs.KEY, "off": Needs.CLOSED}
@@ -76,7 +77,11 @@ def install(app: FastAPI) -> Edge:
     stock_access.close_cors(app.state.args)
     app.add_exception_handler(HTTPException, shaped)
     hold_to(app, settings.limits)
-    return _add_access(app, settings.access)
+    edge = _add_access(app, settings.access)
+    # Outermost, so that the answers of the others carry the name, too. vLLM's own would name the answer anew.
+    app.state.args.enable_request_id_headers = False
+    app.add_middleware(RequestIdMiddleware)
+    return edge
 
 
 def hold_to(app: FastAPI, limits: LimitSettings) -> None:

@@ -109,8 +109,9 @@ def test_model_and_engine_are_template_variables_that_every_query_filters_by() -
     for query in QUERIES:
         if not query.where.startswith("variable "):
             for selector in selectors(query.expression):
-                # A refused request gets to no engine.
-                by = {model} if selector.metric == Metric.REFUSED_REQUESTS else {model, engine}
+                # A refused request gets to no engine, and a server is ready with all of its engines.
+                of_servers = (Metric.REFUSED_REQUESTS, Metric.READY)
+                by = {model} if selector.metric in of_servers else {model, engine}
                 assert by <= set(selector.matchers), query
 
 
@@ -223,8 +224,10 @@ def test_health_check_published_port_and_scrape_target_are_where_the_server_list
     (scrape,) = PROMETHEUS["scrape_configs"]
     assert scrape["metrics_path"] == "/metrics"
     names = {name, *service.get("networks", {}).get("default", {}).get("aliases", [])}
+    metrics = service["environment"]["POSENC_ACCESS__METRICS"].removeprefix("0.0.0.0:")
+    assert metrics != port
     assert [target for config in scrape["static_configs"] for target in config["targets"]] == [
-        f"{known}:{port}" for known in names & {"posenc"}
+        f"{known}:{metrics}" for known in names & {"posenc"}
     ]
 
 

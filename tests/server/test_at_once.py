@@ -63,8 +63,8 @@ def test_what_needs_no_model_is_said_at_once(arguments: list[str], said: str) ->
         ("scaling.scales=[1, 4, 2]", "scaling.scales must ascend, got [1.0, 4.0, 2.0]"),
         (
             "scaling.allow_beyond_trained=true",
-            "scaling.allow_beyond_trained is only for rope_type default, got rope_type yarn: a scaled deployment "
-            "covers max_model_len by its largest scale",
+            "scaling.allow_beyond_trained is only for scales [1], got [1.0, 2.0, 4.0, 8.0]: a scaled deployment covers "
+            "max_model_len by its largest scale",
         ),
         (
             "scaling.rope_type=yarm",

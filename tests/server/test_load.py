@@ -167,7 +167,7 @@ CHANGED = {
     "beyond-trained-with-scaling": (
         "  beta_fast: 16",
         "  allow_beyond_trained: true",
-        "scaling.allow_beyond_trained is only for rope_type default, got rope_type yarn",
+        "scaling.allow_beyond_trained is only for scales [1], got [1.0, 2.0, 4.0, 8.0]",
     ),
     "no-model": ("model: some/model\n", "", "model: must be given"),
     "port-out-of-range": ("8001", "80010", "server.port: must be less than or equal to 65535, got 80010"),

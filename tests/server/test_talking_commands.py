@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import pathlib
 import pty
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from server import cli
+from server import terminal
 from server.cli import app
 from server.commands import demo, started
 from server.commands.client import Server
@@ -26,9 +29,9 @@ from tests.page.fake_server import Fake, running
 
 def posenc(*arguments: str, said: str = "", **environment: str) -> tuple[int, str, str]:
     """Exit status, stdout and stderr of a command of ours, run in this process."""
-    cli._console.cache_clear()  # it holds the streams of an earlier test
+    terminal.console.cache_clear()  # it holds the streams of an earlier test
     result = CliRunner().invoke(app, arguments, input=said, env={"COLUMNS": "200", "OPENAI_API_KEY": "", **environment})
-    cli._console.cache_clear()
+    terminal.console.cache_clear()
     return result.exit_code, result.stdout, result.stderr
 
 
@@ -152,8 +155,29 @@ def test_the_demonstration_shows_a_crossing_and_its_metric(monkeypatch: pytest.M
     assert 'posenc_crossings_total{from="1",how="rerotate",to="2"} 1' in said.getvalue()
 
 
+def test_a_server_ends_with_the_command_that_started_it_even_if_that_is_killed(tmp_path: pathlib.Path) -> None:
+    stub, noted = tmp_path / "python", tmp_path / "pid"
+    stub.write_text(f"#!/bin/sh\necho $$ > {noted}.new; mv {noted}.new {noted}\nexec sleep 600\n")
+    stub.chmod(0o755)
+    code = (
+        f"import sys; sys.executable = {str(stub)!r}\n"
+        "from rich.console import Console\n"
+        "from server.commands.started import started\n"
+        "with started([], Console()): pass"
+    )
+    command = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
+    while not noted.exists():
+        time.sleep(0.02)
+    server = psutil.Process(int(noted.read_text()))
+    command.kill()
+    command.wait()
+    server.wait(30)
+    assert not server.is_running()
+
+
 def test_a_server_that_does_not_start_is_told_in_one_line() -> None:
-    refused, console = ["demo", "--set", "scaling.scales=[2,4]"], Console(file=io.StringIO())
-    said = r"^the server did not start: refused scaling\.scales must start at 1, got"
+    refused = ["demo", "--set", "scaling.scale=2", "--set", "scaling.scalse=4"]
+    console = Console(file=io.StringIO())
+    said = r"^the server did not start: refused scaling\.scale: .+; refused scaling\.scalse: .+, got 4.*$"
     with pytest.raises(DidNotStart, match=said), started.started(refused, console):
         raise AssertionError("it has started")

@@ -27,6 +27,7 @@ class Metric(enum.StrEnum):
     REROTATE_BUDGET_TOKENS = "posenc_rerotate_budget_tokens"
     COPE_SATURATION_RATIO = "posenc_cope_saturation_ratio"
     STRATEGY_INFO = "posenc_strategy_info"
+    READY = "posenc_ready"
     REFUSED_REQUESTS = "posenc_refused_requests_total"
     ATTENTION_BACKEND_INFO = "posenc_attention_backend_info"
 

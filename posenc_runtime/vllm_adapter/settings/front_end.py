@@ -1,4 +1,5 @@
-"""The sections ``access`` and ``limits``: who may ask the server for what, and how much. Checked strictly.
+"""The sections ``access``, ``limits`` and ``health``: who may ask the server for what, how much, and what the probes
+of its health say. Checked strictly.
 
 They travel to the API server in ``additional_config``, and are read there before the engine starts.
 """
@@ -10,7 +11,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from posenc_runtime.vllm_adapter.hook import ACCESS_SECTION, LIMITS_SECTION
+from posenc_runtime.vllm_adapter.hook import ACCESS_SECTION, HEALTH_SECTION, LIMITS_SECTION
 from posenc_runtime.vllm_adapter.settings.addresses import Address, is_address
 
 RouteClass = Literal["open", "inference", "metrics", "administration"]
@@ -115,13 +116,27 @@ class LimitSettings(BaseModel):
     max_seconds: float | None = Field(default=None, gt=0)
 
 
+class HealthSettings(BaseModel):
+    """When the server counts as healthy.
+
+    Attributes:
+        stalled_seconds: for how long the engine may answer nothing and still count as ready. One step may take so long:
+            a long prompt on a CPU takes half a minute.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    stalled_seconds: float = Field(default=60.0, gt=0)
+
+
 class FrontEndSettings(BaseModel):
-    """Both sections."""
+    """All of these sections."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     access: AccessSettings = Field(default_factory=AccessSettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)
+    health: HealthSettings = Field(default_factory=HealthSettings)
 
     def to_additional_config(self) -> dict[str, Any]:
         """What was set, as keys of vLLM's ``additional_config``; a section that says nothing is left out."""
@@ -139,4 +154,4 @@ class FrontEndSettings(BaseModel):
         return cls.model_validate({name: given[key] for name, key in _KEYS.items() if key in given})
 
 
-_KEYS = {"access": ACCESS_SECTION, "limits": LIMITS_SECTION}
+_KEYS = {"access": ACCESS_SECTION, "limits": LIMITS_SECTION, "health": HEALTH_SECTION}
