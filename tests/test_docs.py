@@ -161,7 +161,9 @@ def test_every_setting_has_its_row_with_its_default(heading: str, model: type[Ba
 
 
 def test_every_setting_at_the_top_has_its_row_or_its_section() -> None:
-    assert all(f"\n| `{key}` |" in configuration() or f"\n### `{key}`\n" in configuration() for key in Settings.model_fields)
+    assert all(
+        f"\n| `{key}` |" in configuration() or f"\n### `{key}`\n" in configuration() for key in Settings.model_fields
+    )
 
 
 def configuration() -> str:

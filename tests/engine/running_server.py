@@ -56,7 +56,8 @@ def _plain_vllm(settings: dict[str, Any], environment: Mapping[str, str]) -> Com
     for name, value in (device.ENGINE | settings.get("engine", {})).items():
         flag = name.replace("_", "-")
         flags += [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
-    section = json.dumps({"posenc": settings["scaling"]})
+    carried = {f"posenc_{name}": settings[name] for name in ("access", "limits") if name in settings}
+    section = json.dumps({"posenc": settings["scaling"], **carried})
     module = "vllm.entrypoints.openai.api_server"  # vllm serve, which vLLM's package for CPUs has not
     arguments = (sys.executable, "-m", module, *flags, "--additional-config", section, "--port", "{port}")
     # As others have it: what our server sets for itself is not set.

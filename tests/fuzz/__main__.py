@@ -34,6 +34,7 @@ SERVED: dict[str, Any] = {
     },
     "log_requests": "off",
 }
+_END = 250
 _SECONDS = 120.0  # after which an answer is taken for missing
 _ERROR_IN_STREAM = re.compile(r'"code":\s*"?(5\d\d)')
 
@@ -84,7 +85,8 @@ async def fuzz(address: str, *, seed: int, count: int, at_once: int = 8) -> Foun
 async def _ask(client: httpx.AsyncClient, route: str, body: bytes, headers: dict[str, str], found: Found) -> None:
     began = time.monotonic()
     try:
-        answer = await client.post(route, content=body, headers=headers)
+        raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+        answer = await client.post(route, content=body, headers=raw)
     except httpx.HTTPError as error:
         found.statuses[0] += 1
         found.bad.append((route, body, f"no answer: {error!r}"))
@@ -109,6 +111,16 @@ async def _watch(client: httpx.AsyncClient, pid: int, found: Found) -> None:
         await asyncio.sleep(0.2)
 
 
+def save_with_end(folder: pathlib.Path) -> pathlib.Path:
+    """The tiny model, with a token that ends an answer: grammars need one."""
+    save_tiny(folder, eos_token_id=_END)
+    file = folder / "tokenizer_config.json"
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    [token] = [token for token, number in vocabulary.items() if number == _END]
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token": token}))
+    return folder
+
+
 def good_answer(address: str) -> Any:
     """What the server says to a request that has nothing wrong."""
     answer = httpx.post(f"{address}/v1/completions", json=GOOD, timeout=60)
@@ -128,7 +140,7 @@ def main() -> int:
         address = arguments.address
         if address is None:
             folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            settings = SERVED | {"model": str(save_tiny(folder / "tiny"))}
+            settings = SERVED | {"model": str(save_with_end(folder / "tiny"))}
             address = stack.enter_context(running_server(folder, settings))
         before = good_answer(address)
         began = time.monotonic()

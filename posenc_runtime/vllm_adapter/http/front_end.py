@@ -13,6 +13,7 @@ from posenc_runtime.kv.budget import Budget, Speed, given, measured
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup, layer_groups
+from posenc_runtime.vllm_adapter.http.constraints import blame_constraints
 from posenc_runtime.vllm_adapter.http.requests import check_requests, refuse_several, set_default_max_tokens
 from posenc_runtime.vllm_adapter.http.responses import announce_scales, announce_stopped
 from posenc_runtime.vllm_adapter.metrics import prometheus
@@ -39,6 +40,7 @@ def attach(engine: Any, state: Any, deployment: Deployment, ended: Callable[[boo
         if deployment.on_crossing == "pin":
             set_default_max_tokens(state, deployment)
     check_requests(deployment)
+    blame_constraints(engine)
     announce_scales(state)
     _end_answers(engine, state, ended)
 
