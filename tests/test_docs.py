@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from pydantic import BaseModel
 from typer.testing import CliRunner
 
 # The commands import vLLM as they need it; see there why it is imported before.
@@ -140,20 +139,15 @@ def test_every_parameter_of_a_method_has_its_row_on_the_methods_page(rope_type: 
     assert {field.name for field in dataclasses.fields(method(rope_type))} <= described  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("heading", "model"),
-    [
-        ("scaling", ScalingSettings),
-        ("attention", AttentionSettings),
-        ("server", HttpSettings),
-        ("limits", LimitSettings),
-    ],
-)
-def test_every_setting_has_its_row_with_its_default(heading: str, model: type[BaseModel]) -> None:
+SETTINGS = {"scaling": ScalingSettings, "attention": AttentionSettings, "server": HttpSettings, "limits": LimitSettings}
+
+
+@pytest.mark.parametrize("heading", SETTINGS)
+def test_every_setting_has_its_row_with_its_default(heading: str) -> None:
     found = re.search(rf"^### `{heading}`\n(.*?)(?=^##)", configuration(), re.MULTILINE | re.DOTALL)
     assert found is not None
     defaults = {row[0].strip("`"): row[-1] for row in table_rows(found[1])}
-    for key, field in model.model_fields.items():
+    for key, field in SETTINGS[heading].model_fields.items():
         if field.default is not None:
             assert str(field.default).lower().replace("[1.0]", "[1]") in defaults[key], key
         else:

@@ -82,6 +82,10 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
         "completions",
         {"prompt": "a", "structured_outputs": {"json": {"type": "string", "pattern": "["}}},
     ),
+    "a constraint that no allowed token fits": (
+        "completions",
+        {"prompt": "a", "structured_outputs": {"choice": ["a", "b"]}, "allowed_token_ids": [5]},
+    ),
     "a number that is none": ("completions", {"prompt": "a", "temperature": float("nan")}),
     "infinity": ("completions", {"prompt": "a", "repetition_penalty": float("inf")}),
     "a number past 64 bits": ("completions", {"prompt": "a", "seed": 2**64}),
