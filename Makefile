@@ -38,7 +38,7 @@ ENGINE_TESTS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -rs -n auto --dist l
 # Test runs follow each other even under -j: engines and the fast tests together would starve each other. Tests run in
 # the order of their files: by size, the default, the longest would come last.
 .NOTPARALLEL:
-.PHONY: help setup environment constraints serve test test-all test-fast test-promises test-slow test-compiled test-engine test-engine-rest test-gpu check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture architectures train-demo train-counting clean clean-env
+.PHONY: help setup environment constraints serve test test-all test-fast test-promises test-slow test-compiled test-engine test-engine-rest tools test-gpu test-page faults check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture screenshots architectures routes train-demo train-counting clean clean-env
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,9 +83,15 @@ test-engine: environment ## all tests that start a vLLM engine: ARGS=...
 test-engine-rest: environment
 	$(call timed,other engine tests,$(ENGINE_TESTS) -m "engine and not promise" $(ARGS))
 
+tools: environment ## install Helm and promtool beside the environment, for tests of deploy/ that are otherwise skipped
+	@$(BIN)/python -m tests.deploy.tools
+
 test-gpu: environment ## kernels on an NVIDIA GPU, then the engine tests there: ARGS=...
 	$(call timed,kernels on the GPU,$(BIN)/python -m pytest -m "gpu and not engine" -rs $(ARGS))
 	$(call timed,engine tests,$(BIN)/python -m pytest -m engine -rs --timeout 900 $(ARGS))
+
+test-page: environment ## the page in Chromium, without an engine and over the demo: ARGS=...
+	$(call timed,page,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -rs --timeout 900 tests/page tests/engine/test_start_page.py $(ARGS))
 
 matrix: environment ## test every supported vLLM, each in an environment of its own: ARGS="0.32.0 --engine"
 	$(call timed,matrix,$(BIN)/python -m tests.matrix $(ARGS))
@@ -135,12 +141,21 @@ growth: environment ## measure answers of requests that outgrew their scale: ARG
 counting: environment ## measure each position encoding on the counting task: ARGS=...
 	@$(BIN)/python -m tests.benchmarks.counting $(ARGS)
 
+faults: environment ## kill, freeze, starve and damage servers, and print what their clients saw: ARGS=...
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.engine.faults $(ARGS)
+
 picture: environment ## draw the picture of README and docs
 	@$(BIN)/python -m tests.benchmarks.picture $(ARGS)
+
+screenshots: environment ## take the pictures of the page, with Chromium: ARGS=...
+	@$(BIN)/python -m tests.page.screenshots $(ARGS)
 
 architectures: environment ## write docs/architectures.md from the sources of the installed vLLM
 	@$(BIN)/python -m posenc_runtime.vllm_adapter.model_code > docs/architectures.md.new
 	@mv docs/architectures.md.new docs/architectures.md
+
+routes: environment ## write the table of routes in docs/security.md from a running server
+	@$(BIN)/python -m tests.engine.route_table
 
 train-demo: environment ## train the demo checkpoint again: ARGS=...
 	@$(BIN)/python -m posenc_runtime.zoo.train $(ARGS)

@@ -48,7 +48,41 @@ _CAUSES = (
         "the device has too little memory for the model: {1}. Lower engine.max_num_batched_tokens or "
         "engine.max_num_seqs, quantise the weights, or split the model over more devices (engine.tensor_parallel_size)",
     ),
+    (
+        r"DefaultCPUAllocator: can't allocate memory: you tried to allocate (\d+) bytes",
+        "this machine has too little memory for the model: {1} bytes more could not be had. Lower "
+        "engine.kv_cache_memory_bytes or engine.max_num_batched_tokens, or quantise the weights",
+    ),
+    (
+        r"No space left on device(?:: '([^'\n]+)')?",
+        "a disk is full: there was no space for {1}. Free some, or let the variables HF_HOME, VLLM_CACHE_ROOT and "
+        "TMPDIR name folders that have it; if it is /dev/shm, give the container more (--shm-size)",
+    ),
+    (
+        r"SafetensorError: ([^\n]+)",
+        "model: a file of the weights is damaged: {1}. Delete it, and download it again",
+    ),
+    (
+        r"Cannot find any model weights with `([^`\n]+)`",
+        "model: must have files of weights, got {1}, which has none that engine.load_format reads: download the whole "
+        "checkpoint, or name the folder that has it",
+    ),
+    (
+        r"Following weights were not initialized from checkpoint: \{([^}\n]{1,200})",
+        "model: the checkpoint lacks weights that its configuration asks for, {1}: download it again, or mend its "
+        "config.json",
+    ),
+    (
+        r"There is no module or parameter named '?([\w.]+)'? in (\w+)",
+        "model: the checkpoint has weights {1}, which {2} has not: its config.json may be that of another model",
+    ),
 )
+
+# The last line of a traceback, as vLLM logs it or as Python prints it.
+_ERROR = re.compile(
+    r"^(?:\(\w+ pid=\d+\) ERROR [^\]]*\] )?((?:\w+\.)*\w*(?:Error|Exception|Unsupported|Refused)): (.+)$", re.MULTILINE
+)
+_OF_OTHERS = ("Engine core initialization failed", "WorkerProc initialization failed")
 
 
 def cause(said: str) -> str | None:
@@ -59,5 +93,18 @@ def cause(said: str) -> str | None:
     """
     for theirs, ours in _CAUSES:
         if found := re.search(theirs, said):
-            return ours.format(found[0], *found.groups())
+            return ours.format(found[0], *(group or "a file" for group in found.groups()))
+    return None
+
+
+def first_error(said: str) -> str | None:
+    """The first error that a process of an engine ended with, in one line; None where none was written.
+
+    Args:
+        said: as in ``cause``.
+    """
+    for kind, message in _ERROR.findall(said):
+        if not message.startswith(_OF_OTHERS):
+            is_ours = kind.startswith("posenc_runtime.")
+            return str(message if is_ours else f"{kind.rpartition('.')[2]}: {message}")
     return None

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import pathlib
 import shlex
-import signal
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from server import shell_completion
+from server.commands import talking
+from server.terminal import console as _console
+from server.terminal import refusals as _refusals
+from server.terminal import warn as _warn
 
 # The commands themselves import what takes long to import, rich too, so that help and errors appear at once.
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
     from server.settings import Settings
 
@@ -93,7 +91,7 @@ def serve(
     given = [f"server.{name}={value}" for name, value in (("host", host), ("port", port)) if value is not None]
     with _refusals():
         settings = _settings(target, config, [*(overrides or []), *given])
-        checkpoint = _checkpoint(settings, is_needed=True, verbose=verbose)
+        checkpoint = _checkpoint(settings, is_needed=True, verbose=verbose, has_weights=True)
         from server import starting
 
         starting.serve(settings, checkpoint, verbose=verbose)
@@ -168,11 +166,56 @@ def flags(target: Target = None, config: Config = None, overrides: Overrides = N
         _console().print(shlex.join(command), markup=False, highlight=False)
 
 
-@functools.cache
-def _console(*, stderr: bool = False) -> Console:
-    from rich.console import Console
+@app.command(short_help="Compute how many requests of a length fit on GPUs, from the model's configuration.")
+def size(
+    target: Target = None,
+    config: Config = None,
+    overrides: Overrides = None,
+    gpu: Annotated[
+        str, typer.Option("--gpu", metavar="NAME", help="A GPU's name, or its memory, for example 96GiB.")
+    ] = "h200",
+    context: Annotated[
+        int | None,
+        typer.Option("--context", min=1, help="Tokens of a request, prompt and answer; the deployment's longest."),
+    ] = None,
+    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Requests that are to run at once.")] = 1,
+    weights: Annotated[
+        str | None, typer.Option("--weights", metavar="SIZE", help="Memory of the weights, for example 140GB.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compute what the KV cache of a request takes, how many requests fit on GPUs, and how many replicas they need.
 
-    return Console(stderr=stderr, soft_wrap=True)
+    No engine is started, and no GPU is needed: all follows from the model's configuration. The weights are measured
+    where their files are in the model's folder, and estimated otherwise.
+    """
+    with _refusals():
+        settings = _settings(target, config, overrides)
+        from server import gpus
+
+        gpu_bytes = gpus.memory_of(gpu)
+        checkpoint = _checkpoint(settings, is_needed=True)
+        assert checkpoint is not None
+        from server.checking import checking
+
+        with checking():
+            from server import size_report, sizing
+
+            found = sizing.sized(
+                settings,
+                checkpoint,
+                gpu=gpu,
+                gpu_bytes=gpu_bytes,
+                context=context,
+                concurrency=concurrency,
+                weights=weights,
+            )
+        name = settings.served_model_name or settings.model
+        if as_json:
+            typer.echo(size_report.as_json(name, found))
+            return
+        for each in size_report.lines(name, found):
+            _console().print(each, highlight=False)
 
 
 def _settings(target: str | None, config: pathlib.Path | None, overrides: list[str] | None) -> Settings:
@@ -211,7 +254,9 @@ def configs(
             _console().print(report.deployment_lines(each, shipped.about(each)), highlight=False)
 
 
-def _checkpoint(settings: Settings, *, is_needed: bool, verbose: bool = False) -> Checkpoint | None:
+def _checkpoint(
+    settings: Settings, *, is_needed: bool, verbose: bool = False, has_weights: bool = False
+) -> Checkpoint | None:
     """The checkpoint's configuration.
 
     None where it cannot be read and the settings are enough without it; stderr then says so. vLLM itself reads a
@@ -219,17 +264,20 @@ def _checkpoint(settings: Settings, *, is_needed: bool, verbose: bool = False) -
 
     Args:
         verbose: show what vLLM writes meanwhile.
+        has_weights: whether its weights must be there, too.
 
     Raises:
         SettingRefused: when it cannot be read and is needed, or cannot be scaled.
     """
     from server.checking import checking
-    from server.first_look import UnreadableModel, look
+    from server.first_look import UnreadableModel, look, look_at_weights
     from server.held_output import HeldOutput
 
     try:
         with HeldOutput():
             found = look(settings)
+            if has_weights:
+                look_at_weights(settings)
         if found.out_of_reach:
             from posenc_runtime.vllm_adapter.checkpoints import hub
 
@@ -247,43 +295,4 @@ def _checkpoint(settings: Settings, *, is_needed: bool, verbose: bool = False) -
         return None
 
 
-def _warn(what: str, why: str) -> None:
-    from rich.markup import escape
-
-    _console(stderr=True).print(f"[bold yellow]{what}[/] {escape(why)}", highlight=False)
-
-
-@contextlib.contextmanager
-def _refusals() -> Iterator[None]:
-    """Print each refusal as one line on stderr and exit with status 2; a failure after the checks has status 1.
-
-    An interrupt from the keyboard prints nothing and has the status that shells give it.
-
-    Raises:
-        typer.Exit: with that status.
-    """
-    from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
-    from posenc_runtime.vllm_adapter.errors import Failed, Refused
-
-    try:
-        yield
-    except Refused as error:
-        raise _ended("refused", str(error), error.status) from None
-    except IncompatibleVllm as error:
-        raise _ended("refused", str(error), 2) from None
-    except Failed as error:
-        raise _ended("failed", str(error), 1) from None
-    except OSError as error:
-        if error.errno is None or not error.strerror:
-            raise
-        raise _ended("refused", error.strerror, 1) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(128 + signal.SIGINT) from None
-
-
-def _ended(how: str, reasons: str, status: int) -> typer.Exit:
-    from rich.markup import escape
-
-    for line in reasons.splitlines():
-        _console(stderr=True).print(f"[bold red]{how}[/] {escape(line)}", highlight=False)
-    return typer.Exit(status)
+app.add_typer(talking.app)

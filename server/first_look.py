@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from posenc_runtime.vllm_adapter.checkpoints import first_look
 from posenc_runtime.vllm_adapter.checkpoints.hub import Found, UnreadableCheckpoint
+from posenc_runtime.vllm_adapter.checkpoints.weight_files import DamagedWeights, refuse_damaged
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from server.settings import Settings
 
@@ -30,6 +31,20 @@ def look(settings: Settings) -> Found:
         raise SettingRefused(f"model: must be a folder or a name on a hub, got {settings.model!r}: {reason}")
     with refused_if_unreadable(settings):
         return first_look.look(settings.model, settings.engine)
+
+
+def look_at_weights(settings: Settings) -> None:
+    """Check the files of the weights of a model in a folder; those of a hub are checked when they are downloaded.
+
+    Raises:
+        SettingRefused: when a file is missing or damaged.
+    """
+    folder = pathlib.Path(settings.model)
+    if folder.is_dir():
+        try:
+            refuse_damaged(folder, settings.engine)
+        except DamagedWeights as error:
+            raise SettingRefused(f"model: {error}") from None
 
 
 @contextlib.contextmanager

@@ -7,18 +7,25 @@ import json
 import shlex
 from collections.abc import Iterator
 
+from posenc_runtime.vllm_adapter.settings.addresses import is_address
+from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings
 from server.routes import Served
 
 READY = "ready"  # what the first line begins with
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 _ANYWHERE = ("", "0.0.0.0", "::")  # addresses to listen at, but not to send requests to
 
 
-def greeting(args: argparse.Namespace, model: str, served: Served) -> Iterator[str]:
+def greeting(
+    args: argparse.Namespace, model: str, served: Served, access: AccessSettings, *, asks_for_key: bool
+) -> Iterator[str]:
     """The lines, the first of which begins with ``ready``.
 
     Args:
         args: vLLM's own.
         model: the model's name in requests.
+        access: who may ask for what.
+        asks_for_key: whether requests need an API key.
     """
     scale_set = served.deployment.scale_set
     address = _address(args)
@@ -30,8 +37,10 @@ def greeting(args: argparse.Namespace, model: str, served: Served) -> Iterator[s
         yield f"scale by request length: {', '.join(told)}"
     if address is None:
         return
-    yield f"scales now: {address}/posenc/scales, metrics: {address}/metrics"
-    key = "" if not args.api_key else " -H 'Authorization: Bearer YOUR_KEY'"
+    yield f"scales now: {address}/posenc/scales{_metrics(address, access)}"
+    if not asks_for_key and args.host not in _THIS_MACHINE:
+        yield "no key is asked for: whoever reaches this address may send requests; access.keys_file names keys"
+    key = "" if not asks_for_key else " -H 'Authorization: Bearer YOUR_KEY'"
     body = json.dumps({"model": model, "max_tokens": 16, "messages": [{"role": "user", "content": "Hello"}]})
     path = "/v1/chat/completions"
     yield f"try: curl -s {address}{path} -H 'Content-Type: application/json'{key} -d {shlex.quote(body)}"
@@ -44,3 +53,11 @@ def _address(args: argparse.Namespace) -> str | None:
     host = "localhost" if args.host is None or args.host in _ANYWHERE else args.host
     scheme = "https" if args.ssl_certfile else "http"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{args.port}"
+
+
+def _metrics(address: str, access: AccessSettings) -> str:
+    """Where metrics are, as the end of a line; nothing where they are off."""
+    if access.metrics == "off":
+        return ""
+    where = f"{address.partition('://')[0]}://{access.metrics}" if is_address(access.metrics) else address
+    return f", metrics: {where}/metrics"

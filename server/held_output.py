@@ -14,8 +14,10 @@ from typing import Self
 
 from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
 from posenc_runtime.vllm_adapter.errors import Refused
+from server.engine_log import EngineLog
 
 _MOST_CHARACTERS = 200_000  # the last ones are held; the cause of a failure stands at the end
+_LOOK_MILLISECONDS = 500
 _EXPLAINED = (Refused, IncompatibleVllm)  # errors whose own message says everything
 
 
@@ -23,7 +25,8 @@ class HeldOutput:
     """Replaces stdout and stderr of this process and of processes that it starts, until release or the context's end.
 
     The held output is shown on stderr where the context ends with an exception whose message does not say everything.
-    Processes that were started meanwhile go on writing to the same pipe: from then on, their output goes to stderr.
+    Processes that were started meanwhile go on writing to the same pipe: from then on, their output goes to stderr, of
+    each error the first line.
 
     Args:
         heard: called with each line, or state of a progress bar, while output is held.
@@ -31,6 +34,7 @@ class HeldOutput:
 
     def __init__(self, heard: Callable[[str], None] = lambda line: None) -> None:
         self._heard = heard
+        self._log = EngineLog(lambda text: _write(self._before[2], text.encode()))
         self._held, self._is_holding = "", True
         self._lock = threading.Lock()
         _flush()
@@ -53,7 +57,10 @@ class HeldOutput:
             sys.stderr.write(held)
 
     def release(self) -> str:
-        """Stop holding. Returns what was held so far, which is not shown; later output is shown."""
+        """Stop holding. Returns what was held so far, which is not shown; later output is shown.
+
+        Returns, when called again, what processes have written with errors that were not shown yet.
+        """
         _flush()
         with self._lock:
             if self._is_holding:
@@ -61,23 +68,34 @@ class HeldOutput:
                     os.dup2(before, stream)
                 while written := self._read():
                     self._hold(written)
-            self._is_holding = False
-            held, self._held = self._held, ""
-            return held
+                self._is_holding = False
+                held, self._held = self._held, ""
+                return held
+            return self._log.take()
+
+    def write(self, text: str) -> None:
+        """Take what this process logs of its engine after the release, as if the engine had written it."""
+        with self._lock:
+            self._log.write(text)
+
+    def flush(self) -> None:
+        """Nothing waits here."""
 
     def _pass_on(self) -> None:
         readable = select.poll()
         readable.register(self._reading, select.POLLIN)
         written: bytes | None = None
         while written != b"":
-            readable.poll()
+            readable.poll(_LOOK_MILLISECONDS)
             with self._lock:
                 written = self._read()
                 is_held = self._is_holding
                 if written and is_held:
                     self._hold(written)
                 elif written:
-                    _write(self._before[2], written)
+                    self._log.write(written.decode(errors="replace"))
+                else:
+                    self._log.show_late()
             if written and is_held:
                 for line in re.split(r"[\r\n]+", written.decode(errors="replace")):
                     if line.strip():

@@ -8,10 +8,12 @@ from typing import Any
 
 import yaml
 
+from posenc_runtime.vllm_adapter.settings.api_keys import VARIABLE as API_KEYS
 from posenc_runtime.vllm_adapter.settings.setting_names import TOP_LEVEL, known_names, meant
 
 PREFIX = "POSENC_"
-OF_THE_SET_UP = {"POSENC_DEVICE", "POSENC_VENV"}  # read by deploy/environment.py; no settings
+# No settings: deploy/environment.py reads the first two, and the API server reads the keys.
+NO_SETTINGS = {"POSENC_DEVICE", "POSENC_VENV", API_KEYS}
 
 
 class UniqueKeysLoader(yaml.SafeLoader):
@@ -49,7 +51,7 @@ def environment_layer(environment: Mapping[str, str], known: set[str]) -> dict[s
     """
     layer: dict[str, Any] = {}
     for variable, text in sorted(environment.items()):
-        if not variable.startswith(PREFIX) or variable in OF_THE_SET_UP:
+        if not variable.startswith(PREFIX) or variable in NO_SETTINGS:
             continue
         path = variable.removeprefix(PREFIX).lower().split("__")
         if path[0] not in known:

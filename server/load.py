@@ -80,6 +80,10 @@ def _file_layer(path: pathlib.Path) -> dict[str, Any]:
     model = values.get("model")
     if isinstance(model, str) and model.startswith("."):
         values["model"] = str((path.parent / model).resolve())
+    access = values.get("access")
+    if isinstance(access, dict) and isinstance(keys := access.get("keys_file"), str) and keys.startswith("."):
+        # Links are not resolved: they may be replaced while the server runs.
+        values["access"] = access | {"keys_file": str(path.parent.absolute() / keys)}
     return values
 
 

@@ -1,9 +1,9 @@
-"""Our own route in vLLM's API server: what the deployment's scales are, and what runs at them now."""
+"""Our own routes in vLLM's API server that tell data: the deployment's scales, and what the page shows."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request
@@ -12,25 +12,12 @@ from pydantic import BaseModel
 
 from posenc_runtime.kv.budget import Budget
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.metrics.names import Metric
+from posenc_runtime.vllm_adapter.rotary.wavelengths import Rotation
+from server.figures import Counts, Figures, figures
+from server.version import version_line
 
-_LIVE = {
-    "requests": Metric.REQUESTS,
-    "prompt_tokens": Metric.PROMPT_TOKENS,
-    "generation_tokens": Metric.GENERATION_TOKENS,
-    "prefix_hit_tokens": Metric.PREFIX_HIT_TOKENS,
-    "kv_blocks": Metric.KV_BLOCKS,
-}
-
-
-class Live(BaseModel):
-    """Counts of one scale since the server started. ``kv_blocks`` is what running requests hold now."""
-
-    requests: int = 0
-    prompt_tokens: int = 0
-    generation_tokens: int = 0
-    prefix_hit_tokens: int = 0
-    kv_blocks: int = 0
+SCALES = "/posenc/scales"
+LIVE = "/posenc/live"
 
 
 class Scale(BaseModel):
@@ -41,7 +28,7 @@ class Scale(BaseModel):
 
     scale: float
     max_request_tokens: int
-    live: Live | None
+    live: Counts | None
 
 
 class Scales(BaseModel):
@@ -63,61 +50,116 @@ class Scales(BaseModel):
     scales: list[Scale]
 
 
+class Turns(BaseModel):
+    """What one scale does to queries and keys.
+
+    ``wavelengths`` are the tokens that each rotated pair of a head takes for a full turn, the fastest first.
+    """
+
+    attention_factor: float
+    wavelengths: list[float]
+
+
+class Live(BaseModel):
+    """The answer of ``GET /posenc/live``, which the page at ``/`` draws.
+
+    ``labels`` are the names of the scales in ``/metrics``. ``rotations`` has an entry for each scale, and none if the
+    model has no rotary embedding. ``figures`` is null if vLLM keeps no counts (``disable_log_stats``).
+    """
+
+    version: str
+    model: str
+    deployment: Scales
+    labels: list[str]
+    rotations: list[Turns]
+    figures: Figures | None
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Served:
-    """What our route shows of a running engine, at ``app.state.posenc``.
+    """What our routes show of a running engine, at ``app.state.posenc``.
 
     Attributes:
         max_model_len: longest request that its cache has room for, tokens; the deployment's, or less.
         registry: the registry of its metrics; where there are several API servers, of all of them.
         budget: cached tokens re-rotated before a step at most; None where none are re-rotated.
+        model: the model's name in requests.
+        rotations: of each scale; none where the model has no rotary embedding.
     """
 
     deployment: Deployment
     max_model_len: int
     registry: CollectorRegistry
     budget: Budget | None = None
+    model: str = ""
+    rotations: Sequence[Rotation] = ()
 
 
-def scales_router() -> APIRouter:
-    """``GET /posenc/scales``; the live state is read from the same counters as ``/metrics``."""
+def data_router() -> APIRouter:
+    """``GET /posenc/scales`` and ``GET /posenc/live``; both read the same counters as ``/metrics``."""
     router = APIRouter(tags=["posenc"])
 
-    @router.get("/posenc/scales")
+    @router.get(SCALES)
     def scales(request: Request) -> Scales:
-        served: Served | None = getattr(request.app.state, "posenc", None)
-        if served is None:
-            raise HTTPException(
-                404, "this server has no scales, because it was started without additional_config.posenc"
-            )
-        deployment, budget = served.deployment, served.budget
-        return Scales(
-            rope_type=deployment.rope_type,
-            parameters=dict(deployment.parameters),
-            original_max_position_embeddings=deployment.original_max_position_embeddings,
-            max_model_len=served.max_model_len,
-            headroom_tokens=deployment.headroom_tokens,
-            on_crossing=deployment.on_crossing,
-            prefix_reuse=deployment.prefix_reuse,
-            rerotate_budget_tokens=budget.tokens if budget else None,
-            rerotate_budget_reason=budget.reason if budget else None,
-            scales=list(_scales(served)),
+        served = _served(request)
+        return _scales(served, _figures(served))
+
+    @router.get(LIVE)
+    def live(request: Request) -> Live:
+        served = _served(request)
+        scale_set, found = served.deployment.scale_set, _figures(served)
+        return Live(
+            version=version_line(),
+            model=served.model,
+            deployment=_scales(served, found),
+            labels=[scale_set.label(index) for index in range(len(scale_set.scales))],
+            rotations=[
+                Turns(
+                    attention_factor=each.attention_factor,
+                    wavelengths=[float(f"{value:.6g}") for value in each.wavelengths],
+                )
+                for each in served.rotations
+            ],
+            figures=found,
         )
 
     return router
 
 
-def _scales(served: Served) -> Iterator[Scale]:
-    metrics = list(served.registry.collect())
-    samples = [sample for metric in metrics for sample in metric.samples]
-    is_counted = not {name.removesuffix("_total") for name in _LIVE.values()}.isdisjoint(m.name for m in metrics)
-    scale_set = served.deployment.scale_set
-    for index, (scale, length) in enumerate(zip(scale_set.scales, scale_set.lengths, strict=True)):
-        label = scale_set.label(index)
-        live = {
-            field: sum(int(s.value) for s in samples if s.name == name and s.labels.get("scale") == label)
-            for field, name in _LIVE.items()
-        }
-        yield Scale(
-            scale=scale, max_request_tokens=min(length, served.max_model_len), live=Live(**live) if is_counted else None
-        )
+def _served(request: Request) -> Served:
+    """What the server serves.
+
+    Raises:
+        HTTPException: when its engine has no deployment.
+    """
+    served: Served | None = getattr(request.app.state, "posenc", None)
+    if served is None:
+        raise HTTPException(404, "this server has no scales, because it was started without additional_config.posenc")
+    return served
+
+
+def _figures(served: Served) -> Figures | None:
+    return figures(sample for metric in served.registry.collect() for sample in metric.samples)
+
+
+def _scales(served: Served, counted: Figures | None) -> Scales:
+    deployment, budget, scale_set = served.deployment, served.budget, served.deployment.scale_set
+    return Scales(
+        rope_type=deployment.rope_type,
+        parameters=dict(deployment.parameters),
+        original_max_position_embeddings=deployment.original_max_position_embeddings,
+        max_model_len=served.max_model_len,
+        headroom_tokens=deployment.headroom_tokens,
+        on_crossing=deployment.on_crossing,
+        prefix_reuse=deployment.prefix_reuse,
+        rerotate_budget_tokens=budget.tokens if budget else None,
+        rerotate_budget_reason=budget.reason if budget else None,
+        scales=[
+            Scale(
+                scale=scale,
+                max_request_tokens=min(length, served.max_model_len),
+                live=counted.by_scale.get(scale_set.label(index), Counts()) if counted else None,
+            )
+            for index, (scale, length) in enumerate(zip(scale_set.scales, scale_set.lengths, strict=True))
+        ],
+    )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from posenc_runtime.vllm_adapter.http.request_log import Format as LogFormat
-from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings, FrontEndSettings, LimitSettings
+from posenc_runtime.vllm_adapter.settings.front_end import (
+    AccessSettings,
+    FrontEndSettings,
+    HealthSettings,
+    LimitSettings,
+)
 from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings
 
 
@@ -34,6 +39,7 @@ class Settings(BaseModel):
         served_model_name: the model's name for clients; its own name when left out.
         max_model_len: longest request, tokens; what the largest scale reaches when left out.
         engine: any engine argument of vLLM.
+        log_format: whether the server's output is for people, or JSON, one object a line.
         log_requests: format of the log line for each request that has ended; ``off`` writes none.
     """
 
@@ -46,14 +52,16 @@ class Settings(BaseModel):
     attention: AttentionSettings = Field(default_factory=AttentionSettings)
     access: AccessSettings = Field(default_factory=AccessSettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)
+    health: HealthSettings = Field(default_factory=HealthSettings)
     engine: dict[str, Any] = {}
     server: HttpSettings = Field(default_factory=HttpSettings)
+    log_format: Literal["text", "json"] = "text"
     log_requests: LogFormat = "text"
 
     @property
     def front_end(self) -> FrontEndSettings:
         """What the API server lets clients ask for."""
-        return FrontEndSettings(access=self.access, limits=self.limits)
+        return FrontEndSettings(access=self.access, limits=self.limits, health=self.health)
 
     @field_validator("log_requests", mode="before")
     @classmethod

@@ -9,17 +9,19 @@ import functools
 import logging
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NoReturn
+from typing import IO, TYPE_CHECKING, NoReturn, cast
 
 from rich.console import Console
 
 from posenc_runtime.vllm_adapter.errors import Failed
-from server.causes import cause
+from server.causes import cause, first_error
 from server.checking import checking
 from server.greeting import READY
 from server.held_output import HeldOutput
+from server.json_lines import JsonLines
 from server.progress import Progress
 from server.settings import Settings
 
@@ -46,7 +48,8 @@ def serve(settings: Settings, checkpoint: Checkpoint | None, *, verbose: bool) -
         plan, args = _checked(settings, checkpoint, verbose=verbose)
     # A copy of stdout, made before HeldOutput replaces it.
     with os.fdopen(os.dup(1), "w") as stdout:
-        terminal = Console(file=stdout, soft_wrap=True)
+        out = JsonLines(stdout) if settings.log_format == "json" else stdout
+        terminal = Console(file=cast(IO[str], out), soft_wrap=True)
         _say_what_is_served(plan, terminal)
         if verbose:
             _run(args, terminal, functools.partial(_say, terminal))
@@ -80,10 +83,18 @@ def _run_quietly(args: argparse.Namespace, terminal: Console) -> NoReturn:
         if line.startswith(READY):
             progress.end()
             held.release()
+            _log_into(held)
         _say(terminal, line)
 
     with HeldOutput(progress.heard) as held, _cause_of_failure(held), progress:
         _run(args, terminal, show)
+
+
+def _log_into(held: HeldOutput) -> None:
+    """Have vLLM's log of this process take the way of its engine's output: its errors are as long."""
+    for handler in logging.getLogger("vllm").handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setStream(held)
 
 
 def _run(args: argparse.Namespace, terminal: Console, show: Callable[[str], None]) -> NoReturn:
@@ -102,7 +113,7 @@ def _run(args: argparse.Namespace, terminal: Console, show: Callable[[str], None
 
 @contextlib.contextmanager
 def _cause_of_failure(held: HeldOutput) -> Iterator[None]:
-    """Say why an engine has failed: in one line where we know the cause, otherwise with all that the engine wrote."""
+    """Say in one line why an engine has failed, and where all that it wrote is, if we do not know the cause."""
     try:
         yield
     except Failed as error:
@@ -110,8 +121,16 @@ def _cause_of_failure(held: HeldOutput) -> Iterator[None]:
         said = held.release()
         if found := cause(said):
             raise type(error)(found) from None
-        sys.stderr.write(said)
-        raise
+        if not said:  # all that was written was shown
+            raise
+        reason = first_error(said) or "none of its processes said why; if memory ran out, the kernel's log says so"
+        try:
+            with tempfile.NamedTemporaryFile("w", prefix="posenc-", suffix=".log", delete=False) as log:
+                log.write(said)
+        except OSError:
+            sys.stderr.write(said)
+            raise
+        raise type(error)(f"{error.what}: {reason} (all that it wrote is in {log.name})") from None
 
 
 def _say(terminal: Console, line: str) -> None:

@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from pydantic import BaseModel
 from typer.testing import CliRunner
 
 # The commands import vLLM as they need it; see there why it is imported before.
 import tests.vllm_adapter.conftest  # noqa: F401
 from posenc_runtime.encodings.scaling import available, method
 from posenc_runtime.vllm_adapter.metrics.names import Metric
-from posenc_runtime.vllm_adapter.settings.front_end import LimitSettings
+from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings, LimitSettings
 from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings
 from server import shipped
 from server.cli import app
@@ -50,6 +51,7 @@ TEXT = README.read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 RESULTS = ROOT / "tests" / "benchmarks" / "results"
 REPOSITORY = "https://github.com/posenc/posenc/"
+SECTIONS = (ScalingSettings, AttentionSettings, AccessSettings, LimitSettings, HttpSettings)
 EVERY_PAGE = pytest.mark.parametrize("page", pages(), ids=name)
 
 
@@ -139,15 +141,15 @@ def test_every_parameter_of_a_method_has_its_row_on_the_methods_page(rope_type: 
     assert {field.name for field in dataclasses.fields(method(rope_type))} <= described  # type: ignore[arg-type]
 
 
-SETTINGS = {"scaling": ScalingSettings, "attention": AttentionSettings, "server": HttpSettings, "limits": LimitSettings}
-
-
-@pytest.mark.parametrize("heading", SETTINGS)
-def test_every_setting_has_its_row_with_its_default(heading: str) -> None:
+@pytest.mark.parametrize(
+    ("heading", "model"),
+    list(zip(("scaling", "attention", "access", "limits", "server"), SECTIONS, strict=True)),
+)
+def test_every_setting_has_its_row_with_its_default(heading: str, model: type[BaseModel]) -> None:
     found = re.search(rf"^### `{heading}`\n(.*?)(?=^##)", configuration(), re.MULTILINE | re.DOTALL)
     assert found is not None
     defaults = {row[0].strip("`"): row[-1] for row in table_rows(found[1])}
-    for key, field in SETTINGS[heading].model_fields.items():
+    for key, field in model.model_fields.items():
         if field.default is not None:
             assert str(field.default).lower().replace("[1.0]", "[1]") in defaults[key], key
         else:
@@ -155,9 +157,8 @@ def test_every_setting_has_its_row_with_its_default(heading: str) -> None:
 
 
 def test_every_setting_at_the_top_has_its_row_or_its_section() -> None:
-    assert all(
-        f"\n| `{key}` |" in configuration() or f"\n### `{key}`\n" in configuration() for key in Settings.model_fields
-    )
+    page = configuration()
+    assert all(f"\n| `{key}` |" in page or f"\n### `{key}`\n" in page for key in Settings.model_fields)
 
 
 def configuration() -> str:
@@ -284,7 +285,7 @@ def refuse_unknown(command: str, words: list[str]) -> None:
     if "target" in parsed:
         target, shown = parsed["target"], "scaling.headroom_tokens=0" in command
         assert target is None or "/" in target or target in shipped.names(), command
-        if not shown:  # this one is shown being refused
+        if not shown and "config" in parsed:  # this one is shown being refused
             settings_of(target, parsed["config"], parsed["overrides"])
 
 

@@ -22,9 +22,7 @@ OnCrossing = Literal["rerotate", "recompute", "pin"]
 PrefixReuse = Literal["exact", "rerotate"]
 
 
-def refuse_contradictions(
-    rope_type: str, scales: Sequence[float], rope_theta: float | None, allow_beyond_trained: bool
-) -> None:
+def refuse_contradictions(scales: Sequence[float], rope_theta: float | None, allow_beyond_trained: bool) -> None:
     """Check settings against each other, as far as neither lengths nor a checkpoint are needed.
 
     Several scales are accepted with every method here: only the checkpoint says whether its model can be scaled.
@@ -39,10 +37,10 @@ def refuse_contradictions(
             f"rope_theta needs a scale above 1, got {rope_theta} and scales {list(scales)}: add a scale, or leave "
             "rope_theta out, because scale 1 always uses the checkpoint's own"
         )
-    if allow_beyond_trained and rope_type not in ("default", UNROTATED):
+    if allow_beyond_trained and len(scales) > 1:
         raise ValueError(
-            f"allow_beyond_trained is only for rope_type default, got rope_type {rope_type}: "
-            "a scaled deployment covers max_model_len by its largest scale"
+            f"allow_beyond_trained is only for scales [1], got {list(scales)}: a scaled deployment covers "
+            "max_model_len by its largest scale"
         )
     refuse_scales(scales)
 
@@ -68,8 +66,8 @@ class Deployment:
             deeper keys were computed at the other scale.
         rope_theta: base of the frequencies at scales above 1; None takes the checkpoint's. Scale 1 always uses the
             checkpoint's.
-        allow_beyond_trained: let requests grow past the trained length without a scale. ``default`` allows that for
-            comparisons, ``UNROTATED`` because a distance bias is made for it.
+        allow_beyond_trained: with scale 1 alone, let requests grow past the trained length: for comparisons, because a
+            distance bias is made for it, or because no rotated distance grows with the request.
 
     Raises:
         ValueError: when a value is out of range or two contradict each other.
@@ -101,7 +99,7 @@ class Deployment:
                 f"rerotate_budget_tokens must be at least 1, got {self.rerotate_budget_tokens}: leave it out, and the "
                 "workers measure it"
             )
-        refuse_contradictions(self.rope_type, self.scales, self.rope_theta, self.allow_beyond_trained)
+        refuse_contradictions(self.scales, self.rope_theta, self.allow_beyond_trained)
         if self.rope_type in ("default", UNROTATED) and len(self.scales) > 1:
             raise ValueError(
                 f"scales must be [1] when rope_type is {self.rope_type}, which does not scale, got "

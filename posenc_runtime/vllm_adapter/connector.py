@@ -21,6 +21,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 from vllm.platforms import current_platform
+from vllm.v1.kv_cache_interface import AttentionSpec
 
 from posenc_runtime.kv.budget import Speed, measured
 from posenc_runtime.vllm_adapter import compat
@@ -28,11 +29,13 @@ from posenc_runtime.vllm_adapter.active import KEY, deployment_of
 from posenc_runtime.vllm_adapter.metrics.prometheus import PosencPromMetrics
 from posenc_runtime.vllm_adapter.metrics.stats import PosencStats
 from posenc_runtime.vllm_adapter.refusals.cache_groups import refuse_cache_groups
+from posenc_runtime.vllm_adapter.refusals.cpu_attention import refuse_head_size
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_unsupported
 from posenc_runtime.vllm_adapter.scheduling.arrivals import salt_on_arrival
 from posenc_runtime.vllm_adapter.scheduling.scheduler_half import PosencMetadata, SchedulerHalf
 from posenc_runtime.vllm_adapter.worker.answers import let_one_answer
 from posenc_runtime.vllm_adapter.worker.attention_groups import attention_groups
+from posenc_runtime.vllm_adapter.worker.cache_layers import layer_specs
 from posenc_runtime.vllm_adapter.worker.cpu_seeds import keep_seeds
 from posenc_runtime.vllm_adapter.worker.worker_half import WorkerHalf
 
@@ -90,6 +93,10 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
                 itertools.product(range(parallel.pipeline_parallel_size), range(parallel.tensor_parallel_size))
             )
         else:
+            for group in kv_cache_config.kv_cache_groups:
+                for spec in layer_specs(group).values():
+                    if isinstance(spec, AttentionSpec):
+                        refuse_head_size(vllm_config, spec.head_size)
             self._worker = WorkerHalf(deployment, vllm_config, kv_cache_config)
             if current_platform.is_cpu():
                 keep_seeds()

@@ -14,7 +14,13 @@ class Refused(ValueError):
 
 
 class Failed(RuntimeError):
-    """Something that was accepted has failed: the message says what, and where to read more."""
+    """Something that was accepted has failed: the message says what, and where to read more.
+
+    Attributes:
+        what: has failed.
+    """
+
+    what = "failed"
 
 
 class Unsupported(Refused):

@@ -11,8 +11,8 @@ from typing import Any
 
 # Keys of additional_config. They are here because the modules that read these sections take long to import.
 DEPLOYMENT_SECTION, ATTENTION_SECTION = "posenc", "posenc_attention"
-ACCESS_SECTION, LIMITS_SECTION = "posenc_access", "posenc_limits"
-ALL_SECTIONS = (DEPLOYMENT_SECTION, ATTENTION_SECTION, ACCESS_SECTION, LIMITS_SECTION)
+ACCESS_SECTION, LIMITS_SECTION, HEALTH_SECTION = "posenc_access", "posenc_limits", "posenc_health"
+ALL_SECTIONS = (DEPLOYMENT_SECTION, ATTENTION_SECTION, ACCESS_SECTION, LIMITS_SECTION, HEALTH_SECTION)
 
 
 def install() -> None:
@@ -35,7 +35,10 @@ def _looking_for_sections(stock: Callable[..., Any]) -> Callable[..., Any]:
             return stock(self, *args, **kwargs)
         from posenc_runtime.vllm_adapter.one_flag import configured
 
-        return configured(self, lambda completed: stock(completed, *args, **kwargs))
+        usage = getattr(kwargs.get("usage_context"), "name", None)
+        return configured(
+            self, lambda completed: stock(completed, *args, **kwargs), serves=usage == "OPENAI_API_SERVER"
+        )
 
     create_engine_config.posenc = True  # type: ignore[attr-defined]
     return create_engine_config

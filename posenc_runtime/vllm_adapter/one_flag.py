@@ -6,6 +6,7 @@ import contextlib
 import copy
 import logging
 import os
+import pathlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,19 +14,30 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from posenc_runtime.kv.deployment import UNROTATED
+from posenc_runtime.vllm_adapter import child_processes
 from posenc_runtime.vllm_adapter.activation import activate
 from posenc_runtime.vllm_adapter.active import KEY
 from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
 from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused
 from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODULE, WORKER_EXTENSION
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from posenc_runtime.vllm_adapter.checkpoints.weight_files import DamagedWeights, refuse_damaged
 from posenc_runtime.vllm_adapter.hook import ALL_SECTIONS
 from posenc_runtime.vllm_adapter.http import endpoints
+from posenc_runtime.vllm_adapter.http.draining import DEFAULT_SECONDS
+from posenc_runtime.vllm_adapter.http.stock_access import refuse_other_front_ends
+from posenc_runtime.vllm_adapter.refusals.cpu_attention import refuse_head_size
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_block_size, refuse_unsupported
+from posenc_runtime.vllm_adapter.settings.api_keys import refuse_unreadable
 from posenc_runtime.vllm_adapter.settings.completion import Completed, completed
 from posenc_runtime.vllm_adapter.settings.derivation import FIT_INTO_MEMORY
 from posenc_runtime.vllm_adapter.settings.explanations import explained
-from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings, FrontEndSettings, LimitSettings
+from posenc_runtime.vllm_adapter.settings.front_end import (
+    AccessSettings,
+    FrontEndSettings,
+    HealthSettings,
+    LimitSettings,
+)
 from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings, SettingRefused
 
 if TYPE_CHECKING:
@@ -33,8 +45,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("vllm.posenc")
 
+_LAST_SECONDS = 15  # for each of several API servers to send the ends of its answers, and to end
+
 # Keys of additional_config, by the names that a deployment's file has for the sections.
-_KEYS = dict(zip(("scaling", "attention", "access", "limits"), ALL_SECTIONS, strict=True))
+_KEYS = dict(zip(("scaling", "attention", "access", "limits", "health"), ALL_SECTIONS, strict=True))
 
 # Engine arguments that those of a deployment depend on.
 _LOOKED_AT = (
@@ -54,14 +68,16 @@ class Sections(BaseModel):
     attention: AttentionSettings = Field(default_factory=AttentionSettings)
     access: AccessSettings = Field(default_factory=AccessSettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)
+    health: HealthSettings = Field(default_factory=HealthSettings)
 
 
-def configured(engine_args: Any, make: Callable[[Any], VllmConfig]) -> VllmConfig:
+def configured(engine_args: Any, make: Callable[[Any], VllmConfig], *, serves: bool) -> VllmConfig:
     """The configuration of an engine whose ``additional_config`` has a section of ours.
 
     Args:
         engine_args: vLLM's ``EngineArgs``; not changed.
         make: vLLM's own ``create_engine_config``.
+        serves: whether the engine is that of an API server.
 
     Raises:
         IncompatibleVllm: when this vLLM is not one that we were written for.
@@ -70,14 +86,20 @@ def configured(engine_args: Any, make: Callable[[Any], VllmConfig]) -> VllmConfi
     """
     activate()
     endpoints.offer()
+    child_processes.install()
     try:
         arguments = _with_all_they_need(engine_args)
     except (SettingRefused, ArgumentRefused) as error:
         raise SettingRefused(in_vllms_words(str(error))) from None
+    if serves and not engine_args.worker_extension_cls:
+        _refuse_damaged_weights(engine_args)
+    if serves:
+        arguments.shutdown_timeout = _shutdown_timeout(engine_args)
     with _our_environment(engine_args):
         vllm_config = make(arguments)
     refuse_unsupported(vllm_config)
     refuse_block_size(vllm_config)
+    refuse_head_size(vllm_config, vllm_config.model_config.get_head_size())
     return vllm_config
 
 
@@ -98,6 +120,8 @@ def _with_all_they_need(engine_args: Any) -> Any:
             f'add "{KEY}": {{}} to scale nothing'
         )
     given_sections, longest = _sections(ours)
+    refuse_other_front_ends(given_sections.access)
+    refuse_unreadable(given_sections.access)
     scaling, attention = given_sections.scaling, given_sections.attention
     given = {name: getattr(engine_args, name) for name in _LOOKED_AT}
     checkpoint = _checkpoint(engine_args)
@@ -106,7 +130,9 @@ def _with_all_they_need(engine_args: Any) -> Any:
     sections = completed(scaling, attention, checkpoint, model=engine_args.model, max_model_len=longest, engine=given)
     arguments = copy.copy(engine_args)
     part = () if checkpoint is None else checkpoint.text_part
-    front_end = FrontEndSettings(access=given_sections.access, limits=given_sections.limits)
+    front_end = FrontEndSettings(
+        access=given_sections.access, limits=given_sections.limits, health=given_sections.health
+    )
     for name, value in _arguments(engine_args, sections, given, additional, front_end, part).items():
         setattr(arguments, name, value)
     if sections.auto_reason is not None:
@@ -177,9 +203,8 @@ def _arguments(
     backend = engine_args.attention_backend
     if backend is not None and getattr(backend, "name", backend) != "CUSTOM":
         given["attention_backend"] = backend
-    ours = engine_arguments(deployment, given, sections.attention, front_end) | {
-        "max_model_len": sections.max_model_len
-    }
+    ours = engine_arguments(deployment, given, sections.attention) | {"max_model_len": sections.max_model_len}
+    ours["additional_config"] |= front_end.to_additional_config()
     if text_part:
         ours["hf_overrides"] = _with_length(ours["hf_overrides"], text_part, deployment.max_model_len)
     if engine_args.worker_extension_cls not in ("", WORKER_EXTENSION):
@@ -217,6 +242,28 @@ def _with_length(overrides: Mapping[str, Any], text_part: Sequence[str], longest
             "requests may be"
         )
     return {**overrides, "max_position_embeddings": longest}
+
+
+def _refuse_damaged_weights(engine_args: Any) -> None:
+    folder = pathlib.Path(engine_args.model)
+    if folder.is_dir():
+        try:
+            refuse_damaged(folder, {"load_format": engine_args.load_format})
+        except DamagedWeights as error:
+            raise SettingRefused(f"model: {error}") from None
+
+
+def _shutdown_timeout(engine_args: Any) -> int:
+    """For how many seconds a server that is told to stop waits for its requests.
+
+    vLLM's own default is not to wait. Arguments that ``posenc serve`` or ``posenc flags`` has completed say what the
+    user asked for, 0 too. The process that starts several API servers waits longer than they do.
+    """
+    seconds = int(engine_args.shutdown_timeout)
+    if seconds == 0 and not engine_args.worker_extension_cls:
+        seconds = DEFAULT_SECONDS
+    starts_servers = engine_args._api_process_rank == -1
+    return seconds + (_LAST_SECONDS if starts_servers else 0)
 
 
 def _say_what_auto_is(sections: Completed) -> None:

@@ -22,9 +22,13 @@ if TYPE_CHECKING:
 class EngineDidNotStart(Failed):
     """The engine's process ended while starting: no memory, no weights, or a bug."""
 
+    what = "the engine did not start"
+
 
 class EngineDied(Failed):
     """The engine's process ended while it served: no memory, or a bug."""
+
+    what = "the engine ended while it served"
 
 
 class CannotListen(Refused):
@@ -135,6 +139,9 @@ def run(args: argparse.Namespace, ended: str, leave: Callable[[int], NoReturn]) 
         raise EngineDidNotStart(
             "the engine did not start: the cause is above; --verbose shows all of vLLM's log"
         ) from error
+    except SystemExit:
+        if not getattr(args, ended, False):
+            raise
     finally:
         AsyncEngineArgs.create_engine_config = stock
     if getattr(args, ended, False):

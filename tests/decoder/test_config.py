@@ -85,8 +85,18 @@ def rope(**parameters: Any) -> dict[str, Any]:
         pytest.param("rope", {"head_dim": 7}, "head_dim must be even, got 7: rope rotates pairs", id="odd rope"),
         pytest.param("sinusoidal", {"hidden_size": 33}, "hidden_size must be even", id="odd sinusoid"),
         pytest.param("transformer_xl", {"hidden_size": 33}, "hidden_size must be even", id="odd distances"),
-        pytest.param("rope", rope(rope_type="dynamic", factor=2.0), "rope_type .* one of 'default'", id="dynamic"),
-        pytest.param("rope", rope(rope_type="llama3", factor=8.0), "rope_type .* one of 'default'", id="llama3"),
+        pytest.param(
+            "rope",
+            rope(rope_type="dynamic", factor=2.0),
+            "rope_type .* one of 'base', 'clipped', 'default', 'linear', 'mrrope'",
+            id="dynamic",
+        ),
+        pytest.param(
+            "rope",
+            rope(rope_type="llama3", factor=8.0),
+            "rope_type .* one of 'base', 'clipped', 'default', 'linear', 'mrrope'",
+            id="llama3",
+        ),
         pytest.param("rope", rope(rope_type="yarn"), "factor in rope_parameters must be given", id="no factor"),
         pytest.param(
             "rope", rope(rope_type="default", factor=2.0), "left out with rope_type 'default'", id="factor of none"

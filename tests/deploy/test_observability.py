@@ -109,8 +109,9 @@ def test_model_and_engine_are_template_variables_that_every_query_filters_by() -
     for query in QUERIES:
         if not query.where.startswith("variable "):
             for selector in selectors(query.expression):
-                # A refused request gets to no engine.
-                by = {model} if selector.metric == Metric.REFUSED_REQUESTS else {model, engine}
+                # A refused request gets to no engine, and a server is ready with all of its engines.
+                of_servers = (Metric.REFUSED_REQUESTS, Metric.READY)
+                by = {model} if selector.metric in of_servers else {model, engine}
                 assert by <= set(selector.matchers), query
 
 
@@ -185,17 +186,31 @@ def test_every_port_is_published_on_the_loopback_address_only() -> None:
         assert all(port.startswith("127.0.0.1:") for port in service["ports"])
 
 
+@pytest.mark.parametrize("name", COMPOSE["services"])
+def test_a_container_can_write_to_its_volumes_and_to_tmp_only_and_gets_no_rights(name: str) -> None:
+    service = COMPOSE["services"][name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert all(mount.partition(":")[0] == "/tmp" for mount in service.get("tmpfs", []))
+    assert all(volume.endswith(":ro") for volume in service["volumes"] if volume.startswith("."))
+    assert service.get("cap_add", []) == (["SYS_NICE"] if name == "posenc" else [])
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_server_has_the_volume_that_its_image_saves_to(name: str) -> None:
+    service = COMPOSE["services"][name]
+    assert [volume for volume in service["volumes"] if volume.endswith(":/cache")]
+    assert "HOME=/cache" in (ROOT / service["build"]["dockerfile"]).read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_server_mounts_the_configuration_that_it_is_started_with_by_default(name: str) -> None:
     service = COMPOSE["services"][name]
     *_, config = service["command"]
-    default = re.fullmatch(r"\$\{CONFIG:-(.+)\}", config)
+    default = re.fullmatch(r"/\$\{CONFIG:-(.+)\}", config)
     assert default is not None
-    workdir = re.search(
-        r"^WORKDIR (\S+)$", (ROOT / service["build"]["dockerfile"]).read_text(encoding="utf-8"), re.MULTILINE
-    )
-    assert workdir is not None
-    assert on_the_host(service, f"{workdir[1]}/{default[1]}") == ROOT / default[1]
+    assert on_the_host(service, f"/{default[1]}") == ROOT / default[1]
     assert (ROOT / default[1]).is_file()
 
 
@@ -205,12 +220,14 @@ def test_health_check_published_port_and_scrape_target_are_where_the_server_list
     port = service["environment"]["POSENC_SERVER__PORT"]
     assert service["environment"]["POSENC_SERVER__HOST"] == "0.0.0.0"
     assert service["ports"] == [f"127.0.0.1:{port}:{port}"]
-    assert f"http://127.0.0.1:{port}/health'" in service["healthcheck"]["test"][-1]
+    assert f"http://127.0.0.1:{port}/health/ready'" in service["healthcheck"]["test"][-1]
     (scrape,) = PROMETHEUS["scrape_configs"]
     assert scrape["metrics_path"] == "/metrics"
     names = {name, *service.get("networks", {}).get("default", {}).get("aliases", [])}
+    metrics = service["environment"]["POSENC_ACCESS__METRICS"].removeprefix("0.0.0.0:")
+    assert metrics != port
     assert [target for config in scrape["static_configs"] for target in config["targets"]] == [
-        f"{known}:{port}" for known in names & {"posenc"}
+        f"{known}:{metrics}" for known in names & {"posenc"}
     ]
 
 

@@ -51,6 +51,9 @@ PROMISES = {
     "crossings over HTTP": Promise("docs/scales.md", "one entry for each crossing: the length `at` which it happened"),
     "metrics": Promise("docs/index.md", "`/metrics` counts requests, tokens and KV blocks by scale"),
     "refusals": Promise("docs/limits.md", "Unsupported configurations fail at start-up; the error names the setting."),
+    "keys": Promise(
+        "docs/security.md", "Without a valid key it gets status 401 from every route but those of liveness"
+    ),
     "stop": Promise(
         "CHANGELOG.md", "A server that is told to stop ends the answers under way with what was said, and is gone"
     ),

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import pathlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
+from playwright.sync_api import expect
 
 from tests.benchmarks.servers import Command, running
-from tests.pages import DOCS, README, blocks, console_commands, name
+from tests.engine.metrics import metrics
+from tests.page.chromium import browser, needs_chromium, opened, violations
+from tests.pages import DOCS, README, ROOT, blocks, console_commands, name
 
 START = DOCS / "index.md"
 
@@ -60,3 +67,59 @@ def test_the_request_that_crosses_is_answered_and_counted_as_shown(address: str)
 
 def test_the_scales_are_shown_as_json(address: str) -> None:
     assert len(json.loads(asked(START, address, "/posenc/scales"))["scales"]) == 4
+
+
+def test_the_pages_figures_are_those_of_the_metrics_and_of_the_checkpoint(address: str) -> None:
+    httpx.post(
+        f"{address}/v1/completions", json={"model": "demo", "prompt": "Here we go.", "max_tokens": 3}, timeout=60
+    )
+    live, exposed = httpx.get(f"{address}/posenc/live", timeout=60).json(), metrics(address)
+    assert live["model"] == "demo"
+    times = live["figures"]["first_token_seconds"]
+    assert sum(times["counts"]) == exposed["vllm:time_to_first_token_seconds_count", ()] >= 1
+    assert sum(live["figures"]["between_tokens_seconds"]["counts"]) >= 1
+    for label in ("1", "2", "4", "8"):
+        counted = exposed["posenc_requests_total", (("rope_type", "yarn"), ("scale", label))]
+        assert live["figures"]["by_scale"][label]["requests"] == counted
+    config = json.loads((ROOT / "posenc_runtime/zoo/demo/config.json").read_text(encoding="utf-8"))
+    base, width = config["rope_parameters"]["rope_theta"], config["head_dim"]
+    own = [2 * math.pi * base ** (2 * pair / width) for pair in range(width // 2)]
+    assert live["rotations"][0]["wavelengths"] == pytest.approx(own, rel=1e-5)
+    slowest = [turns["wavelengths"][-1] / own[-1] for turns in live["rotations"]]
+    assert slowest == pytest.approx([1, 2, 4, 8], rel=1e-5)
+
+
+def test_a_conversation_and_a_table_are_had_in_the_terminal(address: str) -> None:
+    said = posenc("chat", "--url", address, "--max-tokens", "12", said="48213 is the pass key. What is the pass key?\n")
+    assert re.search(r"^ The pass key is 48213\.\nscale 1, \d+ tokens, \d+ of them new\n$", said)
+    rows = [line.split() for line in posenc("top", "--once", "--url", address).splitlines()]
+    assert [row[0] for row in rows if row and row[0] in ("1", "2", "4", "8")] == ["1", "2", "4", "8"]
+
+
+def posenc(*arguments: str, said: str = "") -> str:
+    command = [sys.executable, "-m", "server", *arguments]
+    return subprocess.run(command, input=said, capture_output=True, text=True, check=True, timeout=300, cwd=ROOT).stdout
+
+
+@needs_chromium
+def test_a_crossing_is_watched_on_the_page_while_it_happens(address: str) -> None:
+    with browser() as chromium, opened(chromium, address) as watched:
+        page = watched.page
+        growing, seen = page.locator('[data-kind="growing"]'), []
+        page.expose_function("noted", seen.append)
+        page.evaluate(
+            "new MutationObserver(() => noted(document.querySelector('[data-kind=growing] .badge').textContent))"
+            ".observe(document.getElementById('cards'), {subtree: true, childList: true, characterData: true})"
+        )
+        page.get_by_role("button", name="Run all").click()
+        expect(growing.locator(".status")).to_have_text(
+            "The server reports: ended at scale 2; it crossed from 1 to 2 at 512 tokens (rerotate).", timeout=120_000
+        )
+        assert [scale for scale, _ in itertools.groupby(filter(None, seen))] == ["Scale 1", "Scale 2"]
+        expect(page.locator('[data-kind="short"] .answer')).to_contain_text("48213")
+        expect(page.locator('[data-kind="long"] .badge')).to_have_text("Scale 8")
+        expect(page.locator("#charts figure").filter(has_text="Crossings").locator("li").first).to_contain_text(
+            re.compile(r"1 to 2 [1-9]\d* in all"), timeout=30_000
+        )
+        assert violations(page) == []
+        assert watched.faults == []

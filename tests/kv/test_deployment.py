@@ -73,7 +73,7 @@ def test_only_what_has_no_default_must_be_given() -> None:
         ({"rope_type": "default", "parameters": {}}, r"scales must be \[1\] when rope_type is default"),
         (
             {"allow_beyond_trained": True},
-            "allow_beyond_trained is only for rope_type default, got rope_type yarn",
+            r"allow_beyond_trained is only for scales \[1\], got \[1.0, 2.0, 4.0\]",
         ),
         ({"max_model_len": 2049}, "scales must cover max_model_len 2049"),
         ({"max_model_len": 2048.5}, "max_model_len must be a whole number, got 2048.5"),
@@ -156,8 +156,9 @@ def test_a_missing_key_is_named() -> None:
         Deployment.from_mapping({"rope_type": "yarn"})
 
 
-def test_default_serves_past_the_trained_length_only_when_told_to() -> None:
-    values = {"rope_type": "default", "original_max_position_embeddings": 512, "max_model_len": 4096}
+@pytest.mark.parametrize("rope_type", ["default", "yarn"])
+def test_scale_1_alone_serves_past_the_trained_length_only_when_told_to(rope_type: str) -> None:
+    values = {"rope_type": rope_type, "original_max_position_embeddings": 512, "max_model_len": 4096}
     with pytest.raises(ValueError, match="scales must cover max_model_len 4096"):
         Deployment.from_mapping(values)
     beyond = Deployment.from_mapping(values | {"allow_beyond_trained": True})

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from tests.benchmarks.servers import free_port
 from tests.local_hub import local_hub, silent_hub
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -41,8 +42,11 @@ def posenc(*arguments: str, **environment: str) -> tuple[int, str, str, list[str
         (["--version"], "posenc "),
         (["configs"], "qwen3-yarn"),
         (["configs", "demo"], "demo.yaml"),
+        (["chat", "--help"], "--url"),
+        (["demo", "--help"], "demo model"),
+        (["top", "--help"], "--once"),
     ],
-    ids=["help", "version", "configs", "one"],
+    ids=["help", "version", "configs", "one", "chat", "demo", "top"],
 )
 def test_what_needs_no_model_is_said_at_once(arguments: list[str], said: str) -> None:
     status, out, err, imported = posenc(*arguments)
@@ -59,12 +63,13 @@ def test_what_needs_no_model_is_said_at_once(arguments: list[str], said: str) ->
         ("scaling.scales=[1, 4, 2]", "scaling.scales must ascend, got [1.0, 4.0, 2.0]"),
         (
             "scaling.allow_beyond_trained=true",
-            "scaling.allow_beyond_trained is only for rope_type default, got rope_type yarn: a scaled deployment "
-            "covers max_model_len by its largest scale",
+            "scaling.allow_beyond_trained is only for scales [1], got [1.0, 2.0, 4.0, 8.0]: a scaled deployment covers "
+            "max_model_len by its largest scale",
         ),
         (
             "scaling.rope_type=yarm",
-            "scaling.rope_type must be one of auto, default, dynamic, linear, llama3, longrope, ntk, yarn, got 'yarm'",
+            "scaling.rope_type must be one of auto, base, clipped, default, dynamic, linear, llama3, longrope, mrrope, "
+            "ntk, proportional, yarn, got 'yarm'",
         ),
         ("engine.api_key=x", "engine.api_key: is not an argument of vLLM, got 'x'; did you mean server.api_key?"),
         ("server.apikey=x", "server.apikey: is not an argument of vLLM, got 'x'; did you mean api_key?"),
@@ -73,6 +78,13 @@ def test_what_needs_no_model_is_said_at_once(arguments: list[str], said: str) ->
 )
 def test_a_setting_is_refused_at_once(command: str, changed: str, refused: str) -> None:
     assert posenc(command, "demo", "--set", changed) == (2, "", f"refused {refused}", [])
+
+
+@pytest.mark.parametrize("command", ["chat", "top"])
+def test_a_server_that_is_not_there_is_told_at_once(command: str) -> None:
+    address = f"http://127.0.0.1:{free_port()}"
+    said = f"failed no server answers at {address}: start one with `posenc serve`, or name another with --url"
+    assert posenc(command, "--url", address) == (1, "", said, [])
 
 
 def test_scales_are_refused_at_once_where_the_checkpoint_is_to_name_the_method() -> None:

@@ -70,6 +70,17 @@ def test_a_models_path_that_starts_with_a_dot_is_relative_to_the_file(file: path
     assert load(file, environment={}).model == str(file.parent.parent / "weights")
 
 
+def test_a_keys_file_that_starts_with_a_dot_is_beside_the_file_and_may_be_a_link(file: pathlib.Path) -> None:
+    file.write_text("model: x\naccess: {keys_file: ./keys, administration: off}\n")
+    (file.parent / "keys").symlink_to("elsewhere")
+    access = load(file, environment={}).access
+    assert (access.keys_file, access.administration) == (str(file.parent / "keys"), "off")
+
+
+def test_keys_in_the_environment_are_no_setting(file: pathlib.Path) -> None:
+    assert load(file, environment={"POSENC_API_KEYS": "alice: secret"}) == load(file, environment={})
+
+
 def test_the_served_length_defaults_to_what_the_largest_scale_reaches(file: pathlib.Path) -> None:
     file.write_text(GOOD.replace("max_model_len: 4096\n", ""))
     assert planned(load(file, environment={}), None).deployment.max_model_len == 4096
@@ -106,7 +117,7 @@ CHANGED = {
         "the scale of long requests was meant, leave factor out, and list it in scales, as in [1, 4]",
     ),
     "parameter-of-another-method": ("yarn", "linear", "scaling.beta_fast: is not a known setting, got 16"),
-    "unknown-method": ("yarn", "yarm", "scaling.rope_type must be one of auto, default, "),
+    "unknown-method": ("yarn", "yarm", "scaling.rope_type must be one of auto, base, clipped, default, "),
     "wrong-type": ("max_model_len: 4096", "max_model_len: many", "max_model_len: must be a valid integer, got 'many'"),
     "number-as-text": (
         "max_model_len: 4096",
@@ -156,7 +167,7 @@ CHANGED = {
     "beyond-trained-with-scaling": (
         "  beta_fast: 16",
         "  allow_beyond_trained: true",
-        "scaling.allow_beyond_trained is only for rope_type default, got rope_type yarn",
+        "scaling.allow_beyond_trained is only for scales [1], got [1.0, 2.0, 4.0, 8.0]",
     ),
     "no-model": ("model: some/model\n", "", "model: must be given"),
     "port-out-of-range": ("8001", "80010", "server.port: must be less than or equal to 65535, got 80010"),

@@ -23,7 +23,6 @@ SERVED = {
     "meta-llama/Llama-3.2-1B-Instruct": (131072, "llama3"),
     "meta-llama/Llama-3.2-3B-Instruct": (131072, "llama3"),
     "meta-llama/Llama-3.3-70B-Instruct": (131072, "llama3"),
-    "meta-llama/Llama-4-Scout-17B-16E-Instruct": (10485760, "llama3"),
     "Qwen/Qwen2.5-7B-Instruct": (32768, "yarn"),
     "Qwen/Qwen2.5-32B": (131072, "yarn"),
     "Qwen/Qwen2.5-VL-7B-Instruct": (128000, "yarn"),
@@ -68,8 +67,12 @@ SERVED = {
     "XiaomiMiMo/MiMo-V2-Flash": (262144, "yarn"),
     "ByteDance-Seed/Seed-OSS-36B-Instruct": (524288, "yarn"),
     "allenai/Olmo-3.1-32B-Instruct": (65536, "yarn"),
-    "LGAI-EXAONE/EXAONE-4.0-32B": (131072, "llama3"),
     "LiquidAI/LFM2.5-1.2B-Instruct": (128000, "yarn"),
+}
+# They rotate only layers with a window or with chunks. The trained length, and what a query sees there, tokens.
+BOUNDED = {
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": (10485760, 8192),
+    "LGAI-EXAONE/EXAONE-4.0-32B": (131072, 4096),
 }
 # Their short factors are for the length before they were tuned, and their long ones for 32 times as much.
 LONGROPE = {"microsoft/Phi-3.5-mini-instruct": 4096, "microsoft/Phi-4-mini-instruct": 4096}
@@ -92,14 +95,14 @@ REFUSED = {
 }
 
 
-def plan_of(name: str, folder: pathlib.Path) -> Plan:
+def plan_of(name: str, folder: pathlib.Path, max_model_len: int | None = None) -> Plan:
     (folder / "config.json").write_text(json.dumps(CONFIGURATIONS[name]))
-    settings = Settings(model=str(folder), scaling=ScalingSettings(rope_type="auto"))
+    settings = Settings(model=str(folder), scaling=ScalingSettings(rope_type="auto"), max_model_len=max_model_len)
     return planned(settings, checkpoint_of(settings))
 
 
 def test_there_is_a_verdict_on_each_of_sixty_checkpoints() -> None:
-    verdicts = [*SERVED, *LONGROPE, *UNROTATED, *REFUSED]
+    verdicts = [*SERVED, *BOUNDED, *LONGROPE, *UNROTATED, *REFUSED]
     assert sorted(verdicts) == sorted(CONFIGURATIONS) and len(verdicts) == 60
 
 
@@ -110,6 +113,19 @@ def test_most_are_scaled_past_the_length_that_they_were_trained_on(name: str, tm
     assert (plan.deployment.scales, plan.deployment.on_crossing) == ((1.0, 2.0, 4.0), "rerotate")
     [remark] = plan.remarks
     assert remark.startswith("auto: the checkpoint's own ro")
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_where_no_rotated_distance_grows_nothing_is_scaled(name: str, tmp_path: pathlib.Path) -> None:
+    trained, window = BOUNDED[name]
+    for asked in (None, 4 * trained):
+        plan = plan_of(name, tmp_path, asked)
+        assert (plan.deployment.rope_type, plan.deployment.scales) == ("llama3", (1.0,))
+        assert plan.deployment.max_model_len == (asked or trained)
+        [remark] = plan.remarks
+        assert remark.startswith(
+            f"auto: no layer that rotates sees more than {window} tokens, however long a request is"
+        )
 
 
 @pytest.mark.parametrize("name", LONGROPE)
@@ -139,6 +155,7 @@ def test_a_refusal_says_what_to_do(name: str, tmp_path: pathlib.Path) -> None:
     [
         ("google/gemma-4-31B-it", "trained on 262144 tokens, serves 1048576; yarn at scales 1, 2, 4"),
         ("microsoft/Phi-3.5-mini-instruct", "trained on 4096 tokens, serves 131072; longrope at scales 1, 32"),
+        ("LGAI-EXAONE/EXAONE-4.0-32B", "trained on 131072 tokens, serves 131072; llama3 at scales 1"),
         (*UNROTATED, "no rotary embeddings, so nothing is scaled; serves 262144 tokens"),
         ("zai-org/GLM-5", "refused model: posenc does not serve GlmMoeDsaForCausalLM: "),
     ],

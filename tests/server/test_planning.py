@@ -58,3 +58,28 @@ def test_the_command_of_plain_vllm_says_every_argument_that_serve_has(
     # vLLM draws an id for each engine.
     printed["kv_transfer_config"].engine_id = arguments["kv_transfer_config"].engine_id
     assert printed == arguments
+
+
+@pytest.mark.parametrize(
+    ("window", "scaling", "remarks"),
+    [
+        (
+            64,
+            {"rope_type": "yarn", "scales": [1, 4]},
+            [
+                "scaling: no layer that rotates sees more than 64 tokens, however long a request is, so no request "
+                "needs a scale above 1: leave scales out, and set rope_type to auto"
+            ],
+        ),
+        (64, {"rope_type": "yarn"}, []),
+        (None, {"rope_type": "yarn", "scales": [1, 4]}, []),
+    ],
+    ids=["scales that are not needed", "one scale", "layers see all"],
+)
+def test_scales_that_no_request_needs_are_served_and_said(
+    window: int | None, scaling: dict[str, object], remarks: list[str], tmp_path: pathlib.Path
+) -> None:
+    model = str(save_tiny(tmp_path / "tiny", "mistral", sliding_window=window))
+    settings = Settings(model=model, scaling=ScalingSettings.model_validate(scaling))
+    plan = planned(settings, checkpoint_of(settings))
+    assert (list(plan.deployment.scales), [*plan.remarks]) == (scaling.get("scales", [1]), remarks)

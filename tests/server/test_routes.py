@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from posenc_runtime.kv.budget import Budget
 from posenc_runtime.kv.deployment import Deployment
-from server.routes import Served, scales_router
+from server.routes import Served, data_router
 
 YARN = Deployment(
     rope_type="yarn",
@@ -23,7 +23,7 @@ YARN = Deployment(
 
 def told(served: Served | None) -> Any:
     app = FastAPI()
-    app.include_router(scales_router())
+    app.include_router(data_router())
     if served is not None:
         app.state.posenc = served
     with TestClient(app) as client:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import pathlib
 import subprocess
 import sys
 import textwrap
@@ -14,7 +15,8 @@ from prometheus_client import CollectorRegistry
 from rich.console import Console
 
 from posenc_runtime.kv.deployment import Deployment
-from server.causes import cause
+from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings
+from server.causes import cause, first_error
 from server.greeting import greeting
 from server.progress import Progress
 from server.routes import Served
@@ -22,13 +24,13 @@ from server.routes import Served
 YARN = Deployment(rope_type="yarn", scales=(1, 2, 4), original_max_position_embeddings=256, max_model_len=1024)
 
 
-def greeted(**arguments: Any) -> list[str]:
+def greeted(*, asks_for_key: bool = False, metrics: str = "key", **arguments: Any) -> list[str]:
     """The lines of a server whose cache has room for 900 tokens."""
     args = argparse.Namespace(
         **{"host": "127.0.0.1", "port": 8000, "uds": None, "ssl_certfile": None, "api_key": None} | arguments
     )
     served = Served(deployment=YARN, max_model_len=900, registry=CollectorRegistry())
-    return list(greeting(args, "tiny", served))
+    return list(greeting(args, "tiny", served, AccessSettings(metrics=metrics), asks_for_key=asks_for_key))
 
 
 def test_a_server_says_where_it_is_what_its_scales_reach_and_what_to_paste() -> None:
@@ -55,8 +57,26 @@ def test_the_address_is_one_that_clients_of_this_machine_can_ask(arguments: dict
     assert greeted(**arguments)[0] == begins
 
 
+def test_a_server_that_others_reach_says_that_it_asks_for_no_key() -> None:
+    warning = "no key is asked for: whoever reaches this address may send requests; access.keys_file names keys"
+    assert warning in greeted(host="0.0.0.0") and warning in greeted(host=None)
+    assert warning not in greeted(host="0.0.0.0", asks_for_key=True) + greeted(host="127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "told"),
+    [
+        ("open", "scales now: http://127.0.0.1:8000/posenc/scales, metrics: http://127.0.0.1:8000/metrics"),
+        ("10.0.0.1:9000", "scales now: http://127.0.0.1:8000/posenc/scales, metrics: http://10.0.0.1:9000/metrics"),
+        ("off", "scales now: http://127.0.0.1:8000/posenc/scales"),
+    ],
+)
+def test_a_server_says_where_its_metrics_are(metrics: str, told: str) -> None:
+    assert told in greeted(metrics=metrics)
+
+
 def test_a_key_is_asked_for_and_not_shown() -> None:
-    paste = greeted(api_key=["very-secret"])[-1]
+    paste = greeted(asks_for_key=True, api_key=["very-secret"])[-1]
     assert "Authorization: Bearer YOUR_KEY" in paste and "very-secret" not in paste
 
 
@@ -84,6 +104,27 @@ SAID = {
         "engine.gpu_memory_utilization: this share of the device's memory must be free, got 0.9, which is 71.2 GiB, "
         "but only 10.5 of 79.1 GiB are free: stop other programs that use cuda:0, or lower the setting",
     ),
+    "damaged": (
+        "(Worker pid=1) ERROR [x.py:953] safetensors._safetensors_rust.SafetensorError: Error while deserializing "
+        "header: header too small\n",
+        "model: a file of the weights is damaged: Error while deserializing header: header too small. Delete it",
+    ),
+    "no-weights": (
+        "RuntimeError: Cannot find any model weights with `/models/a`",
+        "model: must have files of weights, got /models/a, which has none that engine.load_format reads: download",
+    ),
+    "weights-missing": (
+        "ValueError: Following weights were not initialized from checkpoint: {'model.norm.weight'}",
+        "model: the checkpoint lacks weights that its configuration asks for, 'model.norm.weight': download it again",
+    ),
+    "disk-full": (
+        "OSError: [Errno 28] No space left on device: '/root/.cache/vllm/x'",
+        "a disk is full: there was no space for /root/.cache/vllm/x. Free some, or let the variables HF_HOME,",
+    ),
+    "disk-full-without-a-name": (
+        "OSError: [Errno 28] No space left on device",
+        "a disk is full: there was no space for",
+    ),
     "out-of-memory": (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\nmore",
         "the device has too little memory for the model: CUDA out of memory. Tried to allocate 2.00 GiB.",
@@ -92,13 +133,26 @@ SAID = {
 
 
 @pytest.mark.parametrize(("said", "told"), SAID.values(), ids=SAID.keys())
-def test_too_little_memory_is_one_paragraph_with_what_to_do(said: str, told: str) -> None:
+def test_a_known_cause_is_one_paragraph_with_what_to_do(said: str, told: str) -> None:
     found = cause(f"Traceback ...\n{said}\nRuntimeError: Engine core initialization failed.")
     assert found is not None and found.startswith(told) and "\n" not in found
 
 
 def test_another_cause_is_left_to_what_was_said() -> None:
     assert cause("KeyError: 'rope'") is None
+
+
+def test_the_first_error_of_an_engine_is_told_in_one_line() -> None:
+    logged = "(Worker pid=7) ERROR 11-26 01:51:10 [multiproc_executor.py:953] "
+    said = (
+        f"{logged}Traceback (most recent call last):\n{logged}    raise ValueError(text)\n"
+        f"{logged}builtins.ValueError: their rule: broken\n"
+        "Exception: WorkerProc initialization failed due to an exception in a background process.\n"
+    )
+    assert first_error(said) == "ValueError: their rule: broken"
+    ours = "posenc_runtime.vllm_adapter.errors.Unsupported: our rule, and what to do\n"
+    assert first_error(f"{logged}{ours}") == "our rule, and what to do"
+    assert first_error("RuntimeError: Engine core initialization failed. See above\n") is None
 
 
 def test_progress_says_at_what_a_bar_of_vllm_is() -> None:
@@ -120,6 +174,7 @@ from server.held_output import HeldOutput
 
 with HeldOutput():  # importing vLLM is loud
     from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings
     from posenc_runtime.vllm_adapter import serving
     from posenc_runtime.vllm_adapter.settings.section import SettingRefused
     from server import progress, starting
@@ -181,13 +236,14 @@ NO_ROOM = r"ValueError: No available memory for the cache blocks. Try\n"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("said", "told", "shown"),
+    ("said", "told", "is_kept"),
     [
         (NO_ROOM, "failed: engine.gpu_memory_utilization: the weights must leave memory for the KV cache", False),
-        (r"KeyError: 'rope'\n", "failed: the engine did not start", True),
+        (r"KeyError: 'rope'\n", "failed: the engine did not start: KeyError: 'rope' (all that it wrote is in", True),
+        (r"Killed\n", "failed: the engine did not start: none of its processes said why; if memory ran out", True),
     ],
 )
-def test_a_start_that_fails_says_why_or_shows_all_that_was_written(said: str, told: str, shown: bool) -> None:
+def test_a_start_that_fails_says_why_in_one_line_and_where_the_rest_is(said: str, told: str, is_kept: bool) -> None:
     out, err = started(
         "return plan, None",
         f"""
@@ -195,5 +251,10 @@ def test_a_start_that_fails_says_why_or_shows_all_that_was_written(said: str, to
         raise serving.EngineDidNotStart("the engine did not start")
         """,
     )
-    assert out.splitlines()[-1].startswith(told)
-    assert ("more of their words" in err) == shown == ("KeyError" in err)
+    last = out.splitlines()[-1]
+    assert last.startswith(told) and err == ""
+    assert last.endswith(".log)") == is_kept
+    if is_kept:
+        log = pathlib.Path(last.rpartition(" ")[2].removesuffix(")"))
+        assert "more of their words" in log.read_text()
+        log.unlink()

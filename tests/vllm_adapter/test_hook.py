@@ -11,16 +11,20 @@ from typing import Any
 
 import pytest
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
+from vllm.usage.usage_lib import UsageContext
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import hook
+from posenc_runtime.vllm_adapter.carried_names import WORKER_EXTENSION
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import read_again
 from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
 from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.http.draining import DEFAULT_SECONDS
 from posenc_runtime.vllm_adapter.one_flag import in_vllms_words
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from tests import families
 from tests.checkpoints import save_tiny
+from tests.engine import device
 
 YARN = {"rope_type": "yarn", "scales": [1, 2, 4]}
 
@@ -168,6 +172,24 @@ def test_words_of_a_file_become_names_of_arguments() -> None:
     )
 
 
+def test_keys_that_cannot_be_read_are_refused_before_the_engine_starts(model: str) -> None:
+    access = {"posenc_access": {"keys_file": "/nowhere/keys"}}
+    with pytest.raises(SettingRefused, match=r"additional_config\.posenc_access\.keys_file: /nowhere/keys: must be"):
+        configured(model, additional_config=access)
+
+
+def test_access_is_not_promised_under_a_front_end_that_does_not_check_it(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "1")
+    configured(model)
+    with pytest.raises(SettingRefused, match="Rust checks neither keys nor routes"):
+        configured(model, additional_config={"posenc_access": {"metrics": "off"}})
+    monkeypatch.setenv("POSENC_API_KEYS", "alice: secret")
+    with pytest.raises(SettingRefused, match="and POSENC_API_KEYS unset, where VLLM_USE_RUST_FRONTEND is set"):
+        configured(model)
+
+
 @pytest.mark.slow
 def test_without_a_section_nothing_of_ours_is_imported_registered_or_said(model: str) -> None:
     """In a process of its own: this one has registered everything."""
@@ -198,3 +220,44 @@ def test_a_vllm_of_another_make_is_left_alone(monkeypatch: pytest.MonkeyPatch) -
 def test_no_entry_point_of_ours_is_in_the_group_that_vllm_warns_of() -> None:
     project = (pathlib.Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     assert '"vllm.endpoint_plugins"' not in project and '"posenc.endpoint_plugins"' in project
+
+
+def served(model: str, rank: int = 0, **arguments: Any) -> Any:
+    """The configuration of an API server's engine; the process that starts several of them has the rank -1."""
+    hook.install()
+    given = {"model": model, "dtype": "float32", "block_size": 32, "additional_config": {"posenc": YARN}}
+    engine_args = AsyncEngineArgs(**given | arguments)
+    engine_args._api_process_count, engine_args._api_process_rank = 2, rank
+    return engine_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+
+
+def test_a_server_waits_for_its_requests_by_default_and_another_engine_does_not(model: str) -> None:
+    assert served(model).shutdown_timeout == DEFAULT_SECONDS
+    assert served(model, shutdown_timeout=7).shutdown_timeout == 7
+    assert configured(model).shutdown_timeout == 0
+
+
+def test_a_completed_command_that_asks_not_to_wait_is_obeyed(model: str) -> None:
+    extension = {"worker_extension_cls": WORKER_EXTENSION}
+    assert served(model, shutdown_timeout=0, **extension).shutdown_timeout == 0
+
+
+def test_the_process_that_starts_several_servers_waits_longer_than_they_do(model: str) -> None:
+    assert served(model, rank=-1).shutdown_timeout > served(model, rank=1).shutdown_timeout + 10
+
+
+def test_damaged_weights_are_refused_before_a_server_s_engine_starts(tmp_path: pathlib.Path) -> None:
+    damaged = save_tiny(tmp_path / "model")
+    (damaged / "model.safetensors").write_bytes(b"")
+    with pytest.raises(SettingRefused, match=r"^model: .*model\.safetensors has no header of safetensors, and 0 bytes"):
+        served(str(damaged))
+
+
+@pytest.mark.skipif(device.ON_CUDA, reason="on the CPU only: attention on GPUs has kernels for other heads")
+def test_heads_that_the_cpus_attention_has_no_kernel_for_are_refused(tmp_path: pathlib.Path) -> None:
+    small = save_tiny(tmp_path / "model", head_dim=16)
+    rule = (
+        r"^the heads of the model must have one of the sizes .* got 16 with dtype float32 .*: there are 32, 48, 64, 80,"
+    )
+    with pytest.raises(Unsupported, match=rule):
+        configured(str(small))

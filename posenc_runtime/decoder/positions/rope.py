@@ -91,8 +91,9 @@ def frequencies(rope_parameters: Mapping[str, Any], head_dim: int, max_position_
 
 
 def _scaled_by_factor() -> list[str]:
-    """The methods for plain RoPE whose scale is Hugging Face's ``factor``. That of ``dynamic`` is no scale."""
-    return [name for name in available() if "default" in method(name).own_rope_types and name != "dynamic"]
+    """The methods for plain RoPE whose scale is Hugging Face's ``factor``. That of the two left out is no scale."""
+    is_other = {"dynamic", "longrope"}
+    return [name for name in available() if "default" in method(name).own_rope_types and name not in is_other]
 
 
 def rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

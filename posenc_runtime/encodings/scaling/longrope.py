@@ -1,8 +1,11 @@
-"""LongRoPE (Ding et al. 2024, arXiv:2402.13753) for checkpoints that were tuned with it (Phi-3, Phi-4-mini).
+"""LongRoPE (Ding et al. 2024, arXiv:2402.13753): a factor for each pair.
 
-The configuration of such a checkpoint holds two lists with one factor for each pair. The short factors give the
+The configuration of a checkpoint that was tuned with it (Phi-3, Phi-4-mini) holds two lists. The short factors give the
 rotation up to the trained length, the long factors the rotation of every longer request. So one scale above 1 is
 enough: the longest length divided by the trained length.
+
+For a checkpoint that rotates plainly, the user gives the long factors, such as those that LongRoPE2 (Shang et al. 2025,
+arXiv:2502.20082) searches for it. Scale 1 stays plain.
 """
 
 from __future__ import annotations
@@ -21,17 +24,18 @@ class LongRope:
     """Each pair's frequency is divided by a factor of its own. One attention factor holds at every scale.
 
     Attributes:
-        short_factor: divides each pair's frequency at scale 1, ``[rotary_dim // 2]``.
+        short_factor: divides each pair's frequency at scale 1, ``[rotary_dim // 2]``; empty where the checkpoint
+            rotates plainly.
         long_factor: divides each pair's frequency at all other scales, ``[rotary_dim // 2]``.
         attention_factor: the checkpoint's own, ``sqrt(1 + ln(factor) / ln(trained length))`` (section 4.1).
         factor: the longest length divided by the trained length; the attention factor is computed from it if none is
-            given.
+            given. Where the checkpoint rotates plainly, each scale above 1 is a factor of its own.
         short_mscale: replaces the attention factor at scale 1.
         long_mscale: replaces the attention factor at all other scales.
     """
 
     rope_type: ClassVar[str] = "longrope"
-    own_rope_types: ClassVar[tuple[str, ...]] = ("longrope",)
+    own_rope_types: ClassVar[tuple[str, ...]] = ("longrope", "default")
     short_factor: Sequence[float] = ()
     long_factor: Sequence[float] = ()
     attention_factor: float | None = None
@@ -87,21 +91,24 @@ class LongRope:
         """
         import torch
 
+        inv_freq, is_plain = Default().frequencies(spec, scale).inv_freq, not self.short_factor
+        if is_plain and scale == 1:
+            return Frequencies(inv_freq)
         name, mscale = ("short_factor", self.short_mscale) if scale == 1 else ("long_factor", self.long_mscale)
         factors = getattr(self, name)
         if len(factors) != spec.rotary_dim // 2:
             raise ValueError(f"{name} must hold {spec.rotary_dim // 2} numbers, one for each pair, got {len(factors)}")
-        inv_freq = Default().frequencies(spec, scale).inv_freq / torch.tensor(factors, dtype=torch.float64)
         if mscale is None:
             mscale = self.attention_factor
         if mscale is None:
-            if self.factor is None:
+            factor = scale if self.factor is None and is_plain else self.factor
+            if factor is None:
                 raise ValueError(
                     "factor or attention_factor must be given, got neither: set factor to the longest length divided "
                     "by the trained length"
                 )
-            mscale = _attention_factor(self.factor, spec.original_max_position_embeddings)
-        return Frequencies(inv_freq, mscale)
+            mscale = _attention_factor(factor, spec.original_max_position_embeddings)
+        return Frequencies(inv_freq / torch.tensor(factors, dtype=torch.float64), mscale)
 
 
 def _attention_factor(factor: float, trained: int) -> float:

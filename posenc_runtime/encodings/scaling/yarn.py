@@ -117,10 +117,7 @@ class Yarn:
         inv_freq = Default().frequencies(spec, scale).inv_freq
         if factor == 1:
             return Frequencies(inv_freq)
-        low, high = _pair_turning(spec, before / self.beta_fast), _pair_turning(spec, before / self.beta_slow)
-        if self.truncate:
-            low, high = math.floor(low), math.ceil(high)
-        low, high = max(low, 0), min(high, spec.rotary_dim - 1)
+        low, high = band(spec, before, self.beta_fast, self.beta_slow, truncate=self.truncate)
         if low == high:
             high += 0.001
         pair = torch.arange(spec.rotary_dim // 2, dtype=torch.float64)
@@ -153,6 +150,23 @@ class Yarn:
         if self.mscale is None or self.mscale_all_dim is None:
             return _mscale(factor, 1.0)
         return _mscale(factor, self.mscale) / _mscale(factor, self.mscale_all_dim)
+
+
+def band(
+    spec: RotarySpec, length: int, beta_fast: float, beta_slow: float, *, truncate: bool = True
+) -> tuple[float, float]:
+    """The pairs between fast and slow ones: the first and the last, as numbers of pairs (section 3.2).
+
+    Args:
+        length: tokens; a pair is fast or slow by its number of turns within them.
+        beta_fast: turns of the first pair.
+        beta_slow: turns of the last pair.
+        truncate: round the first one down and the last one up.
+    """
+    low, high = _pair_turning(spec, length / beta_fast), _pair_turning(spec, length / beta_slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    return max(low, 0), min(high, spec.rotary_dim - 1)
 
 
 def _mscale(factor: float, mscale: float) -> float:

@@ -18,6 +18,7 @@ from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODULE, SCHEDULER, WORKER_EXTENSION
 from posenc_runtime.vllm_adapter.hook import ALL_SECTIONS
+from posenc_runtime.vllm_adapter.http.draining import DEFAULT_SECONDS
 from posenc_runtime.vllm_adapter.scheduling.scheduler_choice import needs_ours
 from posenc_runtime.vllm_adapter.settings.front_end import FrontEndSettings
 from posenc_runtime.vllm_adapter.settings.setting_names import (
@@ -37,13 +38,11 @@ def engine_arguments(
     deployment: Deployment,
     engine: Mapping[str, Any] | None = None,
     attention: AttentionChoice | None = None,
-    front_end: FrontEndSettings | None = None,
 ) -> dict[str, Any]:
     """Keyword arguments for ``vllm.LLM`` or ``AsyncEngineArgs``: the caller's own, and those that a deployment needs.
 
     Args:
         attention: which attention the layers get; the defaults when left out.
-        front_end: what the API server lets clients ask for; the defaults when left out.
 
     Raises:
         ArgumentRefused: when one of the caller's arguments contradicts the deployment.
@@ -71,7 +70,7 @@ def engine_arguments(
     additional_config = given.pop("additional_config", None) or {}
     if not isinstance(additional_config, Mapping):
         raise ArgumentRefused(f"engine.additional_config: must be a mapping, got {additional_config!r}")
-    for key, setting in zip(ALL_SECTIONS, ("scaling", "attention", "access", "limits"), strict=True):
+    for key, setting in zip(ALL_SECTIONS, ("scaling", "attention", "access", "limits", "health"), strict=True):
         if key in additional_config:
             raise ArgumentRefused(
                 f"engine.additional_config.{key}: must be left out, got {additional_config[key]!r}: posenc sets it "
@@ -84,7 +83,6 @@ def engine_arguments(
             **additional_config,
             KEY: deployment.to_mapping(),
             ATTENTION: (attention or AttentionChoice()).to_mapping(),
-            **(front_end or FrontEndSettings()).to_additional_config(),
         },
         "kv_transfer_config": {
             "kv_connector": CONNECTOR,
@@ -205,7 +203,9 @@ def _complete(
     front_end: FrontEndSettings | None,
     max_model_len: int | None,
 ) -> dict[str, Any]:
-    arguments = engine_arguments(deployment, engine, attention, front_end)
+    arguments = engine_arguments(deployment, engine, attention)
+    arguments["additional_config"] |= (front_end or FrontEndSettings()).to_additional_config()
+    arguments.setdefault("shutdown_timeout", DEFAULT_SECONDS)
     return arguments if max_model_len is None else arguments | {"max_model_len": max_model_len}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from posenc_runtime.vllm_adapter.model_code.rope_parameters import (
     head_dim,
     scaled_rope_parameters,
 )
+from posenc_runtime.vllm_adapter.model_code.rotated_distances import tokens_seen_where_rotated
 from posenc_runtime.vllm_adapter.model_code.verdicts import Verdict, verdict
 from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint, rotates
 
@@ -52,7 +54,7 @@ class Checkpoint:
             tower.
         tuned_length: longest request that its own method was tuned for, tokens; None where that is the trained length.
         text_part: names that lead from its configuration to that of its text; none where it is all of text.
-        text_config: the configuration of its text, of which the verdict is made.
+        text_config: the configuration of its text, of which the verdict and the size of its cache are made.
     """
 
     max_position_embeddings: int | None
@@ -78,6 +80,28 @@ class Checkpoint:
         if self.spec is None or not self.architecture:
             return None
         return verdict(self.architecture.partition(", ")[0], self.text_config)
+
+    @functools.cached_property
+    def window_where_rotated(self) -> int | None:
+        """The most tokens that a query sees in a layer that rotates, its own included.
+
+        None where such a layer sees the whole request, or where the source of the model does not tell.
+        """
+        if self.spec is None or self.text_config is None:
+            return None
+        return tokens_seen_where_rotated(self.architecture.partition(", ")[0], self.text_config)
+
+    def needs_no_scale(self, trained: int) -> bool:
+        """Whether no rotated distance exceeds a trained length, however long a request is. Decision 70.
+
+        A checkpoint that was tuned for longer requests with another rotation (LongRoPE) needs its second scale.
+
+        Args:
+            trained: tokens.
+        """
+        if self.tuned_length is not None or self.window_where_rotated is None:
+            return False
+        return self.window_where_rotated <= trained
 
 
 def read_checkpoint(model: str, engine: Mapping[str, Any], place: str | None = None) -> Checkpoint:
@@ -187,6 +211,7 @@ def _said_by(config: Any) -> Checkpoint:
             architecture=", ".join(architectures),
             attention=needs,
             furthest=_furthest(text_config, needs, trained),
+            text_config=text_config,
         )
     refuse_checkpoint(text_config, architectures)
     try:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from posenc_runtime.vllm_adapter.compat import names, overrides
 from posenc_runtime.vllm_adapter.compat.differences import (
     ADAPTERS_OF_A_STEP_ALONE,
+    CORS_OPEN_BY_DEFAULT,
     MESSAGES_MADE_OF_TEXTS,
     NO_FETCH_STAGES,
     OUTPUTS_AHEAD_APART,
@@ -25,6 +26,7 @@ from posenc_runtime.vllm_adapter.compat.versions import IncompatibleVllm, instal
 
 __all__ = [
     "ADAPTERS_OF_A_STEP_ALONE",
+    "CORS_OPEN_BY_DEFAULT",
     "MESSAGES_MADE_OF_TEXTS",
     "NO_FETCH_STAGES",
     "OUTPUTS_AHEAD_APART",

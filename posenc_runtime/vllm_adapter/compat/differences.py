@@ -118,6 +118,11 @@ PAUSES_ADMIT_NOBODY = Difference(
         "vllm.v1.core.sched.scheduler", "Scheduler.schedule", r"_pause_state == PauseState\.UNPAUSED:\s+step_skipped"
     ),
 )
+CORS_OPEN_BY_DEFAULT = Difference(
+    before="0.32.0",
+    what="pages of every origin may read answers unless origins are named",
+    seen=lambda: cli_args().FrontendArgs().allowed_origins == ["*"],
+)
 
 DIFFERENCES: dict[str, Difference] = {
     name: value for name, value in list(globals().items()) if isinstance(value, Difference)

@@ -62,7 +62,7 @@ def in_scheduler() -> Iterator[Replaced]:
 def in_server() -> Iterator[Replaced]:
     """Our functions that vLLM calls in the process with the HTTP routes."""
     from posenc_runtime.kv.deployment import Deployment
-    from posenc_runtime.vllm_adapter.http import endpoints, requests, responses
+    from posenc_runtime.vllm_adapter.http import endpoints, fetching, requests, responses
 
     load = _stock("vllm.plugins", "load_endpoint_plugins")
     yield Replaced(
@@ -76,6 +76,9 @@ def in_server() -> Iterator[Replaced]:
     for (module, *path), answer in responses.WRAPPED.items():
         stock = _stock(module, ".".join(path))
         yield Replaced(f"responses around {'.'.join(path)}", answer(stock), stock, ours_has_object=False)
+    for (module, *path), replace in fetching.WRAPPED.items():
+        stock = _stock(module, ".".join(path))
+        yield Replaced(f"fetching around {'.'.join(path)}", replace(stock), stock)
     generate = _stock("vllm.v1.engine.async_llm", "AsyncLLM.generate")
     named = responses.naming_stopped(generate, any_deployment)
     yield Replaced("responses.naming_stopped", named, generate, ours_has_object=False)

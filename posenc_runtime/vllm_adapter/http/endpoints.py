@@ -12,6 +12,8 @@ import importlib.metadata
 from collections.abc import Callable
 from typing import Any
 
+from posenc_runtime.vllm_adapter.errors import Unsupported
+
 GROUP = "posenc.endpoint_plugins"
 
 
@@ -24,12 +26,21 @@ def offer() -> None:
 
 
 def with_ours(stock: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """Wrap vLLM's function that loads endpoint plugins: add ours where the server has a task that they are for."""
+    """Wrap vLLM's function that loads endpoint plugins: add ours, which check what clients ask for.
+
+    Raises, when called:
+        Unsupported: when the server has no task that ours are for; it would check nothing.
+    """
 
     @functools.wraps(stock)
     def load_endpoint_plugins(supported_tasks: tuple[str, ...] | None = None) -> list[Any]:
         ours = [entry.load()() for entry in importlib.metadata.entry_points(group=GROUP)]
-        fitting = [plugin for plugin in ours if set(plugin.required_tasks) & set(supported_tasks or ())]
-        return [*stock(supported_tasks), *fitting]
+        for plugin in ours:
+            if set(plugin.required_tasks).isdisjoint(supported_tasks or ()):
+                raise Unsupported(
+                    f"posenc serves models for the tasks {', '.join(plugin.required_tasks)}, got a server for "
+                    f"{', '.join(supported_tasks or ())}: serve it with vLLM, without posenc"
+                )
+        return [*stock(supported_tasks), *ours]
 
     return load_endpoint_plugins

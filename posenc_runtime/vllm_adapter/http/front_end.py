@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,19 +12,23 @@ from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup, layer_groups
 from posenc_runtime.vllm_adapter.http.constraints import blame_constraints
+from posenc_runtime.vllm_adapter.http.draining import Draining
+from posenc_runtime.vllm_adapter.http.fetching import refuse_fetching
+from posenc_runtime.vllm_adapter.http.numbers import fail_without_numbers
 from posenc_runtime.vllm_adapter.http.requests import check_requests, refuse_several, set_default_max_tokens
 from posenc_runtime.vllm_adapter.http.responses import announce_scales, announce_stopped
+from posenc_runtime.vllm_adapter.http.spans import announce_in_spans
+from posenc_runtime.vllm_adapter.http.stopping import drain_before_stop
 from posenc_runtime.vllm_adapter.metrics import prometheus
 
-_LAST_ANSWERS_SECONDS = 10  # for clients to read the ends of their answers, after the engine has stopped
 
-
-def attach(engine: Any, state: Any, deployment: Deployment, ended: Callable[[bool], None]) -> None:
+def attach(engine: Any, state: Any, deployment: Deployment, draining: Draining, ended: Callable[[bool], None]) -> None:
     """Add our checks and reports to a server of vLLM.
 
     Args:
         engine: vLLM's client of a running engine.
         state: ``app.state``, as endpoint plugins get it.
+        draining: of this server; the engine is stopped once it has drained.
         ended: called once, when the engine is stopped, with whether it had ended by itself before.
 
     Raises:
@@ -41,8 +43,11 @@ def attach(engine: Any, state: Any, deployment: Deployment, ended: Callable[[boo
             set_default_max_tokens(state, deployment)
     check_requests(deployment)
     blame_constraints(engine)
+    refuse_fetching()
     announce_scales(state)
-    _end_answers(engine, state, ended)
+    announce_in_spans(engine, deployment)
+    fail_without_numbers(engine)
+    drain_before_stop(engine, draining, ended)
 
 
 async def attention_layers(engine: Any) -> list[LayerGroup]:
@@ -71,36 +76,14 @@ def show_attention(engine: Any, groups: list[LayerGroup]) -> None:
     prometheus.show_attention(groups, engine.model_config.served_model_name, engine.engine_core.engine_ranks_managed)
 
 
+def readiness(engine: Any) -> Callable[[bool], None]:
+    """What shows in a metric whether this server takes requests."""
+    return prometheus.readiness(engine.model_config.served_model_name)
+
+
 def registry() -> CollectorRegistry:
     """The registry of the metrics; where vLLM has several API servers, it has the metrics of all of them."""
     from vllm.v1.metrics.prometheus import get_prometheus_registry
 
     found: CollectorRegistry = get_prometheus_registry()
     return found
-
-
-def _end_answers(engine: Any, state: Any, ended: Callable[[bool], None]) -> None:
-    """When the engine is stopped, end its requests with what they have said so far.
-
-    vLLM's engine reports its requests as aborted and is killed at once. Without us, the server would wait for reports
-    that the engine had no time to send, and for clients that do not read.
-    """
-    stock, loop, told = engine.shutdown, asyncio.get_running_loop(), [ended]
-
-    @functools.wraps(stock)
-    def shutdown(*args: Any, **kwargs: Any) -> None:
-        while told:
-            told.pop()(bool(engine.errored))
-        stock(*args, **kwargs)
-        # vLLM calls this from another thread than the event loop's, or when the loop has ended.
-        if loop.is_running():
-            loop.call_soon_threadsafe(end)
-
-    def end() -> None:
-        config = getattr(getattr(state, "server", None), "config", None)
-        if config is not None and config.timeout_graceful_shutdown is None:
-            config.timeout_graceful_shutdown = _LAST_ANSWERS_SECONDS
-        requests = engine.output_processor
-        requests.abort_requests(list(requests.request_states), internal=True)
-
-    engine.shutdown = shutdown

@@ -9,6 +9,8 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any, Literal
 
+from posenc_runtime.vllm_adapter.http.current_request import x_request_id
+
 Format = Literal["text", "json", "off"]
 
 logger = logging.getLogger("vllm.posenc.requests")
@@ -20,6 +22,7 @@ class Entry:
 
     Attributes:
         request_id: vLLM's.
+        x_request_id: the name that the client gave it, or that it was given; None where it did not come over HTTP.
         prompt_tokens, generation_tokens: tokens of its prompt, and of all its answers together.
         scale: the scale that it ended at; None where the engine did not say.
         crossings: its crossings, in the form that its answer has.
@@ -29,6 +32,7 @@ class Entry:
     """
 
     request_id: str
+    x_request_id: str | None = None
     prompt_tokens: int = 0
     generation_tokens: int = 0
     scale: float | None = None
@@ -65,7 +69,7 @@ def log_requests(engine: Any, log_format: Format) -> None:
     async def generate(
         prompt: Any, sampling_params: Any, request_id: str, *args: Any, **kwargs: Any
     ) -> AsyncIterator[Any]:
-        entry, began = Entry(request_id), time.monotonic()
+        entry, began = Entry(request_id, x_request_id.get()), time.monotonic()
         try:
             async for output in stock(prompt, sampling_params, request_id, *args, **kwargs):
                 _note(entry, output, sampling_params, began)

@@ -75,22 +75,27 @@ def naming_stopped(stock: Callable[..., AsyncIterator[Any]], deployment: Deploym
     async def generate(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         async for output in stock(prompt, sampling_params, *args, **kwargs):
             if output.finished and output.kv_transfer_params is None:
-                admission = admit(
-                    deployment,
-                    num_prompt_tokens=len(output.prompt_token_ids),
-                    max_tokens=sampling_params.max_tokens,
-                )
                 output.kv_transfer_params = {
-                    "posenc": {
-                        "rope_type": deployment.rope_type,
-                        "scale": deployment.scales[admission.scale_index],
-                        "admission_tokens": admission.admission_tokens,
-                        "crossings": [],
-                    }
+                    "posenc": report_of_admission(
+                        deployment,
+                        num_prompt_tokens=len(output.prompt_token_ids),
+                        max_tokens=sampling_params.max_tokens,
+                    )
                 }
             yield output
 
     return generate
+
+
+def report_of_admission(deployment: Deployment, *, num_prompt_tokens: int, max_tokens: int | None) -> dict[str, Any]:
+    """The report of a request that keeps its first scale, where the engine's own is lost."""
+    admission = admit(deployment, num_prompt_tokens=num_prompt_tokens, max_tokens=max_tokens)
+    return {
+        "rope_type": deployment.rope_type,
+        "scale": deployment.scales[admission.scale_index],
+        "admission_tokens": admission.admission_tokens,
+        "crossings": [],
+    }
 
 
 def _whole(respond: Callable[..., Any]) -> Callable[..., Any]:

@@ -27,5 +27,17 @@ class Metric(enum.StrEnum):
     REROTATE_BUDGET_TOKENS = "posenc_rerotate_budget_tokens"
     COPE_SATURATION_RATIO = "posenc_cope_saturation_ratio"
     STRATEGY_INFO = "posenc_strategy_info"
+    READY = "posenc_ready"
     REFUSED_REQUESTS = "posenc_refused_requests_total"
     ATTENTION_BACKEND_INFO = "posenc_attention_backend_info"
+
+
+class StockMetric(enum.StrEnum):
+    """vLLM's metrics that we show beside ours, as ``/metrics`` shows them; a histogram's series add a suffix."""
+
+    RUNNING = "vllm:num_requests_running"
+    WAITING = "vllm:num_requests_waiting"
+    KV_CACHE_USAGE = "vllm:kv_cache_usage_perc"
+    PREEMPTIONS = "vllm:num_preemptions_total"
+    FIRST_TOKEN_SECONDS = "vllm:time_to_first_token_seconds"
+    BETWEEN_TOKENS_SECONDS = "vllm:inter_token_latency_seconds"

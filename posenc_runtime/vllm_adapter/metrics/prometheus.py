@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
@@ -211,6 +211,18 @@ def show_attention(groups: list[LayerGroup], model_name: str, engines: Iterable[
     for engine in engines:
         for group in groups:
             gauge.labels(model_name, str(engine), group.layers, group.backend, group.encoding).set(1)
+
+
+def readiness(model_name: str) -> Callable[[bool], None]:
+    """A gauge that shows whether this server takes requests; with several API servers, whether all of them do."""
+    gauge = Gauge(
+        Metric.READY,
+        "1 if the server takes requests, as /health/ready says; 0 while it drains or its engine does not answer.",
+        ("model_name",),
+        multiprocess_mode="livemin",
+    )
+    child = gauge.labels(model_name)
+    return lambda is_ready: child.set(is_ready)
 
 
 def _expected(name: str, deployment: Deployment, scales: list[str]) -> list[str]:

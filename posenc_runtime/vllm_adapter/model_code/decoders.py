@@ -11,7 +11,10 @@ from posenc_runtime.vllm_adapter.model_code.definitions import (
     definitions,
     definitions_of_layer,
     reached_from,
+    with_bases,
 )
+from posenc_runtime.vllm_adapter.model_code.language_models import language_models, leaves_it_to_the_checkpoint
+from posenc_runtime.vllm_adapter.model_code.model_source import has_own_model
 
 _LAYERS = "vllm.model_executor.layers"
 _ROTARY = f"{_LAYERS}.rotary_embedding"
@@ -29,16 +32,30 @@ _OF_AXES = frozenset({"bailing_mrope", "openpangu"})
 
 
 @functools.cache
-def rotating_layers(architecture: str) -> tuple[Definition, ...]:
-    """The classes whose layers rotate keys and cache them. A vision tower caches none."""
+def caching_layers(architecture: str) -> tuple[Definition, ...]:
+    """The classes whose layers cache keys. A vision tower caches none."""
     found = definitions(architecture)
-    return tuple(each for each in found if _caches(each, found) and _rotates(each, found))
+    return tuple(each for each in found if _caches(each, found))
 
 
 @functools.cache
-def rotates(architecture: str) -> bool:
-    """Whether any code of an architecture builds a rotary embedding."""
-    return any(_names_rotation(each) for each in definitions(architecture))
+def rotating_layers(architecture: str) -> tuple[Definition, ...]:
+    """The classes whose layers rotate keys and cache them."""
+    found = definitions(architecture)
+    return tuple(each for each in caching_layers(architecture) if _rotates(each, found))
+
+
+@functools.cache
+def may_rotate(architecture: str) -> bool:
+    """Whether a model may rotate queries and keys; False only if no code of it, or of its text, has a rotary embedding.
+
+    A model may rotate that runs on vLLM's Transformers backend, whose source cannot be read, or whose checkpoint names
+    its language model.
+    """
+    found = definitions(architecture)
+    if not has_own_model(architecture) or not found or leaves_it_to_the_checkpoint(architecture):
+        return True
+    return any(map(_mentions_rotation, found)) or any(map(may_rotate, language_models(architecture)))
 
 
 @functools.cache
@@ -137,11 +154,17 @@ def _written(definition: Definition) -> frozenset[str]:
 
 
 def _caches(definition: Definition, found: tuple[Definition, ...]) -> bool:
-    return any(_layer_names(each) & _CACHING for each in _with_bases(definition, found))
+    return any(_layer_names(each) & _CACHING for each in with_bases(definition, found))
 
 
 def _rotates(definition: Definition, found: tuple[Definition, ...]) -> bool:
     return any(map(_names_rotation, reached_from(definition, found)))
+
+
+def _mentions_rotation(definition: Definition) -> bool:
+    """Whether code names a function or a class for rotary embeddings, vLLM's or another."""
+    names = {definition.name, *(name.rpartition(".")[2] for name in definition.layers)}
+    return _names_rotation(definition) or any("RotaryEmbedding" in name for name in names)
 
 
 def _names_rotation(definition: Definition) -> bool:
@@ -153,12 +176,3 @@ def _names_rotation(definition: Definition) -> bool:
 
 def _layer_names(definition: Definition) -> set[str]:
     return {name.rpartition(".")[2] for name in definition.layers if name.startswith(_LAYERS)}
-
-
-def _with_bases(definition: Definition, found: tuple[Definition, ...]) -> list[Definition]:
-    """A class, and the classes of models that it derives from."""
-    if not isinstance(definition.node, ast.ClassDef):
-        return []
-    written = {ast.unparse(base) for base in definition.node.bases}
-    bases = [each for each in found if each.place in definition.uses and each.name in written]
-    return [definition, *(deeper for base in bases for deeper in _with_bases(base, found))]

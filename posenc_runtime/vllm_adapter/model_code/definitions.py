@@ -88,6 +88,43 @@ def reached_from(definition: Definition, among: tuple[Definition, ...]) -> Itera
             pending += [by_place[place] for place in each.uses if place in by_place]
 
 
+def with_bases(definition: Definition, among: tuple[Definition, ...]) -> list[Definition]:
+    """A class, and of those given the classes that it derives from."""
+    if not isinstance(definition.node, ast.ClassDef):
+        return []
+    written = {ast.unparse(base) for base in definition.node.bases}
+    bases = [each for each in among if each.place in definition.uses and each.name in written]
+    return [definition, *(deeper for base in bases for deeper in with_bases(base, among))]
+
+
+def without_replaced_defaults(found: tuple[Definition, ...]) -> tuple[Definition, ...]:
+    """What an architecture uses, without what is only the default of a parameter that derived classes give.
+
+    Llama 4's classes derive from Llama's, whose layers are a default that Llama 4's replace.
+
+    Args:
+        found: the architecture's definitions, that of its class first.
+    """
+    derived_from = {base.place for each in found for base in with_bases(each, found)[1:]}
+    used = {each.place: each.uses - _only_defaults(each) if each.place in derived_from else each.uses for each in found}
+    pending, seen = [found[0].place] if found else [], set[Place]()
+    while pending:
+        place = pending.pop()
+        if place not in seen:
+            seen.add(place)
+            pending += used.get(place, ())
+    return tuple(each for each in found if each.place in seen)
+
+
+def _only_defaults(definition: Definition) -> set[Place]:
+    """What a class names nowhere but in defaults of parameters."""
+    functions = [node.args for node in ast.walk(definition.node) if isinstance(node, ast.FunctionDef)]
+    defaults = [each for of in functions for each in (*of.defaults, *of.kw_defaults) if each is not None]
+    in_defaults = [name for each in defaults for name in names_in(each)]
+    names = list(names_in(definition.node))
+    return {each for each in definition.uses if 0 < in_defaults.count(each.name) == names.count(each.name)}
+
+
 def _reached(first: Place, packages: tuple[str, ...]) -> Iterator[Definition]:
     pending, seen = [first], set[Place]()
     while pending:
@@ -109,7 +146,7 @@ def _definition(place: Place, packages: tuple[str, ...]) -> Definition | None:
         return None
     uses, layers = set[Place](), set[str]()
     followed = tuple(f"{package}." for package in packages)
-    for written in _names(code.nodes[place.name]):
+    for written in names_in(code.nodes[place.name]):
         first, _, member = written.partition(".")
         if first in code.nodes:
             uses.add(Place(place.module, first))
@@ -123,7 +160,7 @@ def _definition(place: Place, packages: tuple[str, ...]) -> Definition | None:
     return Definition(place, code.nodes[place.name], frozenset(uses), frozenset(layers))
 
 
-def _names(node: ast.AST) -> Iterator[str]:
+def names_in(node: ast.AST) -> Iterator[str]:
     """The names that code uses, with the member where it names one; those of annotations are not used."""
     if isinstance(node, ast.Name):
         yield node.id
@@ -135,7 +172,7 @@ def _names(node: ast.AST) -> Iterator[str]:
         if field not in _NOT_USED:
             for each in value if isinstance(value, list) else (value,):
                 if isinstance(each, ast.AST):
-                    yield from _names(each)
+                    yield from names_in(each)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,9 +22,6 @@ _READS_TABLE_FOR = {
 # The packages with the code of models, besides a model's own package. What models import from elsewhere are vLLM's
 # layers, which leave the rotation to the model.
 MODELS = ("vllm.model_executor.models", "vllm.models", "posenc_runtime.vllm_adapter.models")
-# What builds a rotary embedding, calls one, or reads its table. A model with images or sound may instead name the
-# architecture of its decoder.
-_MAY_ROTATE = r"\bget_rope\b|RotaryEmbedding|\brotary_emb\(|\.cos_sin_cache\b|(?<!def )\binit_vllm_registered_model\("
 ROTARY_NAMES = frozenset({"rotary_emb", "rotary_pos_emb", "rope"})
 
 
@@ -62,16 +59,6 @@ def class_in_transformers(architecture: str) -> tuple[str, str] | None:
 def has_latent_attention(architecture: str) -> bool:
     """Whether a model file that defines an architecture has layers of multi-head latent attention."""
     return _has(architecture, r"\b(MultiHeadLatentAttentionWrapper|MLAAttention)\b")
-
-
-def has_rotary_embedding(architecture: str) -> bool:
-    """Whether a model may rotate queries and keys; False only if no file that defines it has a rotary embedding.
-
-    A model that runs on vLLM's Transformers backend, or whose source cannot be read, may rotate.
-    """
-    if not has_own_model(architecture) or next(sources(architecture), None) is None:
-        return True
-    return _has(architecture, _MAY_ROTATE)
 
 
 def reads_prompts_both_ways(architecture: str) -> bool:

@@ -14,10 +14,10 @@ from posenc_runtime.vllm_adapter.model_code.decoders import (
     attends_to_an_encoder,
     condition_on_configuration,
     derives_from,
+    may_rotate,
     reads_configuration,
     rope_type_of_axes,
     rotated_states,
-    rotates,
     rotating_layers,
 )
 from posenc_runtime.vllm_adapter.model_code.definitions import definitions_in_transformers
@@ -108,7 +108,7 @@ def _of_language_models(architectures: tuple[str, ...], hf_text_config: Any, how
 
 
 def _of_layers(architecture: str, hf_text_config: Any) -> Verdict:
-    if not rotates(architecture):
+    if not may_rotate(architecture):
         return Verdict("without scaling", "its keys are not rotated")
     if reads_prompts_both_ways(architecture):
         return Verdict("pin", "each token of its prompts attends to later tokens, so keys of a prompt change with it")

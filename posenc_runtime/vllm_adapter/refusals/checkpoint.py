@@ -7,8 +7,8 @@ from typing import Any
 from posenc_runtime.encodings.scaling import available, method, own_rope_types
 from posenc_runtime.vllm_adapter.attention.needs import has_alibi
 from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.model_code.decoders import may_rotate
 from posenc_runtime.vllm_adapter.model_code.model_rules import reason_against_scaling
-from posenc_runtime.vllm_adapter.model_code.model_source import has_rotary_embedding
 from posenc_runtime.vllm_adapter.model_code.rope_parameters import (
     PROPORTIONAL,
     own_rope_parameters,
@@ -48,7 +48,7 @@ def _missing_rotation(hf_text_config: Any, architectures: list[str]) -> str | No
         return f"the configuration of {', '.join(architectures)} has ALiBi"
     if own_rope_parameters(hf_text_config) is None:
         return f"the configuration of {', '.join(architectures)} has no rope_parameters"
-    if architectures and not any(map(has_rotary_embedding, architectures)):
+    if architectures and not any(map(may_rotate, architectures)):
         return f"{', '.join(architectures)} has none in vLLM, whatever its configuration says"
     return None
 

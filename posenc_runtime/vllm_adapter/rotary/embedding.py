@@ -72,17 +72,19 @@ def stacked_table(made: Rotary, unscaled: Tensor) -> Tensor:
     """The tables of all scales, one below the other. Decision 4.
 
     Args:
-        unscaled: ``[at least the first scale's length, rotary_dim]``, the checkpoint's own table.
+        unscaled: ``[num_rows, rotary_dim]``, the checkpoint's own table. It may end before the first scale's length,
+            where a deployment with scale 1 alone serves past what the checkpoint's own method was tuned for.
 
     Returns:
         ``[sum(made.lengths), rotary_dim]``, in the data type of ``unscaled``.
     """
     table = unscaled.new_empty(sum(made.lengths), unscaled.shape[1])
     for index, part in enumerate(torch.split(table, list(made.lengths))):
-        if index == 0:
-            part.copy_(unscaled.narrow(0, 0, len(part)))
-        else:
+        if index > 0 or len(unscaled) < len(part):
             fill_cos_sin(part, made.frequencies(index))
+        if index == 0:
+            num_own = min(len(unscaled), len(part))
+            part.narrow(0, 0, num_own).copy_(unscaled.narrow(0, 0, num_own))
     return table
 
 

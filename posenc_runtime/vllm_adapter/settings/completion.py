@@ -117,7 +117,7 @@ def _rotated(
             rerotate_budget_tokens=scaling.rerotate_budget_tokens,
             prefix_reuse=scaling.prefix_reuse,
             rope_theta=scaling.rope_theta,
-            allow_beyond_trained=scaling.allow_beyond_trained,
+            allow_beyond_trained=scaling.allow_beyond_trained or _reaches_further(scaling, checkpoint, trained),
         )
         if spec is not None:
             deployment.check_rotations(spec)
@@ -126,6 +126,11 @@ def _rotated(
     if checkpoint is not None:
         _refuse_disabled_window(engine, checkpoint, deployment.max_model_len)
     return deployment
+
+
+def _reaches_further(scaling: ScalingSettings, checkpoint: Checkpoint | None, trained: int) -> bool:
+    """Whether scale 1 alone covers lengths past the trained one. Decision 70."""
+    return checkpoint is not None and len(scaling.scales) == 1 and checkpoint.needs_no_scale(trained)
 
 
 def _refuse_disabled_window(engine: Mapping[str, Any], checkpoint: Checkpoint, max_model_len: int) -> None:

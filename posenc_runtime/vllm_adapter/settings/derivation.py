@@ -48,16 +48,30 @@ def derived(
         )
     update: dict[str, Any] = {}
     reasons = []
+    trained = scaling.original_max_position_embeddings or checkpoint.max_position_embeddings
+    chooses_scales = not scaling.scales or "scales" not in scaling.model_fields_set
+    if chooses_scales and trained is not None and checkpoint.needs_no_scale(trained):
+        update["scales"] = [1.0]
+        if chooses_method:
+            update["rope_type"] = checkpoint.rope_type
+        return Derived(scaling=scaling.model_copy(update=update), reason=seen_where_rotated(checkpoint))
     if chooses_method:
         own = checkpoint.rope_type
         is_plain = own == "default"
         update["rope_type"] = _FOR_UNSCALED if is_plain else own
         reasons.append(f"the checkpoint's own {'rotation is not scaled' if is_plain else f'rope_type is {own}'}")
-    if not scaling.scales or "scales" not in scaling.model_fields_set:
-        trained = scaling.original_max_position_embeddings or checkpoint.max_position_embeddings
+    if chooses_scales:
         update["scales"], reason = _scales(trained, checkpoint.tuned_length, max_model_len)
         reasons += [reason] if reason else []
     return Derived(scaling=scaling.model_copy(update=update), reason=", ".join(reasons))
+
+
+def seen_where_rotated(checkpoint: Checkpoint) -> str:
+    """Why a checkpoint ``needs_no_scale``: a clause."""
+    return (
+        f"no layer that rotates sees more than {checkpoint.window_where_rotated} tokens, however long a request is, so "
+        "no request needs a scale above 1"
+    )
 
 
 def _scales(trained: int | None, tuned_length: int | None, max_model_len: int | None) -> tuple[list[float], str]:

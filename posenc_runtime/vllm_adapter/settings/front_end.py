@@ -1,4 +1,5 @@
-"""The sections ``access`` and ``limits``: who may ask the server for what, and how much. Checked strictly.
+"""The sections ``access``, ``limits`` and ``health``: who may ask the server for what, how much, and what the probes
+of its health say. Checked strictly.
 
 They travel to the API server in ``additional_config``, and are read there before the engine starts.
 """
@@ -6,17 +7,62 @@ They travel to the API server in ``additional_config``, and are read there befor
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from posenc_runtime.vllm_adapter.hook import ACCESS_SECTION, LIMITS_SECTION
+from posenc_runtime.vllm_adapter.hook import ACCESS_SECTION, HEALTH_SECTION, LIMITS_SECTION
+from posenc_runtime.vllm_adapter.settings.addresses import Address, is_address
+
+RouteClass = Literal["open", "inference", "metrics", "administration"]
 
 
 class AccessSettings(BaseModel):
-    """Who may ask for what."""
+    """Who may ask for what.
+
+    Attributes:
+        keys_file: a file with API keys, read anew when it changes; beside it, keys stand in the environment.
+        metrics: who may read metrics: ``key``, whoever has a key, or everybody where there are no keys; ``open``,
+            everybody; ``off``, nobody; or an address of their own, where everybody may.
+        administration: who may administer the server: ``off``, nobody; ``key``, the administrators; or an address of
+            its own, where the administrators may, and everybody where none are named.
+        administrators: names of the keys that administration asks for.
+        routes: classes of routes that Posenc does not know, or other classes for those that it knows.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    keys_file: str | None = Field(default=None, min_length=1)
+    metrics: str = "key"
+    administration: str = "off"
+    administrators: list[str] = []
+    routes: dict[str, RouteClass] = {}
+
+    @field_validator("metrics", "administration", mode="before")
+    @classmethod
+    def _as_written(cls, value: Any) -> Any:
+        """Undo that YAML 1.1 reads ``off`` as false."""
+        return "off" if value is False else value
+
+    @model_validator(mode="after")
+    def _can_be_meant(self) -> Self:
+        for name, words in (("metrics", ("key", "open", "off")), ("administration", ("key", "off"))):
+            if (value := getattr(self, name)) not in words and not is_address(value):
+                raise ValueError(
+                    f"{name} must be {', '.join(words)}, or an address such as 127.0.0.1:9000, got {value!r}"
+                )
+        if not self.administrators and self._must_name_administrators():
+            raise ValueError(
+                "administrators must name the keys that administration asks for where administration is "
+                f"{self.administration}, got none: name them, or administer at an address of this machine, such as "
+                "127.0.0.1:9000"
+            )
+        return self
+
+    def _must_name_administrators(self) -> bool:
+        if is_address(self.administration):
+            return not Address.of(self.administration).is_of_this_machine
+        return self.administration != "off"
 
 
 class LimitSettings(BaseModel):
@@ -70,13 +116,27 @@ class LimitSettings(BaseModel):
     max_seconds: float | None = Field(default=None, gt=0)
 
 
+class HealthSettings(BaseModel):
+    """When the server counts as healthy.
+
+    Attributes:
+        stalled_seconds: for how long the engine may answer nothing and still count as ready. One step may take so long:
+            a long prompt on a CPU takes half a minute.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    stalled_seconds: float = Field(default=60.0, gt=0)
+
+
 class FrontEndSettings(BaseModel):
-    """Both sections."""
+    """All of these sections."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     access: AccessSettings = Field(default_factory=AccessSettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)
+    health: HealthSettings = Field(default_factory=HealthSettings)
 
     def to_additional_config(self) -> dict[str, Any]:
         """What was set, as keys of vLLM's ``additional_config``; a section that says nothing is left out."""
@@ -94,4 +154,4 @@ class FrontEndSettings(BaseModel):
         return cls.model_validate({name: given[key] for name, key in _KEYS.items() if key in given})
 
 
-_KEYS = {"access": ACCESS_SECTION, "limits": LIMITS_SECTION}
+_KEYS = {"access": ACCESS_SECTION, "limits": LIMITS_SECTION, "health": HEALTH_SECTION}

@@ -38,7 +38,7 @@ class ScalingSettings(BaseModel):
         prefix_reuse: which cached prefixes a new request may read: ``exact``, those of its own scale; ``rerotate``,
             others, too, as re-rotated copies, which is an approximation.
         rope_theta: base of the scaled frequencies; the checkpoint's own when left out.
-        allow_beyond_trained: let ``default`` serve lengths past the trained one, for comparisons.
+        allow_beyond_trained: with scale 1 alone, serve lengths past the trained one, for comparisons.
     """
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
@@ -77,7 +77,7 @@ class ScalingSettings(BaseModel):
         parameters_model(self.rope_type).model_validate(self.parameters)
         method(self.rope_type)(**self.parameters)
         if self.scales:
-            refuse_contradictions(self.rope_type, self.scales, self.rope_theta, self.allow_beyond_trained)
+            refuse_contradictions(self.scales, self.rope_theta, self.allow_beyond_trained)
         return self
 
     @property

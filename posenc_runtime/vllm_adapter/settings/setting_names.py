@@ -8,14 +8,14 @@ from typing import Any
 
 from posenc_runtime.encodings.scaling import available
 from posenc_runtime.vllm_adapter.compat.arguments import argument_names
-from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings, LimitSettings
+from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings, HealthSettings, LimitSettings
 from posenc_runtime.vllm_adapter.settings.parameters import parameters_model
 from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings
 
 TOP_LEVEL = ""
-SECTIONS = ("scaling", "attention", "access", "limits", "engine", "server")
+SECTIONS = ("scaling", "attention", "access", "limits", "health", "engine", "server")
 # Settings outside of the sections. server/settings.py defines them, and is not imported here; a test compares both.
-_BESIDE_SECTIONS = ("model", "served_model_name", "max_model_len", "log_requests")
+_BESIDE_SECTIONS = ("model", "served_model_name", "max_model_len", "log_format", "log_requests")
 
 # Engine arguments that follow from a deployment's settings, each with the settings that it follows from.
 DERIVED = {
@@ -52,6 +52,7 @@ def known_names(rope_type: str, sections: Collection[str] = SECTIONS) -> dict[st
         "attention": frozenset(AttentionSettings.model_fields),
         "access": frozenset(AccessSettings.model_fields),
         "limits": frozenset(LimitSettings.model_fields),
+        "health": frozenset(HealthSettings.model_fields),
         "engine": vllms["engine"] - DERIVED.keys(),
         "server": vllms["server"],
     }

@@ -67,6 +67,12 @@ def layer_rotations(
     with _without_first_row(rotaries):
         noted = _keys(model, vllm_config, layers, rows, position=0)
     later = _keys(model, vllm_config, layers, rows, position=_POSITION)
+    for name, keys in later.items():
+        if not keys.isfinite().all():
+            raise Unsupported(
+                f"the model must compute finite numbers, but keys of {name} are not: its weights are damaged, or too "
+                "large for its data type. Download the checkpoint again, or set dtype to bfloat16 or float32"
+            )
     found: dict[str, Turned | None] = {}
     for name, layer in layers.items():
         keys = noted[name]

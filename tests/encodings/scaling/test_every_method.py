@@ -23,6 +23,8 @@ COMPLETE = {
 
 # Methods for checkpoints that are plain RoPE, which say all of it; others hold parameters of their own.
 PLAIN = [rope_type for rope_type in available() if "default" in method(rope_type).own_rope_types]
+# Methods that are the same at every scale above 1.
+LEVEL = ("clipped", "default", "longrope", "proportional")
 
 
 @pytest.mark.parametrize("rope_type", PLAIN)
@@ -33,7 +35,7 @@ def test_scale_1_is_the_checkpoints_own_rotation(rope_type: str) -> None:
     assert frequencies.attention_factor == 1.0
 
 
-@pytest.mark.parametrize("rope_type", sorted(set(PLAIN) - {"default"}))
+@pytest.mark.parametrize("rope_type", sorted(set(PLAIN) - {*LEVEL}))
 def test_a_larger_scale_never_turns_a_pair_faster(rope_type: str) -> None:
     scaling = from_parameters(rope_type, {})
     previous = scaling.frequencies(SPEC, 1.0).inv_freq
@@ -42,6 +44,14 @@ def test_a_larger_scale_never_turns_a_pair_faster(rope_type: str) -> None:
         assert (current <= previous * (1 + ORACLE_FLOAT64)).all()
         assert current[-1] < previous[-1]
         previous = current
+
+
+@pytest.mark.parametrize("rope_type", sorted({*LEVEL} - {"default"}))
+def test_what_does_not_depend_on_the_scale_turns_no_pair_faster_above_1(rope_type: str) -> None:
+    scaling = from_parameters(rope_type, {"long_factor": [2.0] * 32} if rope_type == "longrope" else {})
+    plain, scaled, further = (scaling.frequencies(SPEC, scale).inv_freq for scale in (1.0, 2.0, 8.0))
+    assert (scaled <= plain).all() and (scaled < plain).any()
+    assert (scaled == further).all()
 
 
 @pytest.mark.parametrize("rope_type", available())
@@ -72,7 +82,7 @@ def test_methods_of_which_no_checkpoint_says_anything_read_none() -> None:
 
 
 def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"rope_type must be one of default, .*yarn, got 'yarm'"):
+    with pytest.raises(ValueError, match=r"rope_type must be one of base, .*yarn, got 'yarm'"):
         method("yarm")
 
 
@@ -96,6 +106,13 @@ def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
             {"mscale": 1.0, "mscale_all_dim": 0.5, "attention_factor": 1.2},
             "without attention_factor, got mscale 1.0, mscale_all_dim 0.5 and attention_factor 1.2",
         ),
+        ("mrrope", {"beta_slow": 0.0}, "beta_slow must be greater than 0, got 0.0"),
+        ("mrrope", {"beta_fast": 0.5}, "beta_fast must be at least beta_slow 1.0, got 0.5"),
+        ("mrrope", {"attention_factor": 0.0}, "attention_factor must be greater than 0, got 0.0"),
+        ("clipped", {"clip_low_n": 1}, "clip_low_n must be at least 2, got 1"),
+        ("proportional", {"partial_rotary_factor": 0.0}, "must be greater than 0 and at most 1, got 0.0"),
+        ("proportional", {"partial_rotary_factor": 1.5}, "must be greater than 0 and at most 1, got 1.5"),
+        ("ntk", {"mixed_b": 0.0}, "mixed_b must be greater than 0, got 0.0"),
         ("dynamic", {"factor": 0.5}, "factor must be at least 1, got 0.5"),
         ("dynamic", {"alpha": 0.5}, "alpha must be at least 1, got 0.5"),
         ("linear", {"factor": 0.5}, "factor must be at least 1, got 0.5"),
@@ -151,11 +168,16 @@ def test_pairs_that_the_checkpoint_does_not_rotate_are_rotated_at_no_scale(rope_
     spec = dataclasses.replace(SPEC, num_rotated_pairs=8)
     inv_freq = from_parameters(rope_type, COMPLETE.get(rope_type, {})).frequencies(spec, scale).inv_freq
     assert spec.num_turning_pairs == 8
-    assert (inv_freq[:8] > 0).all() and (inv_freq[8:] == 0).all()
+    stand_still = {"clipped": 1, "proportional": 2}.get(rope_type, 0) if scale > 1 else 0
+    assert (inv_freq[: 8 - stand_still] > 0).all() and (inv_freq[8:] == 0).all()
 
 
-@pytest.mark.parametrize("rope_type", ["ntk", "dynamic", "linear"])
-def test_the_slowest_pair_that_turns_is_slowed_by_the_scale(rope_type: str) -> None:
-    spec = dataclasses.replace(SPEC, num_rotated_pairs=8)
-    unscaled, scaled = (from_parameters(rope_type, {}).frequencies(spec, scale).inv_freq for scale in (1.0, 4.0))
+@pytest.mark.parametrize(
+    ("rope_type", "parameters"),
+    [("ntk", {}), ("ntk", {"mixed_b": 0.625}), ("dynamic", {}), ("linear", {})],
+    ids=["ntk", "ntk-mixed", "dynamic", "linear"],
+)
+def test_the_slowest_pair_that_turns_is_slowed_by_the_scale(rope_type: str, parameters: dict[str, Any]) -> None:
+    spec, scaling = dataclasses.replace(SPEC, num_rotated_pairs=8), from_parameters(rope_type, parameters)
+    unscaled, scaled = (scaling.frequencies(spec, scale).inv_freq for scale in (1.0, 4.0))
     assert float(unscaled[7] / scaled[7]) == pytest.approx(4.0, rel=ORACLE_FLOAT64)

@@ -64,3 +64,12 @@ def test_an_attention_factor_that_does_not_follow_from_the_lengths_is_refused(
 def test_a_factor_of_which_nothing_would_be_made_is_refused() -> None:
     with pytest.raises(ValueError, match=r"factor must be left out, because .* give attention_factor 1\.2"):
         LongRope(**LISTS, factor=32.0, attention_factor=1.2)
+
+
+def test_a_plain_checkpoint_stays_plain_at_scale_1_and_gets_the_users_factors_above() -> None:
+    method = LongRope(long_factor=[1.0, 8.0])
+    plain, scaled = (method.frequencies(SPEC, scale) for scale in (1.0, 4.0))
+    assert plain.inv_freq.tolist() == [1.0, 10_000.0**-0.5] and plain.attention_factor == 1.0
+    assert scaled.inv_freq.tolist() == [1.0, 10_000.0**-0.5 / 8]
+    assert scaled.attention_factor == math.sqrt(1 + math.log(4) / math.log(4096))
+    assert method.frequencies(SPEC, 8.0).attention_factor == math.sqrt(1 + math.log(8) / math.log(4096))

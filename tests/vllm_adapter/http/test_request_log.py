@@ -13,6 +13,7 @@ from vllm import SamplingParams
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind
 
+from posenc_runtime.vllm_adapter.http.current_request import x_request_id
 from posenc_runtime.vllm_adapter.http.request_log import Format, log_requests
 
 SAID = {"posenc": {"scale": 2.0, "crossings": [{"at": 512, "from": 1.0, "to": 2.0, "how": "rerotate"}]}}
@@ -70,6 +71,7 @@ async def test_json_has_the_same_by_name(caplog: pytest.LogCaptureFixture) -> No
     assert told.pop("seconds") < 1
     assert told == {
         "request_id": "cmpl-1",
+        "x_request_id": None,
         "prompt_tokens": 500,
         "generation_tokens": 3,
         "scale": 2.0,
@@ -88,3 +90,13 @@ async def test_a_request_whose_client_is_gone_is_said_to_be_aborted(caplog: pyte
 async def test_nothing_is_written_where_nobody_asked_and_of_what_never_ran(caplog: pytest.LogCaptureFixture) -> None:
     assert await lines(engine_saying(output([1], finished=True)), caplog, "off", RequestOutputKind.DELTA) == []
     assert await lines(engine_saying(), caplog, "text", RequestOutputKind.DELTA) == []
+
+
+async def test_the_line_has_the_name_that_the_client_gave(caplog: pytest.LogCaptureFixture) -> None:
+    token = x_request_id.set("from-a-proxy")
+    try:
+        engine = engine_saying(output([1], finished=True, params=SAID))
+        (line,) = await lines(engine, caplog, "json", RequestOutputKind.FINAL_ONLY)
+    finally:
+        x_request_id.reset(token)
+    assert json.loads(line)["x_request_id"] == "from-a-proxy"

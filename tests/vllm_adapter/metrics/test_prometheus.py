@@ -14,7 +14,7 @@ from posenc_runtime.kv.counts import merged
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup
 from posenc_runtime.vllm_adapter.metrics.names import Metric
-from posenc_runtime.vllm_adapter.metrics.prometheus import PosencPromMetrics, show_attention
+from posenc_runtime.vllm_adapter.metrics.prometheus import PosencPromMetrics, readiness, show_attention
 from posenc_runtime.vllm_adapter.metrics.refusals import refusal_counter
 from posenc_runtime.vllm_adapter.metrics.stats import PosencStats
 
@@ -57,6 +57,7 @@ def test_the_table_of_names_holds_the_metrics_that_are_registered() -> None:
     registered()
     show_attention([LayerGroup(layers="0-3", backend="CPU_ATTN", encoding="rope")], "tiny", [0])
     refusal_counter("tiny", ["max_n"])
+    readiness("tiny")
     families = [family for family in REGISTRY.collect() if family.name.startswith("posenc_")]
     shown = [f"{family.name}_total" if family.type == "counter" else family.name for family in families]
     assert sorted(shown) == sorted(Metric)

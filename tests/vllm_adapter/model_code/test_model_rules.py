@@ -12,12 +12,12 @@ from vllm.model_executor.models.registry import _TEXT_GENERATION_MODELS
 from vllm.transformers_utils.config import patch_rope_parameters
 
 from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.model_code.decoders import may_rotate
 from posenc_runtime.vllm_adapter.model_code.model_rules import (
     caches_latents,
     other_bases,
     reason_against_scaling,
 )
-from posenc_runtime.vllm_adapter.model_code.model_source import has_rotary_embedding
 from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint
 from tests.model_configs import DUAL_CHUNKS, GPT_OSS, LAGUNA, MIMO_V2, PLAMO_3, SARVAM_MLA
 from tests.vllm_adapter.model_code.known import LATENT, SCALED, UNROTATED
@@ -58,8 +58,8 @@ def test_of_every_model_of_vllm_somebody_has_said_whether_it_is_served() -> None
 
 
 def test_models_without_rotary_embeddings_are_told_from_the_others_by_their_source() -> None:
-    rotating = {architecture for architecture in _TEXT_GENERATION_MODELS if has_rotary_embedding(architecture)}
-    assert not rotating & UNROTATED - {"JambaForCausalLM"}  # takes a layer without attention from Llama's file
+    rotating = {architecture for architecture in _TEXT_GENERATION_MODELS if may_rotate(architecture)}
+    assert not rotating & UNROTATED
     assert (SCALED | LATENT) & _TEXT_GENERATION_MODELS.keys() <= rotating
 
 

@@ -207,7 +207,7 @@ def test_keys_that_our_kernels_lay_out_are_not_turned() -> None:
         ("yarn", "longrope", "whose own rope_type is default or yarn, but .* longrope: choose one of longrope$"),
         ("linear", "yarn", "whose own rope_type is default or linear, but this one's is yarn: choose one of yarn$"),
         ("ntk", "dynamic", "whose own rope_type is default, but this one's is dynamic: choose one of dynamic$"),
-        ("longrope", "default", "own rope_type is longrope, but .* default: choose one of default, dynamic, .*yarn$"),
+        ("llama3", "default", "own rope_type is llama3, but .* default: choose one of base, .*dynamic, .*yarn$"),
     ],
 )
 def test_a_method_that_is_not_for_a_checkpoint_is_refused(rope_type: str, own: str, rule: str) -> None:

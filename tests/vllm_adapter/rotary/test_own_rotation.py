@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers import rotary_embedding
+from vllm.model_executor.layers.rotary_embedding.ntk_scaling_rope import NTKScalingRotaryEmbedding
 
-from posenc_runtime.encodings.scaling import own
+from posenc_runtime.encodings.scaling import from_parameters, own
 from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
@@ -200,3 +201,13 @@ def test_of_a_model_with_three_axes_and_yarn_scale_1_must_be_as_vllm_blends_it(m
     monkeypatch.setattr(building, "checked_deployment", lambda: deployment(rope_parameters, "yarn"))
     with pytest.raises(ValueError, match="scale 1 must rotate exactly as the checkpoint does, got another rotation by"):
         built(rope_parameters)
+
+
+@pytest.mark.parametrize("scale", [2.0, 8.0])
+def test_ntk_with_mixed_b_is_vllms(scale: float) -> None:
+    with set_current_vllm_config(VllmConfig()):
+        theirs = NTKScalingRotaryEmbedding(128, 128, 64, 1e4, True, scale, torch.float32, mixed_b=0.625)
+    spec = RotarySpec(rotary_dim=128, rope_theta=1e4, original_max_position_embeddings=64)
+    ours = from_parameters("ntk", {"mixed_b": 0.625}).frequencies(spec, scale)
+    expected = theirs._compute_inv_freq(1e4).double()
+    torch.testing.assert_close(ours.inv_freq, expected, rtol=INV_FREQ_RELATIVE, atol=0)

@@ -32,6 +32,15 @@ def test_the_first_part_is_the_checkpoints_own_table_to_the_bit() -> None:
     assert torch.equal(embedding.stacked_table(ROTARY, unscaled)[:10], unscaled[:10])
 
 
+def test_a_table_of_scale_1_alone_goes_on_where_the_checkpoints_own_table_ends() -> None:
+    alone = dataclasses.replace(LINEAR, scales=(1.0,), allow_beyond_trained=True)
+    unscaled = torch.randn(12, 4)
+    table = embedding.stacked_table(dataclasses.replace(ROTARY, deployment=alone), unscaled)
+    assert table.shape == (35, 4) and torch.equal(table[:12], unscaled)
+    expected = torch.tensor([math.cos(34), math.cos(3.4), math.sin(34), math.sin(3.4)])
+    torch.testing.assert_close(table[34], expected, rtol=0, atol=SOME_FLOAT32_OPERATIONS)
+
+
 def test_each_further_part_is_the_table_of_its_scale() -> None:
     table = embedding.stacked_table(ROTARY, torch.zeros(35, 4))
     assert table.shape == (10 + 20 + 35, 4)

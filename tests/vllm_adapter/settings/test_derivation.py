@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from transformers import MistralConfig
 
 from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
+from posenc_runtime.vllm_adapter.settings.completion import completed
 from posenc_runtime.vllm_adapter.settings.derivation import derived
-from posenc_runtime.vllm_adapter.settings.section import ScalingSettings, SettingRefused
+from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings, SettingRefused
 
 
 def checkpoint(rope_type: str, trained: int, tuned_length: int | None = None) -> Checkpoint:
     spec = RotarySpec(rotary_dim=32, rope_theta=1e4, original_max_position_embeddings=trained)
     return Checkpoint(
         max_position_embeddings=trained, spec=spec, rope_type=rope_type, architecture="X", tuned_length=tuned_length
+    )
+
+
+def windowed(checkpoint: Checkpoint, window: int = 64) -> Checkpoint:
+    """A checkpoint of which each layer has a window."""
+    return dataclasses.replace(
+        checkpoint, architecture="MistralForCausalLM", text_config=MistralConfig(sliding_window=window)
     )
 
 
@@ -97,3 +107,60 @@ def test_without_the_checkpoint_there_are_no_scales_to_derive_either() -> None:
 def test_without_the_checkpoint_there_is_nothing_to_derive_from() -> None:
     with pytest.raises(SettingRefused, match=r"^scaling\.rope_type: must name a method where .* is not read, got auto"):
         derived(ScalingSettings(rope_type="auto"), None, "some/model")
+
+
+@pytest.mark.parametrize(
+    ("given", "own", "rope_type"),
+    [
+        ({"rope_type": "auto"}, "default", "default"),
+        ({"rope_type": "auto", "scales": "auto"}, "llama3", "llama3"),
+        ({"rope_type": "auto", "original_max_position_embeddings": 128}, "default", "default"),
+        ({"rope_type": "yarn", "scales": "auto"}, "default", "yarn"),
+    ],
+)
+@pytest.mark.parametrize("longest", [None, 100, 9000])
+def test_where_no_rotated_distance_grows_nothing_is_scaled(
+    given: dict[str, Any], own: str, rope_type: str, longest: int | None
+) -> None:
+    said = derived(ScalingSettings.model_validate(given), windowed(checkpoint(own, 256)), "model", longest)
+    assert (said.scaling.rope_type, said.scaling.scales) == (rope_type, [1])
+    assert said.reason == (
+        "no layer that rotates sees more than 64 tokens, however long a request is, so no request needs a scale above 1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "found", "scales"),
+    [
+        ({"scales": [1, 8]}, windowed(checkpoint("default", 256)), [1, 8]),
+        ({}, windowed(checkpoint("default", 256), window=257), [1, 2, 4]),
+        ({"original_max_position_embeddings": 32}, windowed(checkpoint("default", 256)), [1, 2, 4]),
+        ({}, windowed(checkpoint("longrope", 256, 1024)), [1, 4]),
+    ],
+    ids=["scales are given", "the window is too long", "too long for the length that is given", "longrope"],
+)
+def test_scales_are_left_out_only_where_nobody_asks_for_them_and_no_distance_is_new(
+    given: dict[str, Any], found: Checkpoint, scales: list[float]
+) -> None:
+    said = derived(ScalingSettings.model_validate({"rope_type": "auto"} | given), found, "model")
+    assert said.scaling.scales == scales
+
+
+@pytest.mark.parametrize(
+    "given", [{"rope_type": "auto"}, {"rope_type": "yarn", "scales": "auto"}, {"rope_type": "yarn"}, {}]
+)
+def test_scale_1_then_reaches_past_the_trained_length_and_elsewhere_it_does_not(given: dict[str, Any]) -> None:
+    scaling, attention = ScalingSettings.model_validate(given), AttentionSettings()
+    found = completed(scaling, attention, windowed(checkpoint("default", 256)), model="model", max_model_len=1000)
+    assert found.deployment.scale_set.lengths == (1000,)
+    named = scaling.model_copy(update={"rope_type": "default", "scales": [1.0]})
+    for other in (checkpoint("default", 256), windowed(checkpoint("default", 256), window=257)):
+        with pytest.raises(SettingRefused, match=r"^scaling\.scales must cover max_model_len 1000"):
+            completed(named, attention, other, model="model", max_model_len=1000)
+
+
+def test_without_a_length_requests_are_as_long_as_the_checkpoint_says() -> None:
+    found = completed(
+        ScalingSettings(rope_type="auto"), AttentionSettings(), windowed(checkpoint("default", 256)), model="model"
+    )
+    assert (found.deployment.max_model_len, found.max_model_len) == (256, -1)

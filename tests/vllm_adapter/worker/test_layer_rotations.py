@@ -295,6 +295,16 @@ def test_a_layer_that_rotates_and_adds_positions_of_its_own_is_refused(sliding_w
         asked(Model(Layer(both, Attention(sliding_window))), has_other_rotations=True)
 
 
+def test_weights_that_are_no_numbers_are_refused() -> None:
+    model = Model(Layer(scaled(), Attention()))
+    for parameter in model.layers[0].keys.parameters():
+        parameter.data[0] = torch.nan
+    with pytest.raises(
+        Unsupported, match=r"must compute finite numbers, but keys of layers\.0 are not: its weights are"
+    ):
+        asked(model)
+
+
 def test_keys_of_zeros_say_nothing() -> None:
     model = Model(Layer(scaled(), Attention()))
     for parameter in model.layers[0].keys.parameters():

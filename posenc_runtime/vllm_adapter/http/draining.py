@@ -1,0 +1,78 @@
+"""Lets the requests of a server that is told to stop run to their end, before the engine is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+logger = logging.getLogger("vllm.posenc")
+
+DEFAULT_SECONDS = 20  # with what follows, less than the 30 s that Kubernetes gives
+_LOOK_SECONDS = 0.05
+CUT = "the server is shutting down and did not begin to answer this request: send it again"
+
+
+class Draining:
+    """Whether a server drains, and what it still waits for. All of it is used in the server's event loop only.
+
+    Attributes:
+        active: whether the server has been told to stop.
+        seconds: that requests have to end by themselves.
+    """
+
+    def __init__(self) -> None:
+        self.active, self.seconds = False, 0.0
+        self._num_calls = 0
+        self._at_once = asyncio.Event()
+
+    @contextlib.contextmanager
+    def call(self) -> Iterator[None]:
+        """The context of one HTTP request that is waited for."""
+        self._num_calls += 1
+        try:
+            yield
+        finally:
+            self._num_calls -= 1
+
+    async def drain(self, engine: Any, seconds: float) -> None:
+        """Wait until no request runs or the time is over, then end what still runs with what it has said so far.
+
+        A second signal ends the wait. A request without any token fails with status 503, so that its client can send it
+        elsewhere.
+
+        Args:
+            engine: vLLM's client of a running engine.
+        """
+        self.active, self.seconds = True, seconds
+        loop = asyncio.get_running_loop()
+        for each in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(each, self._at_once.set)
+        if seconds and (number := self._num_running(engine)):
+            what = "1 request runs" if number == 1 else f"{number} requests run"
+            logger.info("stopping: %s, for up to %g s; another signal ends them at once", what, seconds)
+        deadline = time.monotonic() + seconds
+        while self._num_running(engine) and not engine.errored and time.monotonic() < deadline:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._at_once.wait(), _LOOK_SECONDS)
+                break
+        await _cut(engine)
+
+    def _num_running(self, engine: Any) -> int:
+        """Requests over HTTP whose answers are not sent; requests of the engine that no HTTP request waits for, too."""
+        return max(self._num_calls, len(engine.output_processor.request_states))
+
+
+async def _cut(engine: Any) -> None:
+    from vllm.exceptions import GracefulHTTPError
+
+    states = dict(engine.output_processor.request_states)
+    begun = {id(state.queue) for state in states.values() if not state.is_prefilling}
+    for state in states.values():
+        if state.queue is not None and id(state.queue) not in begun:
+            state.queue.put(GracefulHTTPError(CUT, 503))
+    await engine.abort(list(states), internal=True)

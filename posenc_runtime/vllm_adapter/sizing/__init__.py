@@ -1,0 +1,1 @@
+"""How much memory a model takes, computed from its configuration: its weights, and its cache for each token."""

@@ -1,0 +1,1 @@
+"""Commands that talk to a running server: a conversation, a live table, and a demonstration."""

@@ -1,0 +1,91 @@
+"""The commands of the command line that talk to a running server."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Annotated
+
+import typer
+
+from server import shell_completion
+from server.terminal import console, refusals
+
+# The commands themselves import what takes long to import, so that help and errors appear at once.
+
+app = typer.Typer(rich_markup_mode=None)
+
+Url = Annotated[str, typer.Option("--url", metavar="URL", help="The server's address.", show_default=True)]
+Key = Annotated[
+    str | None,
+    typer.Option("--api-key", metavar="KEY", envvar="OPENAI_API_KEY", help="The server's key.", show_default=False),
+]
+
+
+@app.command(short_help="Talk to a model, and see the scale of each answer.")
+def chat(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODEL | CONFIGURATION]",
+            help="What to start a server with; without it, chat talks to the server at --url.",
+            autocompletion=shell_completion.targets,
+        ),
+    ] = None,
+    url: Url = "http://127.0.0.1:8000",
+    key: Key = None,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Most new tokens of an answer.")] = 256,
+    system: Annotated[str, typer.Option("--system", metavar="TEXT", help="A message before all others.")] = "",
+    completions: Annotated[
+        bool, typer.Option("--completions", help="Let the model complete the text, without its chat template.")
+    ] = False,
+) -> None:
+    """Talk to a model, and see the scale of each answer and its crossings.
+
+    Reads lines from the terminal or from a pipe. /new begins anew, /quit ends.
+    """
+    with refusals():
+        from server.commands.chat import Conversation, converse
+        from server.commands.client import Server
+        from server.commands.started import started
+
+        out = console()
+        serving = contextlib.nullcontext(url) if target is None else started([target], out)
+        with serving as address, Server(address, key) as server:
+            converse(Conversation(server, out, max_tokens=max_tokens, is_chat=not completions, system=system), out)
+
+
+@app.command(short_help="See in a minute what Posenc does, with the demo model.")
+def demo() -> None:
+    """Start the demo model, send a short request, a long one and one that crosses, show the metrics, and end."""
+    with refusals():
+        from server.commands.client import Server
+        from server.commands.demo import show
+        from server.commands.started import started
+
+        out = console()
+        with started(["demo"], out) as address, Server(address) as server:
+            show(server, out)
+
+
+@app.command(short_help="Watch what runs at which scale.")
+def top(
+    url: Url = "http://127.0.0.1:8000",
+    key: Key = None,
+    once: Annotated[bool, typer.Option("--once", help="Print the counts once, and end.")] = False,
+    seconds: Annotated[
+        float, typer.Option("--interval", metavar="SECONDS", min=0.1, help="From one reading to the next.")
+    ] = 1.0,
+) -> None:
+    """Watch what runs at which scale, on any server with Posenc: posenc serve, or vLLM with its flag. q ends.
+
+    It reads /metrics.
+    """
+    with refusals():
+        from server.commands.client import Server
+        from server.commands.top import show_once, watch
+
+        with Server(url, key) as server:
+            if once:
+                show_once(server, console())
+            else:
+                watch(server, console(), seconds)

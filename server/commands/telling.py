@@ -1,0 +1,38 @@
+"""Shows an answer as it comes, and then at which scale it ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from server.commands.client import Report
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def tell(pieces: Iterable[str | Report], console: Console) -> str:
+    """Print an answer and its report; gives the answer's text."""
+    text = []
+    report = None
+    for piece in pieces:
+        if isinstance(piece, Report):
+            report = piece
+            continue
+        text.append(piece)
+        console.print(piece, end="", markup=False, highlight=False)
+    console.print()
+    for line in lines(report) if report else ():
+        console.print(line, style="dim", highlight=False, markup=False)
+    return "".join(text)
+
+
+def lines(report: Report) -> Iterator[str]:
+    """What a report says, a line for each crossing before the last one."""
+    for crossing in report.crossings:
+        yield (
+            f"crossed from scale {crossing['from']:g} to {crossing['to']:g} at {crossing['at']:,} tokens "
+            f"({crossing['how']})"
+        )
+    scale = "no scale reported" if report.scale is None else f"scale {report.scale:g}"
+    yield f"{scale}, {report.prompt_tokens + report.new_tokens:,} tokens, {report.new_tokens:,} of them new"
