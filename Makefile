@@ -129,6 +129,12 @@ bench-gpu: environment ## measure kernels and the engine on an NVIDIA H200: ARGS
 	@$(BIN)/python -m tests.benchmarks.gpu $(ARGS)
 	@$(BIN)/python -m tests.benchmarks.gpu_engine $(ENGINE_ARGS)
 
+fuzz: environment ## send mutated requests to a server, ARGS="--requests 10000"
+	@$(BIN)/python -m tests.fuzz $(ARGS)
+
+soak: environment ## load a server with 5,000 requests, and look at what is left of them: ARGS=...
+	@$(BIN)/python -m tests.soak $(ARGS)
+
 accuracy: environment ## measure answers beyond the trained length: ARGS=...
 	@$(BIN)/python -m tests.benchmarks.accuracy $(ARGS)
 
