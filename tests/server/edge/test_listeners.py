@@ -33,8 +33,6 @@ def application(access: dict[str, Any]) -> FastAPI:
         **dict.fromkeys(("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ssl_ciphers", "served_model_name")),
         model="tiny",
         ssl_cert_reqs=0,
-        model="m",
-        served_model_name=None,
     )
     return app
 
