@@ -105,8 +105,8 @@ def posenc(*arguments: str, said: str = "") -> str:
 def test_a_crossing_is_watched_on_the_page_while_it_happens(address: str) -> None:
     with browser() as chromium, opened(chromium, address) as watched:
         page = watched.page
-        growing, seen = page.locator('[data-kind="growing"]'), []
-        page.expose_function("noted", seen.append)
+        growing, seen = page.locator('[data-kind="growing"]'), list[str]()
+        page.expose_function("noted", lambda scale: seen.append(scale))
         page.evaluate(
             "new MutationObserver(() => noted(document.querySelector('[data-kind=growing] .badge').textContent))"
             ".observe(document.getElementById('cards'), {subtree: true, childList: true, characterData: true})"
