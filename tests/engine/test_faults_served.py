@@ -46,6 +46,7 @@ def victim(model: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 def test_a_server_that_serves_is_live_and_ready_and_generates(victim: tuple[str, Victim]) -> None:
     address, _ = victim
+    assert Asking(completion(address, 5)).saw() == "200 length"  # the first one of a server takes longer
     for route in ("/health/live", "/health/ready", "/health/generate", "/health", "/ping"):
         assert probe(address, route) == (200, "")
     assert total(address, "posenc_ready") == 1
@@ -114,7 +115,8 @@ def test_a_server_that_is_told_to_stop_drains_and_refuses_what_comes(victim: tup
     assert refused.status_code == 503 and int(refused.headers["retry-after"]) > 0
     assert refused.json()["error"]["type"] == "ServiceUnavailableError"
     status, seconds, left = processes.ended()
-    saw = f"running: {short.saw()}, {long.saw()}, {whole.saw()}; new: {refused.status_code} with Retry-After"
+    running = [short.saw(), long.saw(), whole.saw()]
+    saw = f"running: {', '.join(running)}; new: {refused.status_code} with Retry-After"
     record(Outcome(f"SIGTERM under load, engine.shutdown_timeout {DRAIN_SECONDS}", saw, status, seconds, left))
-    assert saw.startswith("running: 200 length, 200 abort, 200 abort") or "abort" in saw
+    assert set(running) <= {"200 length", "200 abort"}  # by how fast the machine is
     assert (status, left) == (0, 0)
