@@ -20,7 +20,7 @@ class Client:
         package: whose version is told.
         asked_for: what its environment is made for. Nothing: it comes with vLLM.
         program: in ``programs``. None: it is a benchmark, and the commands of docs/clients.md are all that is run.
-        needs_torch: it asks for PyTorch; the build for the CPU will do.
+        needs_torch: it asks for PyTorch; the build for the CPU will do, and is installed without what it asks for.
     """
 
     name: str
@@ -51,7 +51,7 @@ CLIENTS = (
     Client("LiteLLM", "litellm", ("litellm",), "with_litellm.py"),
     Client("LangChain", "langchain-openai", ("langchain-openai",), "with_langchain.py"),
     Client("LlamaIndex", "llama-index-llms-openai-like", ("llama-index-llms-openai-like",), "with_llama_index.py"),
-    Client("GuideLLM", "guidellm", ("guidellm",), needs_torch=True),
+    Client("GuideLLM", "guidellm", ("guidellm", "jinja2", "networkx", "sympy"), needs_torch=True),
     Client("lm-eval", "lm-eval", ("lm-eval[api]", "transformers")),
     Client("vllm bench serve", "vllm"),
 )
