@@ -30,7 +30,7 @@ def application(access: dict[str, Any]) -> FastAPI:
         additional_config={"posenc": {}, "posenc_access": access},
         **{"api_key": ["good"], "allowed_origins": [], "api_server_count": None, "uvicorn_log_level": "warning"},
         **dict.fromkeys(("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ssl_ciphers")),
-        ssl_cert_reqs=0,
+        **{"ssl_cert_reqs": 0, "model": "tiny", "served_model_name": None},
     )
     return app
 
