@@ -40,6 +40,11 @@ class EngineLog:
             self._take_line(line)
         self.show_late()
 
+    @property
+    def has_late(self) -> bool:
+        """Whether errors wait to be shown."""
+        return bool(self._late)
+
     def show_late(self) -> None:
         """Show errors that have waited long enough; called now and then."""
         now = time.monotonic()

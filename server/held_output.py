@@ -8,6 +8,7 @@ import re
 import select
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -71,7 +72,9 @@ class HeldOutput:
                 self._is_holding = False
                 held, self._held = self._held, ""
                 return held
-            return self._log.take()
+            taken = self._log.take()
+        time.sleep(_LOOK_MILLISECONDS / 1000)  # then the thread that passes on waits without a time limit
+        return taken
 
     def write(self, text: str) -> None:
         """Take what this process logs of its engine after the release, as if the engine had written it."""
@@ -86,7 +89,8 @@ class HeldOutput:
         readable.register(self._reading, select.POLLIN)
         written: bytes | None = None
         while written != b"":
-            readable.poll(_LOOK_MILLISECONDS)
+            # Without a time limit where it can be: a thread that wakes while the interpreter ends may hang.
+            readable.poll(_LOOK_MILLISECONDS if self._log.has_late else None)
             with self._lock:
                 written = self._read()
                 is_held = self._is_holding

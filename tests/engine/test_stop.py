@@ -1,4 +1,4 @@
-"""A server that is told to stop while it answers, or whose engine is gone."""
+"""A server that is told to stop while it answers and may not wait, or whose engine is gone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_server_that_is_told_to_stop_ends_its_requests_with_their_tokens_so_fa
     tiny: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     with (
-        running_server(tmp_path, settings(tiny), verbose=False) as address,
+        running_server(tmp_path, settings(tiny, shutdown_timeout=0), verbose=False) as address,
         httpx.Client(base_url=address, timeout=60) as client,
         ThreadPoolExecutor() as pool,
     ):
@@ -87,12 +87,13 @@ def test_a_server_that_is_told_to_stop_before_it_is_ready_leaves_nothing_behind(
     assert psutil.wait_procs(engines, timeout=10)[1] == []
 
 
-def settings(model: pathlib.Path) -> dict[str, Any]:
+def settings(model: pathlib.Path, **engine: Any) -> dict[str, Any]:
     return {
         "model": str(model),
         "served_model_name": "tiny",
         "scaling": {"rope_type": "yarn", "scales": [1, 2, 4, 8]},
-        "engine": {"dtype": "float32", "enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": 2**28},
+        "engine": {"dtype": "float32", "enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": 2**28}
+        | engine,
     }
 
 

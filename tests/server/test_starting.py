@@ -174,7 +174,6 @@ from server.held_output import HeldOutput
 
 with HeldOutput():  # importing vLLM is loud
     from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings
     from posenc_runtime.vllm_adapter import serving
     from posenc_runtime.vllm_adapter.settings.section import SettingRefused
     from server import progress, starting
@@ -229,6 +228,29 @@ def test_a_start_shows_what_is_served_then_progress_then_output_after_it_is_read
     assert headline == "tiny: trained on 256 tokens, serves 256; default at scales 1"
     assert starting.startswith("starting the engine, 0 s")
     assert others[-4:] == ["ready: here", "a warning while it serves", "a request", "stopped"] and err == ""
+
+
+@pytest.mark.slow
+def test_an_engine_that_ends_while_it_serves_is_told_in_one_line() -> None:
+    out, err = started(
+        "return plan, None",
+        """
+        import subprocess
+        prefix = "(EngineCore pid=7) ERROR 11-26 02:00:21 [core.py:1512]"
+        lines = [f"{prefix} it is over", f"{prefix} Traceback (most recent call last):", f"{prefix} ValueError: why"]
+        wait = "import sys; sys.stdin.read(); print(sys.argv[1])"
+        engine = subprocess.Popen([sys.executable, "-c", wait, "\\n".join(lines)], stdin=subprocess.PIPE)
+        logging.getLogger("vllm.posenc").info("ready: here")
+        engine.communicate()
+        raise serving.EngineDied("the engine ended")
+        """,
+    )
+    assert err == "" and out.splitlines()[-2] == "ready: here"
+    last = out.splitlines()[-1]
+    assert last.startswith("failed: the engine ended while it served: ValueError: why (all that it wrote is in ")
+    log = pathlib.Path(last.rpartition(" ")[2].removesuffix(")"))
+    assert log.read_text().count("\n") == 3
+    log.unlink()
 
 
 NO_ROOM = r"ValueError: No available memory for the cache blocks. Try\n"
