@@ -15,7 +15,7 @@ import pytest
 
 from tests.engine.metrics import metrics, total
 from tests.engine.running_server import Server
-from tests.fuzz.__main__ import fuzz, good_answer
+from tests.fuzz.__main__ import GOOD, fuzz, good_answer
 from tests.fuzz.attacks import ATTACKS
 from tests.fuzz.bodies import SCHEMA, written
 from tests.fuzz.processes import listening_at, resident_bytes
@@ -32,12 +32,18 @@ def server() -> Server:
 def served() -> dict[str, Any]:
     return {
         "scaling": {"rope_type": "yarn", "scales": [1, 2, 4, 8], "headroom_tokens": 40},
-        "limits": {"max_seconds": 10.0, "max_queued": 8},
+        "limits": {"max_seconds": 5.0, "max_queued": 8},
         "engine": {
             **{"dtype": "float32", "enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": 2**28},
             **{"max_num_seqs": 8},
         },
     }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm(address: str) -> None:
+    """The first request may take longer than the deadline."""
+    httpx.post(f"{address}/v1/completions", json=GOOD, timeout=120)
 
 
 @pytest.fixture(autouse=True)
@@ -82,10 +88,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
         "completions",
         {"prompt": "a", "structured_outputs": {"json": {"type": "string", "pattern": "["}}},
     ),
-    "a constraint that no allowed token fits": (
-        "completions",
-        {"prompt": "a", "structured_outputs": {"choice": ["a", "b"]}, "allowed_token_ids": [5]},
-    ),
     "a number that is none": ("completions", {"prompt": "a", "temperature": float("nan")}),
     "infinity": ("completions", {"prompt": "a", "repetition_penalty": float("inf")}),
     "a number past 64 bits": ("completions", {"prompt": "a", "seed": 2**64}),
@@ -104,6 +106,14 @@ def test_what_is_wrong_with_a_request_is_its_clients_to_hear(name: str, http: ht
     content = written({"model": "tiny", "max_tokens": 2} | body)
     assert_refused(http.post(f"/v1/{route}", content=content, headers={"content-type": "application/json"}))
     assert total(str(http.base_url), "posenc_requests_total") == admitted
+
+
+def test_a_constraint_that_no_allowed_token_fits_is_its_clients_fault_streamed_or_not(http: httpx.Client) -> None:
+    constraint = {"structured_outputs": {"choice": ["a", "b"]}, "allowed_token_ids": [5]}
+    body = {"model": "tiny", "prompt": "a", "max_tokens": 2, **constraint}
+    assert "no token of the model continues" in assert_refused(http.post("/v1/completions", json=body))["message"]
+    streamed = http.post("/v1/completions", json=body | {"stream": True}).text
+    assert "no token of the model continues" in streamed and '"code": 400' in streamed.replace('"code":4', '"code": 4')
 
 
 def test_a_schema_that_refers_to_itself_is_answered_or_refused(http: httpx.Client) -> None:
@@ -167,15 +177,17 @@ def test_a_full_queue_is_a_429_and_a_long_answer_ends_at_its_deadline(http: http
 
 
 def test_openais_client_hears_of_a_stream_that_was_cut(client: openai.OpenAI) -> None:
-    chunks = client.completions.create(**LONG, stream=True)  # type: ignore[call-overload]
+    further = {"ignore_eos": True}
+    asked = {name: value for name, value in LONG.items() if name not in further}
+    chunks = client.completions.create(**asked, extra_body=further, stream=True)
     with pytest.raises(openai.APIError, match=r"limits\.max_seconds"):
         for _ in chunks:
             pass
 
 
 def test_mutated_requests_get_no_5xx_and_the_server_stays_as_it_was(address: str) -> None:
-    found = asyncio.run(fuzz(address, seed=1, count=400))
+    found = asyncio.run(fuzz(address, seed=1, count=300))
     at_the_deadline = [why for _, _, why in found.bad if "limits.max_seconds" in why]
     assert [each for each in found.bad if each[2] not in at_the_deadline] == []
-    assert sum(found.statuses.values()) == 400 and found.statuses[200] > 40 and found.statuses[400] > 100
+    assert sum(found.statuses.values()) == 300 and found.statuses[200] > 30 and found.statuses[400] > 100
     assert found.last_bytes - found.first_bytes < 400 * MIB
