@@ -38,7 +38,7 @@ ENGINE_TESTS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -rs -n auto --dist l
 # Test runs follow each other even under -j: engines and the fast tests together would starve each other. Tests run in
 # the order of their files: by size, the default, the longest would come last.
 .NOTPARALLEL:
-.PHONY: help setup environment constraints serve test test-all test-fast test-promises test-slow test-compiled test-engine test-engine-rest tools test-gpu test-page faults check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture screenshots architectures routes train-demo train-counting clean clean-env
+.PHONY: help setup environment constraints serve test test-all test-fast test-promises test-slow test-compiled test-engine test-engine-rest tools test-gpu test-page test-clients faults check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture screenshots architectures routes train-demo train-counting clean clean-env
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,9 @@ test-gpu: environment ## kernels on an NVIDIA GPU, then the engine tests there: 
 test-page: environment ## the page in Chromium, without an engine and over the demo: ARGS=...
 	$(call timed,page,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -rs --timeout 900 tests/page tests/engine/test_start_page.py $(ARGS))
 
+test-clients: environment ## clients of others, each in an environment of its own, against our server: ARGS="LiteLLM"
+	$(call timed,clients,$(BIN)/python -m tests.clients $(ARGS))
+
 matrix: environment ## test every supported vLLM, each in an environment of its own: ARGS="0.32.0 --engine"
 	$(call timed,matrix,$(BIN)/python -m tests.matrix $(ARGS))
 
@@ -125,6 +128,12 @@ bench-budget: environment ## simulate budgets for the re-rotation before a step,
 bench-gpu: environment ## measure kernels and the engine on an NVIDIA H200: ARGS=... ENGINE_ARGS=... (--rehearse on the CPU)
 	@$(BIN)/python -m tests.benchmarks.gpu $(ARGS)
 	@$(BIN)/python -m tests.benchmarks.gpu_engine $(ENGINE_ARGS)
+
+fuzz: environment ## send mutated requests to a server, ARGS="--requests 10000"
+	@$(BIN)/python -m tests.fuzz $(ARGS)
+
+soak: environment ## load a server with 5,000 requests, and look at what is left of them: ARGS=...
+	@$(BIN)/python -m tests.soak $(ARGS)
 
 accuracy: environment ## measure answers beyond the trained length: ARGS=...
 	@$(BIN)/python -m tests.benchmarks.accuracy $(ARGS)
@@ -162,4 +171,4 @@ clean: ## remove caches and build leftovers, keep the environment
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 clean-env: clean ## remove the environment too
-	rm -rf $(VENV) $(VENV).lock .matrix
+	rm -rf $(VENV) $(VENV).lock .matrix .clients

@@ -45,7 +45,12 @@ def distributions_of(files: list[pathlib.Path]) -> set[str]:
 
 
 SOURCES = [file for package in OURS for file in (ROOT / package).rglob("*.py")]
-TESTS = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "deploy").glob("*.py")]
+# They run in environments of their own: tests/clients/releases.
+CLIENTS = ROOT / "tests" / "clients" / "programs"
+TESTS = [
+    *(file for file in (ROOT / "tests").rglob("*.py") if file.parent != CLIENTS),
+    *(ROOT / "deploy").glob("*.py"),
+]
 SERVING = distributions_of([file for file in SOURCES if not is_for_training(file)])
 TRAINING = distributions_of([file for file in SOURCES if is_for_training(file)])
 TESTING = distributions_of(TESTS) - {"tests", *(file.stem.replace("_", "-") for file in (ROOT / "deploy").glob("*.py"))}

@@ -251,7 +251,7 @@ def test_a_body_that_is_sent_is_json(block: Block) -> None:
 
 
 def test_no_block_goes_unread_for_its_language_or_for_lack_of_a_prompt() -> None:
-    assert {block.language for block in blocks()} <= {"bash", "console", "json", "python", "text", "yaml"}
+    assert {block.language for block in blocks()} <= {"bash", "console", "javascript", "json", "python", "text", "yaml"}
     assert all(block.text.startswith("$ ") for block in blocks("console"))
 
 

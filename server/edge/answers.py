@@ -1,15 +1,18 @@
-"""Answers of our middleware, in the shape of OpenAI's errors."""
+"""Answers of our middleware and of the router, in the shape of OpenAI's errors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from starlette.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
+from server.edge.errors import error_body
+
 _POLICY_VIOLATION = 1008
-_TYPES = {401: "AuthenticationError", 403: "PermissionDeniedError", 404: "NotFoundError"}
 
 
 async def refuse(
@@ -19,5 +22,14 @@ async def refuse(
     if scope["type"] == "websocket" and "websocket.http.response" not in scope.get("extensions", {}):
         await WebSocketClose(_POLICY_VIOLATION, message)(scope, receive, send)
         return
-    error = {"message": message, "type": _TYPES[status], "param": None, "code": status}
-    await JSONResponse({"error": error}, status, headers)(scope, receive, send)
+    await _error(status, message, headers)(scope, receive, send)
+
+
+async def shaped(_: Request, error: Exception) -> Response:
+    """The answer to an error of the router: no such route, or another method. vLLM leaves these in another shape."""
+    assert isinstance(error, HTTPException)
+    return _error(error.status_code, error.detail, error.headers)
+
+
+def _error(status: int, message: str, headers: Mapping[str, str] | None) -> Response:
+    return Response(error_body(status, message), status, headers, media_type="application/json")

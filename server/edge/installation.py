@@ -7,6 +7,7 @@ import asyncio
 import pathlib
 
 from fastapi import FastAPI
+from starlette.exceptions import HTTPException
 
 from posenc_runtime.vllm_adapter.http import stock_access
 from posenc_runtime.vllm_adapter.http.capacity import capacity_of
@@ -15,6 +16,7 @@ from posenc_runtime.vllm_adapter.settings.addresses import is_address
 from posenc_runtime.vllm_adapter.settings.api_keys import ApiKey, in_environment
 from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings, FrontEndSettings, LimitSettings
 from server.edge.access import AccessMiddleware, Gate, Needs
+from server.edge.answers import shaped
 from server.edge.bounded_validation import bound_validation
 from server.edge.errors import OTHER_REASONS
 from server.edge.keys import Keyring
@@ -73,6 +75,7 @@ def install(app: FastAPI) -> Edge:
     """
     settings = settings_of(app.state.args)
     stock_access.close_cors(app.state.args)
+    app.add_exception_handler(HTTPException, shaped)
     hold_to(app, settings.limits)
     edge = _add_access(app, settings.access)
     # Outermost, so that the answers of the others carry the name, too. vLLM's own would name the answer anew.

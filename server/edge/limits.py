@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from server.edge import body, deadline, parsing
+from server.edge.access import KEY
 from server.edge.concurrency import UnderWay
 from server.edge.errors import RequestRefused, answer
 from server.edge.request_checks import sequences_asked
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from posenc_runtime.vllm_adapter.http.capacity import Capacity
     from posenc_runtime.vllm_adapter.settings.front_end import LimitSettings
 
-KEY = "posenc_key"  # of a scope: whose request it is, where the server asks for keys
 
 _WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
 _FORMS = (b"multipart/form-data", b"application/x-www-form-urlencoded")

@@ -144,6 +144,19 @@ def test_a_rendered_configuration_is_one_that_the_server_loads(
     assert settings.model_dump(exclude_unset=True) == yaml.safe_load((CHART / "values.yaml").read_text())["config"]
 
 
+def test_the_variables_of_the_pod_are_settings_that_the_server_takes(
+    everything: list[Manifest], tmp_path: pathlib.Path
+) -> None:
+    (text,) = of_kind(everything, "ConfigMap")["data"].values()
+    (tmp_path / "posenc.yaml").write_text(text)
+    variables = {name: each["value"] for name, each in environment(everything).items() if "value" in each}
+    settings = load(tmp_path / "posenc.yaml", environment=variables)
+    assert (settings.server.host, settings.server.port) == ("0.0.0.0", 8000)
+    assert settings.access.metrics == "0.0.0.0:9000"
+    assert settings.access.keys_file == "/etc/posenc-keys/clients"
+    assert settings.engine["shutdown_timeout"] == 60
+
+
 def test_the_server_is_started_with_the_mounted_configuration(everything: list[Manifest]) -> None:
     (file,) = of_kind(everything, "ConfigMap")["data"]
     (volume,) = (volume for volume in pod(everything)["volumes"] if "configMap" in volume)

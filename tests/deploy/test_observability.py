@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from posenc_runtime.vllm_adapter.metrics.names import Metric
+from server.load import load
 from tests.deploy.dashboard_queries import (
     DASHBOARD,
     RATES,
@@ -229,6 +230,13 @@ def test_health_check_published_port_and_scrape_target_are_where_the_server_list
     assert [target for config in scrape["static_configs"] for target in config["targets"]] == [
         f"{known}:{metrics}" for known in names & {"posenc"}
     ]
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_the_variables_of_a_server_are_settings_that_it_takes(name: str) -> None:
+    variables = {key: value for key, value in COMPOSE["services"][name]["environment"].items() if value is not None}
+    settings = load(ROOT / "configs/demo.yaml", environment=variables)
+    assert settings.access.metrics == variables["POSENC_ACCESS__METRICS"]
 
 
 def test_only_the_server_of_the_cuda_profile_reserves_gpus() -> None:

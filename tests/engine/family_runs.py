@@ -121,6 +121,22 @@ def unrotated(name: str, folder: pathlib.Path) -> tuple[list[Answer], list[Answe
     return ours, theirs
 
 
+def past_the_trained_length(name: str, folder: pathlib.Path) -> tuple[list[Answer], list[Answer]]:
+    """What Posenc answers to requests past the trained length where ``auto`` chooses everything, and stock vLLM does.
+
+    Stock vLLM is told a longer ``max_position_embeddings``, so that its table has a row for each position.
+    """
+    trained, prompts = families.FAMILIES[name].trained, PromptMaker(seed=1)
+    lengths = [(40, 24), (trained - 30, 60), (trained + 5, 40), (2 * trained - 60, 50)]
+    model, asked = families.make(name, folder / "model"), [[(prompts(length), new) for length, new in lengths]]
+    arguments = _engine(name) | {"max_model_len": 2 * trained}
+    ours = arguments | {"additional_config": {"posenc": {"rope_type": "auto"}}}
+    theirs = arguments | {"hf_overrides": {"max_position_embeddings": 2 * trained}}
+    (of_ours,) = run_engine(model, ours, asked, folder=folder)
+    (of_theirs,) = run_engine(model, theirs, asked, plugins="", folder=folder)
+    return of_ours, of_theirs
+
+
 def turned_in_float64(ran: Ran, batches: dict[str, list[tuple[Any, int]]]) -> dict[str, list[Answer]]:
     """What an engine of ours answers to batches, where plain torch turns keys in float64."""
     answers = run_engine(

@@ -56,7 +56,7 @@ def _plain_vllm(settings: dict[str, Any], environment: Mapping[str, str]) -> Com
     for name, value in (device.ENGINE | settings.get("engine", {})).items():
         flag = name.replace("_", "-")
         flags += [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
-    carried = {"posenc": "scaling", "posenc_access": "access"}
+    carried = {"posenc": "scaling", "posenc_access": "access", "posenc_limits": "limits"}
     section = json.dumps({key: settings[name] for key, name in carried.items() if name in settings})
     module = "vllm.entrypoints.openai.api_server"  # vllm serve, which vLLM's package for CPUs has not
     arguments = (sys.executable, "-m", module, *flags, "--additional-config", section, "--port", "{port}")

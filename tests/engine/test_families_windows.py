@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import pytest
 
 from tests.engine import family_checks, family_runs
@@ -14,6 +16,7 @@ FAMILIES = (
 )
 STATIC = ("gemma3", "gemma4", "gpt_oss")  # the others are compared with transformers alone
 WITH_EACH_SCALE = ("gemma3", "gpt_oss")
+BOUNDED = ("cohere2", "llama4", "mistral_0.1")  # no layer that rotates sees more than its window
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -33,3 +36,14 @@ def test_requests_of_a_mixed_batch_are_those_of_static_deployments_to_the_bit(ra
 
 def test_requests_that_cross_answer_as_transformers_does_with_keys_turned(ran: Ran) -> None:
     family_checks.assert_answers_are_transformers_with_keys_turned_at_crossings(ran)
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_where_no_rotated_distance_grows_requests_past_the_trained_length_are_stock_vllms_to_the_bit(
+    name: str, tmp_path: pathlib.Path
+) -> None:
+    ours, theirs = family_runs.past_the_trained_length(name, tmp_path)
+    assert [answer.posenc and (answer.posenc["scale"], answer.posenc["crossings"]) for answer in ours] == [
+        (1, [])
+    ] * len(ours)
+    family_checks.assert_equal(ours, theirs)

@@ -16,6 +16,7 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
+from posenc_runtime.vllm_adapter.metrics.names import StockMetric
 from tests.benchmarks.servers import Command, running
 from tests.engine.metrics import metrics
 from tests.page.chromium import browser, needs_chromium, opened, violations
@@ -75,6 +76,8 @@ def test_the_pages_figures_are_those_of_the_metrics_and_of_the_checkpoint(addres
     )
     live, exposed = httpx.get(f"{address}/posenc/live", timeout=60).json(), metrics(address)
     assert live["model"] == "demo"
+    names = {name for name, _ in exposed}
+    assert {metric for metric in StockMetric if not {metric, f"{metric}_count"} & names} == set()
     times = live["figures"]["first_token_seconds"]
     assert sum(times["counts"]) == exposed["vllm:time_to_first_token_seconds_count", ()] >= 1
     assert sum(live["figures"]["between_tokens_seconds"]["counts"]) >= 1
@@ -105,8 +108,8 @@ def posenc(*arguments: str, said: str = "") -> str:
 def test_a_crossing_is_watched_on_the_page_while_it_happens(address: str) -> None:
     with browser() as chromium, opened(chromium, address) as watched:
         page = watched.page
-        growing, seen = page.locator('[data-kind="growing"]'), []
-        page.expose_function("noted", seen.append)
+        growing, seen = page.locator('[data-kind="growing"]'), list[str]()
+        page.expose_function("noted", lambda scale: seen.append(scale))
         page.evaluate(
             "new MutationObserver(() => noted(document.querySelector('[data-kind=growing] .badge').textContent))"
             ".observe(document.getElementById('cards'), {subtree: true, childList: true, characterData: true})"

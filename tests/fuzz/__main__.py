@@ -5,7 +5,6 @@ No answer may be a 5xx, none may be missing, the memory stays bounded, and the n
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import collections
 import contextlib
@@ -15,13 +14,14 @@ import pathlib
 import re
 import tempfile
 import time
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
+import typer
 
 from tests.checkpoints import save_tiny
 from tests.engine.running_server import running_server
-from tests.fuzz.bodies import requests
+from tests.fuzz import bodies
 from tests.fuzz.processes import listening_at, resident_bytes
 
 GOOD = {"model": "tiny", "prompt": "the good request", "max_tokens": 12, "temperature": 0, "logprobs": 2}
@@ -34,6 +34,7 @@ SERVED: dict[str, Any] = {
     },
     "log_requests": "off",
 }
+_END = 250
 _SECONDS = 120.0  # after which an answer is taken for missing
 _ERROR_IN_STREAM = re.compile(r'"code":\s*"?(5\d\d)')
 
@@ -64,7 +65,7 @@ async def fuzz(address: str, *, seed: int, count: int, at_once: int = 8) -> Foun
     Args:
         at_once: requests at any time.
     """
-    found, mutated = Found(), requests(seed, count)
+    found, mutated = Found(), bodies.requests(seed, count)
     pid = listening_at(httpx.URL(address).port or 80)
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=address, timeout=_SECONDS, limits=limits) as client:
@@ -84,7 +85,8 @@ async def fuzz(address: str, *, seed: int, count: int, at_once: int = 8) -> Foun
 async def _ask(client: httpx.AsyncClient, route: str, body: bytes, headers: dict[str, str], found: Found) -> None:
     began = time.monotonic()
     try:
-        answer = await client.post(route, content=body, headers=headers)
+        raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+        answer = await client.post(route, content=body, headers=raw)
     except httpx.HTTPError as error:
         found.statuses[0] += 1
         found.bad.append((route, body, f"no answer: {error!r}"))
@@ -109,6 +111,16 @@ async def _watch(client: httpx.AsyncClient, pid: int, found: Found) -> None:
         await asyncio.sleep(0.2)
 
 
+def save_with_end(folder: pathlib.Path) -> pathlib.Path:
+    """The tiny model, with a token that ends an answer: grammars need one."""
+    save_tiny(folder, eos_token_id=_END)
+    file = folder / "tokenizer_config.json"
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    [token] = [token for token, number in vocabulary.items() if number == _END]
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token": token}))
+    return folder
+
+
 def good_answer(address: str) -> Any:
     """What the server says to a request that has nothing wrong."""
     answer = httpx.post(f"{address}/v1/completions", json=GOOD, timeout=60)
@@ -116,39 +128,35 @@ def good_answer(address: str) -> Any:
     return answer.json()["choices"]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--at-once", type=int, default=8)
-    parser.add_argument("--address", help="of a server that runs already and serves tests' tiny model as tiny")
-    parser.add_argument("--bad", type=pathlib.Path, help="a file for the bodies that were answered wrongly")
-    arguments = parser.parse_args()
+def main(
+    requests: Annotated[int, typer.Option(help="How many.")] = 10_000,
+    seed: int = 0,
+    at_once: Annotated[int, typer.Option(help="Requests at any time.")] = 8,
+    address: Annotated[str | None, typer.Option(help="A server that serves the tests' tiny model as tiny.")] = None,
+    bad: Annotated[pathlib.Path | None, typer.Option(help="A file for what was answered wrongly.")] = None,
+) -> None:
+    """Send mutated requests to a server, and say which answers should not be."""
     with contextlib.ExitStack() as stack:
-        address = arguments.address
         if address is None:
             folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            settings = SERVED | {"model": str(save_tiny(folder / "tiny"))}
+            settings = SERVED | {"model": str(save_with_end(folder / "tiny"))}
             address = stack.enter_context(running_server(folder, settings))
         before = good_answer(address)
         began = time.monotonic()
-        found = asyncio.run(fuzz(address, seed=arguments.seed, count=arguments.requests, at_once=arguments.at_once))
+        found = asyncio.run(fuzz(address, seed=seed, count=requests, at_once=at_once))
         seconds = time.monotonic() - began
         same = good_answer(address) == before
-    print(f"{arguments.requests} requests in {seconds:.0f} s, seed {arguments.seed}; statuses {dict(found.statuses)}")
+    print(f"{requests} requests in {seconds:.0f} s, seed {seed}; statuses {dict(found.statuses)}")
     print(f"slowest answer {found.slowest:.1f} s; longest wait for /health {found.unhealthy_seconds:.2f} s")
     sizes = (found.first_bytes, found.peak_bytes, found.last_bytes)
     print("resident MiB at first, at most, at last: " + ", ".join(str(size >> 20) for size in sizes))
     print(f"the good request is answered {'the same' if same else 'OTHERWISE'}; {len(found.bad)} wrong answers")
     for route, body, why in found.bad[:40]:
         print(f"- {route} {body[:300]!r}\n  {why}")
-    if arguments.bad:
-        lines = (
-            json.dumps({"route": route, "body": body.decode("latin-1"), "why": why}) for route, body, why in found.bad
-        )
-        arguments.bad.write_text("\n".join(lines))
-    return int(bool(found.bad) or not same)
+    if bad is not None:
+        bad.write_text("\n".join(json.dumps([route, body.decode("latin-1"), why]) for route, body, why in found.bad))
+    raise typer.Exit(int(bool(found.bad) or not same))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    typer.run(main)

@@ -6,7 +6,6 @@ leaves our middleware out.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import json
@@ -14,9 +13,10 @@ import multiprocessing
 import pathlib
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import psutil
+import typer
 
 from tests.fuzz.attacks import ATTACKS, nested
 
@@ -104,16 +104,16 @@ def application(*, with_ours: bool) -> Any:
     return app
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--without", action="store_true")
-    parser.add_argument("--only", help="names that contain this text")
-    arguments = parser.parse_args()
-    app = application(with_ours=not arguments.without)
+def main(
+    without: Annotated[bool, typer.Option(help="Leave our middleware out.")] = False,
+    only: Annotated[str, typer.Option(help="Bodies whose names have this text.")] = "",
+) -> None:
+    """Print for each body how long the event loop did nothing else, the processor time, and the memory."""
+    app = application(with_ours=not without)
     gc.freeze()
     print(f"{'body':44} {'bytes':>9} {'status':>6} {'blocked ms':>10} {'cpu ms':>7} {'MiB':>5}", flush=True)
     for name, (route, make) in BODIES.items():
-        if arguments.only is None or arguments.only in name:
+        if only in name:
             # A process each: what one body has taken from the system is not given back before the next.
             child = multiprocessing.get_context("fork").Process(target=_in_a_child, args=(app, name, route, make))
             child.start()
@@ -184,4 +184,4 @@ class _Peak:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

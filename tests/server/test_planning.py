@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import pathlib
+from types import SimpleNamespace
+from typing import Literal
 
 import pytest
 
 from posenc_runtime.vllm_adapter import compat
+from posenc_runtime.vllm_adapter.http.request_log import Format
 from posenc_runtime.vllm_adapter.settings.section import ScalingSettings
 from server import plugin
 from server.checkpoint import checkpoint_of
@@ -83,3 +87,45 @@ def test_scales_that_no_request_needs_are_served_and_said(
     settings = Settings(model=model, scaling=ScalingSettings.model_validate(scaling))
     plan = planned(settings, checkpoint_of(settings))
     assert (list(plan.deployment.scales), [*plan.remarks]) == (scaling.get("scales", [1]), remarks)
+
+
+@pytest.mark.parametrize(
+    ("log_format", "log_requests", "of_requests", "of_vllm"),
+    [
+        ("text", "text", "text", "text"),
+        ("json", "text", "json", "json"),
+        ("json", "off", "off", "json"),
+        ("text", "json", "json", "text"),
+    ],
+)
+def test_logs_as_json_are_so_for_requests_and_for_vllm(
+    log_format: Literal["text", "json"],
+    log_requests: Format,
+    of_requests: str,
+    of_vllm: str,
+    tmp_path: pathlib.Path,
+) -> None:
+    model = str(save_tiny(tmp_path / "tiny"))
+    settings = Settings(
+        model=model, scaling=ScalingSettings(rope_type="auto"), log_format=log_format, log_requests=log_requests
+    )
+    arguments = planned(settings, checkpoint_of(settings)).arguments()
+    assert getattr(arguments, plugin.REQUEST_LOG) == of_requests
+    config = getattr(arguments, "logging_config", None)
+    formatter = config.get("formatter") if isinstance(config, dict) else getattr(config, "formatter", "text")
+    assert formatter == of_vllm
+
+
+@pytest.mark.parametrize(
+    ("enabled", "config", "expected"),
+    [
+        (False, {"formatter": "json"}, "off"),
+        (True, {"formatter": "json"}, "json"),
+        (True, SimpleNamespace(formatter="json"), "json"),
+        (True, {}, "text"),
+        (True, None, "text"),
+    ],
+)
+def test_plain_vllm_logs_requests_as_its_own_log(enabled: bool, config: object, expected: str) -> None:
+    args = argparse.Namespace(enable_log_requests=enabled, logging_config=config)
+    assert plugin._of_vllm(args) == expected

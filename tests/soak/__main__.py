@@ -6,7 +6,6 @@ equal those of the same request alone, no block may stay behind, and the server 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import dataclasses
@@ -17,9 +16,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
+import typer
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.checkpoints import save_tiny
@@ -148,35 +148,37 @@ def settled(address: str) -> dict[str, float]:
         time.sleep(0.5)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=5000)
-    parser.add_argument("--at-once", type=int, default=64)
-    parser.add_argument("--sampled", type=int, default=200, help="answers that are compared with those alone")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+def main(
+    requests: Annotated[int, typer.Option(help="How many.")] = 5000,
+    at_once: Annotated[int, typer.Option(help="Requests at any time.")] = 64,
+    sampled: Annotated[int, typer.Option(help="Answers that are compared with those of the request alone.")] = 200,
+    seed: int = 0,
+    address: Annotated[str | None, typer.Option(help="A server that serves the tests' tiny model as tiny.")] = None,
+) -> None:
+    """Load a server, and say what is left of the requests."""
     with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        settings = SERVED | {"model": str(save_tiny(folder / "tiny"))}
-        address = stack.enter_context(running_server(folder, settings))
-        return soak(address, arguments)
+        if address is None:
+            folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            settings = SERVED | {"model": str(save_tiny(folder / "tiny"))}
+            address = stack.enter_context(running_server(folder, settings))
+        raise typer.Exit(soak(address, requests, at_once, sampled, seed))
 
 
-def soak(address: str, arguments: argparse.Namespace) -> int:
+def soak(address: str, count: int, at_once: int, num_sampled: int, seed: int) -> int:
     """Load a server in two halves, and print what came of it; gives the exit status."""
-    requests = drawn(arguments.seed, arguments.requests)
+    requests = drawn(seed, count)
     middle = len(requests) // 2
     pid = listening_at(httpx.URL(address).port or 80)
-    asyncio.run(load(address, drawn(arguments.seed + 1, 2 * arguments.at_once), arguments.at_once))  # warms up
+    asyncio.run(load(address, drawn(seed + 1, 2 * at_once), at_once))  # warms up
     before = settled(address)
     sizes, began = [], time.monotonic()
     for half in (requests[:middle], requests[middle:]):
-        asyncio.run(load(address, half, arguments.at_once))
+        asyncio.run(load(address, half, at_once))
         after = settled(address)
         sizes.append(resident_bytes(pid))
         print(f"{len(half)} requests, {time.monotonic() - began:.0f} s since the start", flush=True)
     stayed = [request for request in requests if request.leaves_after is None]
-    sampled = random.Random(arguments.seed).sample(stayed, min(arguments.sampled, len(stayed)))
+    sampled = random.Random(seed).sample(stayed, min(num_sampled, len(stayed)))
     alone = [dataclasses.replace(request, tokens=[], error="") for request in sampled]
     asyncio.run(load(address, alone, 1))
     errors = [request.error for request in (*requests, *alone) if request.error]
@@ -199,4 +201,4 @@ def soak(address: str, arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    typer.run(main)

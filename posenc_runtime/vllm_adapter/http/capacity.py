@@ -35,5 +35,5 @@ def capacity_of(engine: Any) -> Capacity:
     return Capacity(
         running=config.scheduler_config.max_num_seqs * config.parallel_config.data_parallel_size,
         held=len(engine.output_processor.request_states),
-        takes_transfer_params=beside or config.ec_transfer_config is not None,
+        takes_transfer_params=beside or getattr(config, "ec_transfer_config", None) is not None,
     )

@@ -11,6 +11,7 @@ from posenc_runtime.kv.budget import Budget, Speed, given, measured
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup, layer_groups
+from posenc_runtime.vllm_adapter.http.constraints import blame_constraints
 from posenc_runtime.vllm_adapter.http.draining import Draining
 from posenc_runtime.vllm_adapter.http.fetching import refuse_fetching
 from posenc_runtime.vllm_adapter.http.numbers import fail_without_numbers
@@ -41,6 +42,7 @@ def attach(engine: Any, state: Any, deployment: Deployment, draining: Draining, 
         if deployment.on_crossing == "pin":
             set_default_max_tokens(state, deployment)
     check_requests(deployment)
+    blame_constraints(engine)
     refuse_fetching()
     announce_scales(state)
     announce_in_spans(engine, deployment)

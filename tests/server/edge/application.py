@@ -13,7 +13,8 @@ from fastapi.responses import StreamingResponse
 
 from posenc_runtime.vllm_adapter.http.capacity import Capacity
 from posenc_runtime.vllm_adapter.settings.front_end import LimitSettings
-from server.edge.limits import KEY, LimitsMiddleware
+from server.edge.access import KEY
+from server.edge.limits import LimitsMiddleware
 from server.edge.parsing import use_what_is_parsed
 
 

@@ -102,7 +102,7 @@ def test_other_routes_need_a_key_and_the_error_is_openais(client: TestClient, pa
     ):
         answer = client.get(path, headers=headers)
         assert answer.status_code == 401 and answer.headers["WWW-Authenticate"] == header
-        error = {"message": message, "type": "AuthenticationError", "param": None, "code": 401}
+        error = {"message": message, "type": "Unauthorized", "param": None, "code": 401}
         assert answer.json() == {"error": error}
     assert client.get(path, headers=GOOD).text in ('"answered"', "metrics")
     assert client.get(path, headers={"x-api-key": "good"}).status_code == 200
@@ -150,7 +150,7 @@ def test_a_root_path_changes_nothing() -> None:
 def test_administration_is_off_and_says_so_only_to_those_with_a_key(client: TestClient) -> None:
     assert client.post("/pause").status_code == 401
     answer = client.post("/pause", headers=GOOD)
-    error = {"message": "this route is not served here", "type": "NotFoundError", "param": None, "code": 404}
+    error = {"message": "this route is not served here", "type": "Not Found", "param": None, "code": 404}
     assert answer.status_code == 404 and answer.json() == {"error": error}
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from fastapi.testclient import TestClient
 
 from posenc_runtime.vllm_adapter.serving import CannotListen
 from server.edge.installation import install
@@ -29,7 +30,8 @@ def application(access: dict[str, Any]) -> FastAPI:
     app.state.args = argparse.Namespace(
         additional_config={"posenc": {}, "posenc_access": access},
         **{"api_key": ["good"], "allowed_origins": [], "api_server_count": None, "uvicorn_log_level": "warning"},
-        **dict.fromkeys(("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ssl_ciphers")),
+        **dict.fromkeys(("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ssl_ciphers", "served_model_name")),
+        model="tiny",
         ssl_cert_reqs=0,
     )
     return app
@@ -100,6 +102,20 @@ def test_an_answer_has_security_headers_and_no_name_of_a_server() -> None:
     for headers in served({"metrics": address}, ask):
         assert headers["X-Content-Type-Options"] == "nosniff" and headers["X-Frame-Options"] == "DENY"
         assert headers["Referrer-Policy"] == "no-referrer" and "server" not in headers
+
+
+def test_an_error_of_the_router_has_the_shape_of_openais() -> None:
+    app = application({})
+    install(app)
+    client = TestClient(app)
+    for method, path, status, message in (
+        ("GET", "/nothing", 404, "Not Found"),
+        ("PUT", "/v1/models", 405, "Method Not Allowed"),
+    ):
+        answer = client.request(method, path, headers=KEY)
+        error = {"message": message, "type": message, "param": None, "code": status}
+        assert (answer.status_code, answer.json()) == (status, {"error": error})
+    assert answer.headers["Allow"] == "GET"
 
 
 def test_an_address_that_is_taken_is_refused_by_its_setting() -> None:

@@ -1,0 +1,1 @@
+"""Clients of others, unchanged, against our server: ``python -m tests.clients``."""
