@@ -82,7 +82,10 @@ _CAUSES = (
 _ERROR = re.compile(
     r"^(?:\(\w+ pid=\d+\) ERROR [^\]]*\] )?((?:\w+\.)*\w*(?:Error|Exception|Unsupported|Refused)): (.+)$", re.MULTILINE
 )
-_OF_OTHERS = ("Engine core initialization failed", "WorkerProc initialization failed")
+_OF_OTHERS = (
+    *("Engine core initialization failed", "WorkerProc initialization failed"),
+    "EngineCore encountered an issue",
+)
 
 
 def cause(said: str) -> str | None:

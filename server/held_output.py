@@ -35,7 +35,7 @@ class HeldOutput:
 
     def __init__(self, heard: Callable[[str], None] = lambda line: None) -> None:
         self._heard = heard
-        self._log = EngineLog(lambda text: _write(self._before[2], text.encode()))
+        self._log = EngineLog(self._show)
         self._held, self._is_holding = "", True
         self._lock = threading.Lock()
         _flush()
@@ -107,6 +107,11 @@ class HeldOutput:
         with self._lock:
             for unused in (self._reading, *self._before.values()):
                 os.close(unused)
+
+    def _show(self, text: str) -> None:
+        # Where it cannot be written, processes must be able to go on writing to the pipe.
+        with contextlib.suppress(OSError):
+            _write(self._before[2], text.encode())
 
     def _read(self) -> bytes | None:
         """What is in the pipe: empty at its end; None where it is empty now, and more may come."""

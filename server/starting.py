@@ -146,7 +146,9 @@ def show_ours(show: Callable[[str], None]) -> None:
 
     class Shown(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            show(record.getMessage())
+            # A disk that is full, or a terminal that is gone, must not fail the request whose line this is.
+            with contextlib.suppress(OSError):
+                show(record.getMessage())
 
     logger = logging.getLogger("vllm.posenc")
     logger.setLevel(logging.INFO)

@@ -26,7 +26,8 @@ _RECORDS = "FAULTS_TABLE"  # a file; where it is set, every fault is tried
 _TESTS = sorted(str(path) for path in pathlib.Path(__file__).parent.glob("test_faults*.py"))
 _GONE_SECONDS = 30
 
-BY_HAND = pytest.mark.skipif(_RECORDS not in os.environ, reason="one more start of a server; make faults runs it")
+IS_BY_HAND = _RECORDS in os.environ
+BY_HAND = pytest.mark.skipif(not IS_BY_HAND, reason="one more start of a server; make faults runs it")
 
 
 @dataclasses.dataclass(frozen=True)

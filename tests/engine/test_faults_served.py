@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.engine.faults import Asking, Outcome, Victim, completion, probe, record, stream, until
+from tests.engine.faults import IS_BY_HAND, Asking, Outcome, Victim, completion, probe, record, stream, until
 from tests.engine.metrics import total
 from tests.engine.running_server import running_server
 
-STALLED_SECONDS, FROZEN_SECONDS = 3, 20
+STALLED_SECONDS, FROZEN_SECONDS = 3, 20 if IS_BY_HAND else 5
 DRAIN_SECONDS = 6
 
 

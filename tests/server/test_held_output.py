@@ -86,6 +86,22 @@ def test_what_was_held_is_shown_where_no_line_of_ours_explains_the_end(raised: s
     assert err.startswith("their words\nTraceback") == shown and ("their words" in err) == shown
 
 
+def test_children_can_go_on_writing_where_their_output_cannot_be_shown() -> None:
+    out, _ = ran("""
+        import os, subprocess, sys
+        from server.held_output import HeldOutput
+
+        os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
+        held = HeldOutput()
+        child = subprocess.Popen(["sh", "-c", "read line; yes | head -c 1000000"], stdin=subprocess.PIPE)
+        held.release()
+        child.communicate(b"go\\n", timeout=30)
+        print(child.returncode, flush=True)
+        os._exit(0)
+    """)
+    assert out == "0\n"
+
+
 def test_nothing_stays_open() -> None:
     out, _ = ran("""
         import os, time

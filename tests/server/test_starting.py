@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
+import logging
 import pathlib
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from server.causes import cause, first_error
 from server.greeting import greeting
 from server.progress import Progress
 from server.routes import Served
+from server.starting import show_ours
 
 YARN = Deployment(rope_type="yarn", scales=(1, 2, 4), original_max_position_embeddings=256, max_model_len=1024)
 
@@ -153,6 +156,10 @@ def test_the_first_error_of_an_engine_is_told_in_one_line() -> None:
     ours = "posenc_runtime.vllm_adapter.errors.Unsupported: our rule, and what to do\n"
     assert first_error(f"{logged}{ours}") == "our rule, and what to do"
     assert first_error("RuntimeError: Engine core initialization failed. See above\n") is None
+    assert (
+        first_error(f"{logged}vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See\n")
+        is None
+    )
 
 
 def test_progress_says_at_what_a_bar_of_vllm_is() -> None:
@@ -228,6 +235,18 @@ def test_a_start_shows_what_is_served_then_progress_then_output_after_it_is_read
     assert headline == "tiny: trained on 256 tokens, serves 256; default at scales 1"
     assert starting.startswith("starting the engine, 0 s")
     assert others[-4:] == ["ready: here", "a warning while it serves", "a request", "stopped"] and err == ""
+
+
+def test_a_line_that_cannot_be_written_fails_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    logger = logging.getLogger("vllm.posenc")
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logger, "propagate", True)
+
+    def show(line: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    show_ours(show)
+    logging.getLogger("vllm.posenc.requests").info("a request")
 
 
 @pytest.mark.slow

@@ -13,7 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="on Linux only: the kernel there ends the process")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="on Linux only: the kernel there ends the process"),
+]
 
 STARTER = """
     import multiprocessing, sys, threading, time
