@@ -71,10 +71,10 @@ class Victim:
         """Its processes whose title has this word."""
         return [process for process in self.processes if title in " ".join(process.cmdline())]
 
-    def ended(self) -> tuple[int | None, float, int]:
+    def ended(self, within: float = _GONE_SECONDS) -> tuple[int | None, float, int]:
         """Wait until all its processes are gone: the server's status, the seconds, and how many are left."""
         began = time.monotonic()
-        _, left = psutil.wait_procs(self.processes, timeout=_GONE_SECONDS)
+        _, left = psutil.wait_procs(self.processes, timeout=within)
         status = None if self.server in left else self.server.wait()
         return status, round(time.monotonic() - began, 1), len(left)
 
