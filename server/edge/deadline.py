@@ -31,8 +31,6 @@ async def run(app: ASGIApp, scope: Scope, receive: Receive, send: Send, seconds:
     is_complete = False
 
     async def receiving() -> Message:
-        if expired.is_set():
-            return {"type": "http.disconnect"}
         message, end = asyncio.ensure_future(receive()), asyncio.ensure_future(expired.wait())
         try:
             await asyncio.wait([message, end], return_when=asyncio.FIRST_COMPLETED)

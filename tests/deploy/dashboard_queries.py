@@ -108,6 +108,9 @@ def selectors(expression: str) -> list[Selector]:
     return _Reader(expression).read()
 
 
+_OF_THE_TARGET = {"instance", "job"}  # labels that Prometheus gives to all that it scrapes from one server
+
+
 def missing_from_exposition(text: str) -> list[str]:
     """What the dashboard asks for and a server's ``/metrics`` lacks.
 
@@ -127,7 +130,7 @@ def missing_from_exposition(text: str) -> list[str]:
             if selector.metric not in exposed:
                 missing.add(selector.metric)
             else:
-                lacking = selector.labels - exposed[selector.metric]
+                lacking = selector.labels - exposed[selector.metric] - _OF_THE_TARGET
                 missing.update(f"{selector.metric}{{{label}}}" for label in lacking)
     return sorted(missing)
 

@@ -54,7 +54,7 @@ def test_a_connection_outlives_the_5_seconds_that_clients_keep_an_idle_one(addre
         first = connection.sock
         for idle in (5.5, 0.0):
             connection.request("GET", "/health")
-            assert connection.getresponse().read() == b""
+            assert connection.getresponse().read() == b'{"status":"ready"}'
             time.sleep(idle)
         assert connection.sock is first
 

@@ -108,7 +108,7 @@ def test_what_is_wrong_with_a_request_is_its_clients_to_hear(name: str, http: ht
     assert total(str(http.base_url), "posenc_requests_total") == admitted
 
 
-def test_a_constraint_that_no_allowed_token_fits_is_its_clients_fault_streamed_or_not(http: httpx.Client) -> None:
+def test_a_constraint_that_no_allowed_token_fits_is_its_clients_fault(http: httpx.Client) -> None:
     constraint = {"structured_outputs": {"choice": ["a", "b"]}, "allowed_token_ids": [5]}
     body = {"model": "tiny", "prompt": "a", "max_tokens": 2, **constraint}
     assert "no token of the model continues" in assert_refused(http.post("/v1/completions", json=body))["message"]

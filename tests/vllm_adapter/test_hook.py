@@ -118,7 +118,7 @@ def test_the_async_arguments_of_a_server_are_looked_at_as_well(model: str) -> No
             {},
             r"^additional_config\.posenc\.rope_tpye: is not a known .*mean rope_type\?$",
         ),
-        ({"rope_type": "yarm"}, {}, r"^additional_config\.posenc\.rope_type must be one of auto, default, "),
+        ({"rope_type": "yarm"}, {}, r"^additional_config\.posenc\.rope_type must be one of auto, base, clipped, "),
         ([], {}, r"^additional_config\.posenc: must be a mapping of settings, got \[\]$"),
         (YARN | {"max_model_len": "long"}, {}, r"^additional_config\.posenc\.max_model_len: must be a whole number"),
         (YARN, {"max_model_len": 2000}, r"scales must cover max_model_len 2000"),
