@@ -11,9 +11,11 @@ from types import ModuleType
 
 import pytest
 
+from posenc_runtime.vllm_adapter.compat.versions import SUPPORTED
 from tests.clients import tables
-from tests.clients.clients import CLIENTS, PROGRAMS, Client
+from tests.clients.clients import CLIENTS, PAGE, PROGRAMS, Client
 from tests.clients.shown import ADDRESS, KEY, Shown, shown
+from tests.pages import table_rows
 
 EVERY_CLIENT = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.folder_name)
 
@@ -22,6 +24,19 @@ EVERY_CLIENT = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: cli
 def test_every_client_has_an_example_that_asks_the_server_that_runs(client: Client) -> None:
     examples = shown(client)
     assert examples and all(ADDRESS in each.text and KEY in each.text and each.printed for each in examples)
+
+
+@EVERY_CLIENT
+def test_the_page_tells_the_release_that_is_pinned(client: Client) -> None:
+    rows = {row[0]: row[1] for row in table_rows(PAGE.read_text(encoding="utf-8")) if len(row) > 3}
+    assert rows[client.name] in (pinned(client) if client.asked_for else SUPPORTED)
+
+
+def pinned(client: Client) -> list[str]:
+    if client.is_of_npm:
+        lock = json.loads((client.releases / "package-lock.json").read_text(encoding="utf-8"))
+        return [lock["packages"][f"node_modules/{client.package}"]["version"]]
+    return re.findall(rf"^{client.package}==(\S+)$", client.releases.read_text(encoding="utf-8"), re.MULTILINE)
 
 
 @pytest.mark.parametrize(
