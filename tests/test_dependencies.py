@@ -16,7 +16,7 @@ OURS = {"posenc_runtime", "server"}
 # What a build of vLLM is, and what PyTorch brings where there is a GPU; code that imports Triton asks first.
 WITH_VLLM = {"vllm", "triton"}
 # Names of imports that those of their distributions do not give away.
-DISTRIBUTIONS = {"yaml": "pyyaml", "opentelemetry": "opentelemetry-proto"}
+DISTRIBUTIONS = {"yaml": "pyyaml", "opentelemetry": "opentelemetry-proto", "PIL": "pillow"}
 
 
 def asked_for(requirements: list[str]) -> set[str]:

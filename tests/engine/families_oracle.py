@@ -26,7 +26,7 @@ SCALES = (1, 2, 4)
 _IN_FULL = ("gemma3", "gemma3_sees", "gemma3n", "gemma4", "laguna", "olmo3", "plamo3", "mimo_v2", "step3_5")
 _IN_SLIDING = ("cohere2", "exaone4")
 # Pairs are neighbours in these, and one element of each half in the others.
-_NEIGHBOURS = ("cohere2", "deepseek_v2", "llama4")
+_NEIGHBOURS = ("cohere2", "deepseek_v2", "glm4v", "llama4", "llama4_sees")
 # The cache of transformers holds latents as keys, and what is rotated of a key as values.
 _LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v3_plain", "minicpm3")
 

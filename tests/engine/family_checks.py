@@ -41,6 +41,8 @@ def assert_answers_are_transformers_with_keys_turned_at_crossings(ran: Ran) -> N
     ]:
         for request, answer in zip(requests, answers, strict=True):
             prompt, _ = request
+            if isinstance(prompt, dict):  # with a picture, which the oracle does not see
+                continue
             _assert_crossings(ran.name, oracle, request, answer)
             how = family_runs.on_crossing(ran.name)
             greedy, logprobs = oracle.score(prompt, answer.token_ids, _first_scale(oracle, request), how)

@@ -11,14 +11,14 @@ from tests import families
 from tests.engine.conftest import PromptMaker
 from tests.engine.families_oracle import SCALES, at_scale
 from tests.engine.run_engine import Answer, counted, run_engine
-from tests.families import Family
+from tests.families.family import Family, Picture
 
 HEADROOM = 8  # tokens
 # Blocks of 32 tokens: the mixed batch fits, the crowd does not. Where all layers have a window, requests take fewer.
 _BLOCKS = {"mistral_0.1": 24, "mimo_v2": 48, "qwen3_next": 24, "qwen3_5": 24, "falcon_h1": 30}
 _RECOMPUTED = ("hunyuan",)  # keys are normalised after they are rotated
 
-Request = tuple[list[int], int]
+Request = tuple[Any, int]  # a prompt as run_engine takes it, and max_tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,12 +29,15 @@ class Requests:
         unscaled: requests of scale 1.
         mixed: requests of each scale, none of which crosses; and the scale of each.
         crossing: batches with requests that cross, by name; one after the other.
+        pictures: where a model sees, three requests: one with a picture and one of text cross, one with a picture does
+            not.
     """
 
     unscaled: list[Request]
     mixed: list[Request]
     scales: list[int]
     crossing: dict[str, list[Request]]
+    pictures: list[Request] = dataclasses.field(default_factory=list)
 
 
 def requests(trained: int, rounds: int = 3) -> Requests:
@@ -67,6 +70,27 @@ def requests(trained: int, rounds: int = 3) -> Requests:
     )
 
 
+def with_pictures(asked: Requests, trained: int, picture: Picture) -> Requests:
+    """The requests, and more with a picture: unscaled ones, one of the largest scale, and those of ``pictures``."""
+    prompts = PromptMaker(seed=1)
+    before, after = picture.around
+
+    def showing(num_tokens: int, seed: int) -> dict[str, Any]:
+        """A prompt of so many tokens in all, with a picture among them."""
+        tokens = prompts(num_tokens - picture.num_tokens - len(before) - len(after))
+        half = len(tokens) // 2
+        around = [*tokens[:half], *before, picture.placeholder, *after, *tokens[half:]]
+        return {"token_ids": around, "seed": seed, "height": picture.height, "width": picture.width}
+
+    return dataclasses.replace(
+        asked,
+        unscaled=[*asked.unscaled, (showing(40, 0), 20), (showing(trained - 30, 1), 20)],
+        mixed=[*asked.mixed, (showing(3 * trained, 2), 30)],
+        scales=[*asked.scales, SCALES[-1]],
+        pictures=[(showing(trained - 12, 3), 60), (prompts(trained - 15), 60), (showing(60, 0), 30)],
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Ran:
     """What Posenc answered.
@@ -74,6 +98,8 @@ class Ran:
     Attributes:
         model: the checkpoint's folder.
         folder: for more engines.
+        pictures: to the requests with pictures that cross, and those beside them.
+        picture_alone: to the first of them once more, alone.
         preemptions: how many there were.
     """
 
@@ -84,6 +110,8 @@ class Ran:
     unscaled: list[Answer]
     mixed: list[Answer]
     crossing: dict[str, list[Answer]]
+    pictures: list[Answer]
+    picture_alone: list[Answer]
     preemptions: float
 
     @property
@@ -96,9 +124,11 @@ def run(name: str, folder: pathlib.Path) -> Ran:
     family = families.FAMILIES[name]
     model = families.make(name, folder / "model")
     asked = requests(family.trained, 3 if family.dtype == "float32" else 2)  # 16-bit states are slow on the CPU
+    if family.picture:
+        asked = with_pictures(asked, family.trained, family.picture)
     arguments = _engine(name) | {"additional_config": {"posenc": _section(name)}}
-    batches = [asked.unscaled, asked.mixed, *asked.crossing.values()]
-    unscaled, mixed, *crossing = run_engine(model, arguments, batches, folder=folder)
+    batches = [asked.unscaled, asked.mixed, asked.pictures, asked.pictures[:1], *asked.crossing.values()]
+    unscaled, mixed, pictures, picture_alone, *crossing = run_engine(model, arguments, batches, folder=folder)
     return Ran(
         name=name,
         model=model,
@@ -107,6 +137,8 @@ def run(name: str, folder: pathlib.Path) -> Ran:
         unscaled=unscaled,
         mixed=mixed,
         crossing=dict(zip(asked.crossing, crossing, strict=True)),
+        pictures=pictures,
+        picture_alone=picture_alone,
         preemptions=counted(folder, "vllm:num_preemptions"),
     )
 

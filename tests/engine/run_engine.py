@@ -146,10 +146,11 @@ def _prompt(prompt: Any) -> Any:
     if isinstance(prompt, list):
         return {"prompt_token_ids": prompt}
     import numpy as np
+    from PIL import Image
 
     noise = np.random.default_rng(prompt["seed"])
-    picture = noise.integers(256, size=(prompt["height"], prompt["width"], 3), dtype=np.uint8)
-    return {"prompt_token_ids": prompt["token_ids"], "multi_modal_data": {"image": picture}}
+    pixels = noise.integers(256, size=(prompt["height"], prompt["width"], 3), dtype=np.uint8)
+    return {"prompt_token_ids": prompt["token_ids"], "multi_modal_data": {"image": Image.fromarray(pixels)}}
 
 
 def _ran(vllm_config: Any) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def test_requests_that_cross_answer_as_transformers_does_with_keys_turned(ran: R
 
 
 @pytest.mark.parametrize("name", BOUNDED)
-def test_where_no_rotated_distance_grows_requests_past_the_trained_length_are_stock_vllms_to_the_bit(
+def test_past_the_trained_length_bounded_distances_are_stock_vllms_to_the_bit(
     name: str, tmp_path: pathlib.Path
 ) -> None:
     ours, theirs = family_runs.past_the_trained_length(name, tmp_path)

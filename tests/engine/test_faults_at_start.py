@@ -91,8 +91,8 @@ FAULTS = [
         marks=(BY_HAND, device.on_the_cpu("attention on GPUs has other kernels")),
     ),
     pytest.param(
-        "a tensor of a norm missing", change_weights(leave_one_out), 1, "failed model: the checkpoint lacks weights", id="tensor",
-        marks=BY_HAND,
+        "a tensor of a norm missing", change_weights(leave_one_out), 1, "failed model: the checkpoint lacks weights",
+        id="tensor", marks=BY_HAND,
     ),
     pytest.param(
         "a tensor of another shape", change_weights(make_one_smaller), 1, "failed ", id="shape", marks=BY_HAND,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pathlib
 
-from tests.families import latent, layers, recurrent, saving, scaled, twins, vision, windows
+from tests.families import latent, layers, recurrent, saving, scaled, tiles, twins, vision, windows
 from tests.families.family import Family
 
-_KINDS = (layers, windows, recurrent, latent, scaled, vision, twins)
+_KINDS = (layers, windows, recurrent, latent, scaled, vision, tiles, twins)
 FAMILIES: dict[str, Family] = {name: family for kind in _KINDS for name, family in kind.FAMILIES.items()}
 
 

@@ -1,13 +1,12 @@
 """Compare stock vLLM with transformers: ``python -m tests.families.against_transformers gemma3 gpt_oss``.
 
-One line for each family, of the table in README.md: 24 greedy tokens after a prompt of 88 tokens, and of 102 with an
-image where a family is one of Qwen's that see; how many of them are those of transformers; and by how much the logprobs
-of vLLM's tokens differ from transformers' of the same tokens.
+One line for each family, of the table in README.md: 24 greedy tokens after a prompt of 88 tokens, and once more where
+some of these are an image's; how many are those of transformers; and by how much the logprobs of vLLM's tokens differ
+from transformers' of the same tokens.
 """
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import pathlib
@@ -18,39 +17,49 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from PIL import Image
 
 from tests import families
-from tests.families import saving, vision
+from tests.families import saving
+from tests.families.family import Picture
 
-PROMPT = [(37 * token) % 251 for token in range(88)]  # an image is 14 tokens more
+PROMPT = [(37 * token) % 251 for token in range(88)]
 GREEDY = 24  # tokens
 
 
-def stock(folder: pathlib.Path, arguments: dict[str, Any], image: bool) -> tuple[list[int], list[float]]:
-    """The tokens of vLLM and their logprobs."""
+def stock(
+    folder: pathlib.Path, arguments: dict[str, Any], picture: Picture | None
+) -> tuple[list[int], list[int], list[float]]:
+    """The prompt as vLLM computes it, the tokens that follow, and their logprobs."""
     from vllm import LLM, SamplingParams
 
     llm = LLM(str(folder), enforce_eager=True, enable_prefix_caching=False, **arguments)
     asked = SamplingParams(max_tokens=GREEDY, temperature=0, logprobs=0, ignore_eos=True)
     prompt: dict[str, Any] = {"prompt_token_ids": PROMPT}
-    if image:
-        prompt = {"prompt_token_ids": _around([vision.IMAGE]), "multi_modal_data": {"image": _picture(folder)}}
-    said = llm.generate([prompt], asked, use_tqdm=False)[0].outputs[0]
+    if picture:
+        (before, after), half = picture.around, len(PROMPT) // 2
+        around = [*PROMPT[picture.num_tokens : half], *before, picture.placeholder, *after, *PROMPT[half:]]
+        prompt = {"prompt_token_ids": around, "multi_modal_data": {"image": _noise(picture)}}
+    output = llm.generate([prompt], asked, use_tqdm=False)[0]
+    said = output.outputs[0]
     tokens = list(said.token_ids)
-    return tokens, [step[token].logprob for step, token in zip(said.logprobs, tokens, strict=True)]
+    logprobs = [step[token].logprob for step, token in zip(said.logprobs, tokens, strict=True)]
+    return list(output.prompt_token_ids), tokens, logprobs
 
 
 class Transformers:
-    """What transformers says to the prompt, from a forward over all tokens: no cache."""
+    """What transformers says to a prompt, from a forward over all tokens: no cache."""
 
-    def __init__(self, folder: pathlib.Path, family: families.Family, image: bool) -> None:
+    def __init__(
+        self, folder: pathlib.Path, family: families.Family, prompt: list[int], picture: Picture | None
+    ) -> None:
         self.model = saving.build(family, **family.in_transformers)
-        self._prompt = PROMPT
+        self._prompt = prompt
         self._seen: dict[str, torch.Tensor] = {}
-        if image:
+        if picture:
             look = transformers.AutoImageProcessor.from_pretrained(folder)
-            self._seen = dict(look(images=[_picture(folder)], return_tensors="pt"))
-            self._prompt = _around([vision.IMAGE] * (int(self._seen["image_grid_thw"].prod()) // look.merge_size**2))
+            looked = look(images=[_noise(picture)], return_tensors="pt")
+            self._seen = {name: looked[name] for name in ("pixel_values", "image_grid_thw") if name in looked}
 
     def greedy(self) -> list[int]:
         tokens: list[int] = []
@@ -67,35 +76,33 @@ class Transformers:
     @torch.no_grad()
     def _logits(self, tokens: list[int]) -> torch.Tensor:
         ids = torch.tensor([self._prompt + tokens])
-        seen = self._seen | {"mm_token_type_ids": (ids == vision.IMAGE).int()} if self._seen else {}
+        seen = dict(self._seen)
+        if "pixel_values" in seen:
+            seen["pixel_values"] = seen["pixel_values"].to(self.model.dtype)
+        if "image_grid_thw" in seen:
+            seen["mm_token_type_ids"] = (ids == self.model.config.image_token_id).int()
         logits: torch.Tensor = self.model(ids, use_cache=False, **seen).logits[0]
         return logits
 
 
-def _around(image: list[int]) -> list[int]:
-    half = len(PROMPT) // 2
-    return [*PROMPT[:half], vision.START, *image, vision.END, *PROMPT[half:]]
+def _noise(picture: Picture) -> Image.Image:
+    pixels = np.random.default_rng(0).integers(256, size=(picture.height, picture.width, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
 
 
-def _picture(folder: pathlib.Path) -> np.ndarray[Any, Any]:
-    """A picture of 4 times 3 tokens, whose size no processor has to change."""
-    token = 2 * json.loads((folder / "preprocessor_config.json").read_text())["patch_size"]
-    return np.random.default_rng(0).integers(256, size=(3 * token, 4 * token, 3), dtype=np.uint8)
-
-
-def compare(name: str, folder: pathlib.Path, image: bool) -> str:
+def compare(name: str, folder: pathlib.Path, picture: Picture | None) -> str:
     family = families.FAMILIES[name]
     if not folder.exists():
         families.make(name, folder)
     # A process of its own: vLLM's Transformers backend changes modules of transformers.
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         arguments = {"dtype": family.dtype, "max_model_len": family.trained, **family.engine}
-        tokens, of_vllm = pool.apply(stock, (folder, arguments, image))
-    other = Transformers(folder, family, image)
+        prompt, tokens, of_vllm = pool.apply(stock, (folder, arguments, picture))
+    other = Transformers(folder, family, prompt, picture)
     same = sum(ours == theirs for ours, theirs in zip(tokens, other.greedy(), strict=True))
     rounded = other.logprobs(tokens)
     apart = _apart(of_vllm, rounded)
-    line = f"{name}{' with an image' if image else ''}: {same} of {GREEDY} tokens, {len(set(tokens))} kinds; "
+    line = f"{name}{' with an image' if picture else ''}: {same} of {GREEDY} tokens, {len(set(tokens))} kinds; "
     line += f"logprobs apart by at most {apart:.1e}"
     if family.dtype == "float32":
         return line
@@ -113,8 +120,9 @@ def main() -> None:
     os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
     for name in sys.argv[1:]:
         with tempfile.TemporaryDirectory() as folder:
-            for image in (False, True) if families.FAMILIES[name].tokens == vision.TOKENS else (False,):
-                print(compare(name, pathlib.Path(folder) / name, image), flush=True)
+            picture = families.FAMILIES[name].picture
+            for seen in (None, picture) if picture else (None,):
+                print(compare(name, pathlib.Path(folder) / name, seen), flush=True)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,27 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 @dataclasses.dataclass(frozen=True)
+class Picture:
+    """How a prompt names a picture, and what it becomes.
+
+    Attributes:
+        around: the tokens before and after its placeholder.
+        placeholder: a token.
+        num_tokens: that take the placeholder's place.
+        height: pixels
+        width: pixels
+        has_axes: whether its tokens have positions on several axes (M-RoPE).
+    """
+
+    around: tuple[list[int], list[int]]
+    placeholder: int
+    num_tokens: int
+    height: int
+    width: int
+    has_axes: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class Family:
     """A tiny checkpoint of a real architecture.
 
@@ -57,6 +78,7 @@ class Family:
         renamed: makes the weights that are saved of those of ``model``, where these are not what transformers saves.
         tokens: its tokenizer's special ones, in the order of their numbers, from 256 on.
         files: what else is in its folder, by name: text, or what is written as JSON.
+        picture: one that it sees; None where it sees none, or vLLM on the CPU cannot show it one.
     """
 
     architecture: str
@@ -72,3 +94,4 @@ class Family:
     renamed: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None
     tokens: tuple[str, ...] = ()
     files: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    picture: Picture | None = None

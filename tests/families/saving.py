@@ -49,12 +49,14 @@ def build(family: Family, **changes: Any) -> PreTrainedModel:
         setattr(config.get_text_config(), name, value)
     config._attn_implementation = "eager"
     torch.manual_seed(0)
-    model: PreTrainedModel = getattr(transformers, family.model or family.architecture)(config).float()
+    model: PreTrainedModel = getattr(transformers, family.model or family.architecture)(config)
     spread(model, config)
     if family.tokens:
         # None is ever said: an image's would be taken for one.
         model.get_output_embeddings().weight.data[_BYTES : _BYTES + len(family.tokens)] = 0
-    return model.to(getattr(torch, family.dtype)).eval()
+    if family.dtype != "float32":  # which would also make complex angles of a tower real
+        model.to(getattr(torch, family.dtype))
+    return model.eval()
 
 
 @torch.no_grad()

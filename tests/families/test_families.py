@@ -63,6 +63,14 @@ def dynamic(text: Text) -> bool:
     return bool(text.rope_parameters["rope_type"] == "dynamic")
 
 
+def chunks_with_llama3(text: Text) -> bool:
+    return (
+        set(text.no_rope_layers) == {0, 1}
+        and text.rope_parameters["rope_type"] == "llama3"
+        and text.rope_parameters["low_freq_factor"] == text.rope_parameters["high_freq_factor"]
+    )
+
+
 IS_ONE: dict[str, Callable[[Text], bool]] = {
     "gemma3": a_rotation_for_each_type,
     "gemma3n": lambda text: a_rotation_for_each_type(text) and text.num_kv_shared_layers == 2,
@@ -82,11 +90,7 @@ IS_ONE: dict[str, Callable[[Text], bool]] = {
     ),
     "cohere2": windows_beside_full,
     "exaone4": windows_beside_full,
-    "llama4": lambda text: (
-        set(text.no_rope_layers) == {0, 1}
-        and text.rope_parameters["rope_type"] == "llama3"
-        and text.rope_parameters["low_freq_factor"] == text.rope_parameters["high_freq_factor"]
-    ),
+    "llama4": chunks_with_llama3,
     "smollm3": lambda text: set(text.no_rope_layers) == {0, 1},
     "gemma2": lambda text: windows_beside_full(text) and text.attn_logit_softcapping > 0,
     "gpt_oss": lambda text: windows_beside_full(text) and yarn(text) and text.rope_parameters["truncate"] is False,
@@ -123,6 +127,11 @@ IS_ONE: dict[str, Callable[[Text], bool]] = {
     "gemma3_sees": lambda text: a_rotation_for_each_type(text) and text.rope_parameters[FULL]["rope_type"] == "linear",
     "llava": plain,
     "qwen3_vl": lambda text: text.rope_parameters["mrope_interleaved"],
+    "glm4v": lambda text: (
+        len(text.rope_parameters["mrope_section"]) == 3 and text.rope_parameters["partial_rotary_factor"] == 0.5
+    ),
+    "internvl": dynamic,
+    "llama4_sees": chunks_with_llama3,
     "plamo3": lambda text: windows_beside_full(text) and text.rope_local_theta != text.rope_parameters["rope_theta"],
     "step3_5": lambda text: (
         windows_beside_full(text) and len(set(text.rope_theta)) == 2 and text.yarn_only_types == [FULL]

@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from torch import Tensor
-from transformers import Gemma3Config, LlamaConfig, LlavaConfig, PreTrainedConfig, Qwen2_5_VLConfig, Qwen3VLConfig
+from transformers import (
+    Gemma3Config,
+    Glm4vConfig,
+    LlamaConfig,
+    LlavaConfig,
+    PreTrainedConfig,
+    Qwen2_5_VLConfig,
+    Qwen3VLConfig,
+)
 
 from tests.families import layers
-from tests.families.family import FULL, LOCAL, NO_SPECIAL_TOKENS, OWN_FACTOR, PLAIN, SIZES, SLIDING, WINDOW, Family
+from tests.families.family import (
+    FULL,
+    LOCAL,
+    NO_SPECIAL_TOKENS,
+    OWN_FACTOR,
+    PLAIN,
+    SIZES,
+    SLIDING,
+    WINDOW,
+    Family,
+    Picture,
+)
 
 _TEXT: dict[str, Any] = SIZES | {"num_hidden_layers": 2}
 # As in the published tokenizers, in the order of their numbers, which begin where those of bytes end.
-TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
-START, END, IMAGE, _VIDEO = range(256, 260)
+_OF_QWEN = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+_OF_GLM = (
+    *("<|begin_of_image|>", "<|end_of_image|>", "<|begin_of_video|>", "<|end_of_video|>"),
+    *("<|image|>", "<|video|>"),
+)
 _NUMBERS: dict[str, Any] = {
-    "vision_start_token_id": START,
-    "vision_end_token_id": END,
-    "image_token_id": IMAGE,
-    "video_token_id": _VIDEO,
+    "vision_start_token_id": 256,
+    "vision_end_token_id": 257,
+    "image_token_id": 258,
+    "video_token_id": 259,
     "tie_word_embeddings": False,
     **NO_SPECIAL_TOKENS,
 }
@@ -43,6 +64,22 @@ def qwen3_vl() -> PreTrainedConfig:
     text = _TEXT | {"head_dim": 32, "rope_parameters": mrope}
     tower = _TOWER | {"num_position_embeddings": 64, "deepstack_visual_indexes": [0, 1]}
     return Qwen3VLConfig(text_config=text, vision_config=tower, **_NUMBERS)
+
+
+def glm4v() -> PreTrainedConfig:
+    """As GLM-4.1V: the language model of GLM-4."""
+    mrope = PLAIN | {"mrope_section": [2, 3, 3], "partial_rotary_factor": 0.5}
+    return Glm4vConfig(
+        text_config=_TEXT | {"attention_bias": True, "rope_parameters": mrope},
+        vision_config=_TOWER | {"image_size": 112},
+        image_start_token_id=256,
+        image_end_token_id=257,
+        video_start_token_id=258,
+        video_end_token_id=259,
+        image_token_id=260,
+        video_token_id=261,
+        **NO_SPECIAL_TOKENS,
+    )
 
 
 _CLIP: dict[str, Any] = {
@@ -70,7 +107,7 @@ def llava() -> PreTrainedConfig:
     return LlavaConfig(
         text_config=LlamaConfig(**_TEXT, rope_parameters=PLAIN).to_dict(),
         vision_config=_CLIP | {"model_type": "clip_vision_model"},
-        image_token_id=_LLAVA_IMAGE,
+        image_token_id=256,
         image_seq_length=16,
         tie_word_embeddings=False,
         **NO_SPECIAL_TOKENS,
@@ -83,53 +120,32 @@ def _as_llava(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.replace(tower, f"{tower}vision_model."): weight.clone() for name, weight in weights.items()}
 
 
-@dataclasses.dataclass(frozen=True)
-class Picture:
-    """How a prompt names a picture, and what it becomes.
+def _with_axes(patch: int, placeholder: int) -> Picture:
+    """A picture of 3 times 4 tokens, whose size no processor has to change."""
+    height, width = 3 * 2 * patch, 4 * 2 * patch
+    return Picture(([256], [257]), placeholder, num_tokens=12, height=height, width=width, has_axes=True)
 
-    Attributes:
-        around: the tokens before and after its placeholder.
-        placeholder: a token.
-        num_tokens: that take the placeholder's place.
-        height: pixels
-        width: pixels
+
+def _processors(of: str, patch: int, *, images: str = "Qwen2VL", videos: str = "Qwen2VL") -> dict[str, dict[str, Any]]:
+    """Files of a processor whose images and videos are of 1 to 16 tokens.
+
+    Args:
+        images: whose processor of images; ``videos``: of videos.
     """
-
-    around: tuple[list[int], list[int]]
-    placeholder: int
-    num_tokens: int
-    height: int
-    width: int
-
-
-def _of_qwen(patch: int) -> Picture:
-    return Picture(([START], [END]), IMAGE, num_tokens=12, height=3 * 2 * patch, width=4 * 2 * patch)
-
-
-_LLAVA_IMAGE = 256
-PICTURES = {
-    "qwen2_5_vl": _of_qwen(14),
-    "qwen3_vl": _of_qwen(16),
-    "llava": Picture(([], []), _LLAVA_IMAGE, num_tokens=16, height=56, width=56),
-}
-
-
-def _processors(of: str, patch: int) -> dict[str, dict[str, Any]]:
-    """Files of a processor whose images and videos are of 1 to 16 tokens."""
     token = (2 * patch) ** 2  # pixels
+    frames = 2 if images == "Glm4v" else 1  # which it counts an image as
     shared = {
         "patch_size": patch,
         "merge_size": 2,
         "temporal_patch_size": 2,
         "image_mean": [0.5, 0.5, 0.5],
         "image_std": [0.5, 0.5, 0.5],
-        "size": {"shortest_edge": token, "longest_edge": 16 * token},
+        "size": {"shortest_edge": frames * token, "longest_edge": 16 * frames * token},
         "processor_class": f"{of}Processor",
     }
-    videos = "Qwen3VLVideoProcessor" if of == "Qwen3VL" else "Qwen2VLVideoProcessor"
     return {
-        "preprocessor_config.json": shared | {"image_processor_type": "Qwen2VLImageProcessor"},
-        "video_preprocessor_config.json": shared | {"video_processor_type": videos},
+        "preprocessor_config.json": shared | {"image_processor_type": f"{images}ImageProcessor"},
+        "video_preprocessor_config.json": shared | {"video_processor_type": f"{videos}VideoProcessor"},
     }
 
 
@@ -138,15 +154,25 @@ FAMILIES = {
         "Qwen2_5_VLForConditionalGeneration",
         "M-RoPE in sections; a tower with a rotation of its own",
         qwen2_5_vl,
-        tokens=TOKENS,
+        tokens=_OF_QWEN,
         files=_processors("Qwen2_5_VL", 14),
+        picture=_with_axes(14, placeholder=258),
     ),
     "qwen3_vl": Family(
         "Qwen3VLForConditionalGeneration",
         "interleaved M-RoPE; a tower with a rotation of its own",
         qwen3_vl,
-        tokens=TOKENS,
-        files=_processors("Qwen3VL", 16),
+        tokens=_OF_QWEN,
+        files=_processors("Qwen3VL", 16, videos="Qwen3VL"),
+        picture=_with_axes(16, placeholder=258),
+    ),
+    "glm4v": Family(
+        "Glm4vForConditionalGeneration",
+        "M-RoPE in sections, of half a head, whose pairs are neighbours; a tower with a rotation of its own",
+        glm4v,
+        tokens=_OF_GLM,
+        files=_processors("Glm4v", 14, images="Glm4v", videos="Glm4v"),
+        picture=_with_axes(14, placeholder=260),
     ),
     "gemma3_sees": Family(
         "Gemma3ForConditionalGeneration",
@@ -190,5 +216,6 @@ FAMILIES = {
                 "processor_class": "LlavaProcessor",
             },
         },
+        picture=Picture(([], []), 256, num_tokens=16, height=56, width=56),
     ),
 }
