@@ -46,7 +46,9 @@ def victim(model: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 def test_a_server_that_serves_is_live_and_ready_and_generates(victim: tuple[str, Victim]) -> None:
     address, _ = victim
-    assert Asking(completion(address, 5)).saw() == "200 length"  # the first one of a server takes longer
+    assert Asking(completion(address, 5)).saw() == "200 length"
+    # The first request with logprobs compiles a function of vLLM, which takes longer than an engine may stall here.
+    until(lambda: probe(address, "/health/generate") == (200, ""))
     for route in ("/health/live", "/health/ready", "/health/generate", "/health", "/ping"):
         assert probe(address, route) == (200, "")
     assert total(address, "posenc_ready") == 1
