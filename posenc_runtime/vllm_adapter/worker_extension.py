@@ -6,8 +6,10 @@ import dataclasses
 from typing import Any
 
 from posenc_runtime.vllm_adapter.activation import activate
+from posenc_runtime.vllm_adapter.worker.complete_weights import require_complete_weights
 
 activate()
+require_complete_weights()
 
 
 class PosencWorkerExtension:

@@ -110,9 +110,10 @@ def _said(answer: httpx.Response) -> str:
     return "let in"
 
 
-def _by_class(row: Row) -> tuple[int, str]:
+def _by_class(row: Row) -> tuple[int, str, str]:
     order = ["open", "inference", "metrics", "administration", "none"]
-    return order.index(row.its_class), row.route.partition(" ")[2]
+    method, _, path = row.route.partition(" ")
+    return order.index(row.its_class), path, method
 
 
 def main() -> None:

@@ -54,7 +54,11 @@ def change_weights(change: Callable[[dict[str, torch.Tensor]], None]) -> Callabl
 
 
 def leave_one_out(weights: dict[str, torch.Tensor]) -> None:
-    del weights["model.layers.1.input_layernorm.weight"]  # of a missing matrix, vLLM says nothing
+    del weights["model.layers.1.input_layernorm.weight"]
+
+
+def leave_a_matrix_out(weights: dict[str, torch.Tensor]) -> None:
+    del weights["model.layers.1.self_attn.k_proj.weight"]  # vLLM says nothing, and serves it
 
 
 def make_one_smaller(weights: dict[str, torch.Tensor]) -> None:
@@ -93,6 +97,10 @@ FAULTS = [
     pytest.param(
         "a tensor of a norm missing", change_weights(leave_one_out), 1, "failed model: the checkpoint lacks weights",
         id="tensor", marks=BY_HAND,
+    ),
+    pytest.param(
+        "a matrix missing", change_weights(leave_a_matrix_out), 1,
+        "but it lacks model.layers.1.self_attn.qkv_proj.weight (rows ", id="matrix",
     ),
     pytest.param(
         "a tensor of another shape", change_weights(make_one_smaller), 1, "failed ", id="shape", marks=BY_HAND,

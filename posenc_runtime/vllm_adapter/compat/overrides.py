@@ -99,6 +99,7 @@ def everywhere() -> Iterator[Replaced]:
     """Every method of our classes that overrides one of vLLM's, and every function that stands in for one of vLLM's."""
     from posenc_runtime.vllm_adapter.attention.implementation import Implementation
     from posenc_runtime.vllm_adapter.rotary.registration import substitutes
+    from posenc_runtime.vllm_adapter.worker.complete_weights import completely
 
     yield from _of_classes({*_classes(), *substitutes().values()})
     for function in (*in_scheduler(), *in_server(), *in_cpu_runner()):
@@ -109,6 +110,8 @@ def everywhere() -> Iterator[Replaced]:
         ("vllm.v1.attention.backends.triton_attn", "TritonAttentionImpl.__init__"),
     ):
         yield Replaced(f"Implementation for {path}", Implementation.__call__, _stock(module, path))
+    load = _stock("vllm.model_executor.model_loader.default_loader", "DefaultModelLoader.load_weights")
+    yield Replaced("complete_weights.completely", completely(load), load)
 
 
 def abstract() -> list[str]:
