@@ -16,9 +16,8 @@ from posenc_runtime.vllm_adapter.settings.addresses import is_address
 from posenc_runtime.vllm_adapter.settings.api_keys import ApiKey, in_environment
 from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings, FrontEndSettings, LimitSettings
 from server.edge.access import AccessMiddleware, Gate, Needs
-from server.edge.answers import shaped
 from server.edge.bounded_validation import bound_validation
-from server.edge.errors import OTHER_REASONS
+from server.edge.errors import OTHER_REASONS, shaped
 from server.edge.keys import Keyring
 from server.edge.limits import LimitsMiddleware
 from server.edge.listeners import Listener, bound, serve
