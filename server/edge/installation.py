@@ -76,11 +76,14 @@ def install(app: FastAPI) -> Edge:
     stock_access.close_cors(app.state.args)
     app.add_exception_handler(HTTPException, shaped)
     hold_to(app, settings.limits)
-    edge = _add_access(app, settings.access)
-    # Outermost, so that the answers of the others carry the name, too. vLLM's own would name the answer anew.
-    app.state.args.enable_request_id_headers = False
+    return _add_access(app, settings.access)
+
+
+def name_requests(app: FastAPI) -> None:
+    """Give each request and its answer a name. Call it after all other middleware is added, whose answers then have
+    names, too."""
+    app.state.args.enable_request_id_headers = False  # vLLM's own would name the answer anew
     app.add_middleware(RequestIdMiddleware)
-    return edge
 
 
 def hold_to(app: FastAPI, limits: LimitSettings) -> None:
