@@ -279,13 +279,13 @@ def filled_in(words: list[str], folder: pathlib.Path) -> list[str]:
 
 def refuse_unknown(command: str, words: list[str]) -> None:
     subcommand, *arguments = words
-    group: Any = typer.main.get_command(app)
-    assert subcommand in group.commands, command
-    found = group.commands[subcommand]
-    if hasattr(found, "commands"):  # posenc eval; a page may name it, or one of its commands, without options
-        if arguments:
-            assert arguments[0] in found.commands, command
-            found.commands[arguments[0]].make_context(arguments[0], arguments[1:], resilient_parsing=not arguments[1:])
+    commands: Any = typer.main.get_command(app).commands
+    assert subcommand in commands, command
+    if hasattr(
+        found := commands[subcommand], "commands"
+    ):  # posenc eval, of whose commands a page may write the name alone
+        for chosen in arguments[:1]:
+            found.commands[chosen].make_context(chosen, arguments[1:], resilient_parsing=not arguments[1:])
         return
     parsed = found.make_context(subcommand, arguments).params
     if "target" in parsed:
