@@ -16,9 +16,8 @@ def refuse_unknown(command: str, words: list[str]) -> None:
     subcommand, *arguments = words
     commands: Any = typer.main.get_command(app).commands
     assert subcommand in commands, command
-    if hasattr(
-        found := commands[subcommand], "commands"
-    ):  # posenc eval, of whose commands a page may write the name alone
+    found = commands[subcommand]
+    if hasattr(found, "commands"):  # posenc eval, of whose commands a page may write the name alone
         for chosen in arguments[:1]:
             found.commands[chosen].make_context(chosen, arguments[1:], resilient_parsing=not arguments[1:])
         return

