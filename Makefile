@@ -3,7 +3,8 @@
 PYTHON := $(or $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,$(shell command -v $(name)))),python3)
 VENV := $(or $(POSENC_VENV),.venv)
 BIN := $(VENV)/bin
-CONFIG ?= configs/demo.yaml
+MODEL := demo
+CONFIG ?=
 ARGS ?=
 
 # timed NAME, COMMAND: says what runs, runs it, says how long it took, and keeps its exit status.
@@ -32,7 +33,7 @@ CPU_TORCH := --extra-index-url https://download.pytorch.org/whl/cpu --index-stra
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # -v names each test as it begins: most take seconds, some a minute.
-ENGINE_TESTS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -rs -n auto --dist loadfile --no-loadscope-reorder --timeout 900
+ENGINE_TESTS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -rsfE -n auto --dist loadfile --no-loadscope-reorder --timeout 900
 
 .DEFAULT_GOAL := help
 # Test runs follow each other even under -j: engines and the fast tests together would starve each other. Tests run in
@@ -57,8 +58,8 @@ constraints: ## pin the newest releases that work together, for `make setup`: CP
 	@$(COMPILE) --extra cpu $(CPU_TORCH) --output-file deploy/constraints-cpu.txt
 	@echo 'cuda-python>=13' | $(COMPILE) - --extra cuda --output-file deploy/constraints-cuda.txt
 
-serve: environment ## serve a model: CONFIG=configs/demo.yaml
-	@$(BIN)/posenc serve --config $(CONFIG)
+serve: environment ## serve the demo model, or MODEL=smollm2, or CONFIG=configs/demo.yaml
+	@$(BIN)/posenc serve $(if $(CONFIG),--config $(CONFIG),$(MODEL))
 
 # What `make test` runs comes first here, too, and no test runs twice.
 test: test-fast test-promises ## the fast tests, then an engine test for each promise of the docs
@@ -66,16 +67,16 @@ test: test-fast test-promises ## the fast tests, then an engine test for each pr
 test-all: test test-slow test-compiled test-engine-rest ## every test, those of `make test` first
 
 test-fast: environment ## tests that start no engine and take no seconds: ARGS=...
-	$(call timed,fast tests,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not engine and not slow and not compiled" -rs -n 2 --dist loadfile --no-loadscope-reorder $(ARGS))
+	$(call timed,fast tests,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not engine and not slow and not compiled" -rsfE -n 2 --dist loadfile --no-loadscope-reorder $(ARGS))
 
 test-promises: environment ## an engine test for each promise of the docs: ARGS=...
 	$(call timed,promises,$(ENGINE_TESTS) -m "engine and promise" $(ARGS))
 
 test-slow: environment ## kernels in Triton's interpreter, our commands as processes, planted faults: ARGS=...
-	$(call timed,slow tests,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -rs -n 2 --dist loadfile $(ARGS))
+	$(call timed,slow tests,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -rsfE -n 2 --dist loadfile $(ARGS))
 
 test-compiled: environment ## kernels as Triton compiles them for an H100, inspected and run on the CPU: ARGS=...
-	$(call timed,compiled kernels,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m compiled -rs -n 2 --dist loadfile $(ARGS))
+	$(call timed,compiled kernels,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m compiled -rsfE -n 2 --dist loadfile $(ARGS))
 
 test-engine: environment ## all tests that start a vLLM engine: ARGS=...
 	$(call timed,engine tests,$(ENGINE_TESTS) -m engine $(ARGS))

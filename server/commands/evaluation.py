@@ -303,7 +303,7 @@ def _run(
         )
     except KeyboardInterrupt:
         console(stderr=True).print(
-            f"interrupted; {out} keeps what was measured: the same command goes on", highlight=False
+            f"interrupted: {out} keeps what was measured, and the same command goes on", highlight=False
         )
         raise
     show(reported, console())

@@ -49,6 +49,7 @@ def install(arguments: dict[str, Any]) -> None:
     from posenc_runtime.vllm_adapter.activation import activate
     from posenc_runtime.vllm_adapter.arguments import engine_args
     from posenc_runtime.vllm_adapter.attention.fused_rotary import asked as fused_rotary
+    from posenc_runtime.vllm_adapter.refusals import cpu_attention
     from posenc_runtime.vllm_adapter.worker import cpu_key_order, speed
     from tests.engine import flash_attention_in_torch
     from tests.kernels import interpreted_assembly, interpreted_calls
@@ -68,7 +69,8 @@ def install(arguments: dict[str, Any]) -> None:
     Attention.isa = ""
     cpu_key_order.cpu_key_order = lambda *_: None  # type: ignore[assignment, return-value]
     speed._TURNED_BYTES = {"cpu": 2**19}  # what a worker turns to measure how fast it is: kernels are interpreted here
-    # What is asked of the GPU is answered as by an H100.
+    # What is asked of the GPU is answered as by an H100, and vLLM's attention for CPUs is not there to be asked.
+    cpu_attention.has_kernel = lambda *_: True
     engine_args._is_cuda = lambda: True
     fused_rotary._capability = lambda: (9, 0)
     torch.cuda.get_device_capability = lambda device=None: (9, 0)

@@ -27,6 +27,7 @@ _IN_FULL = ("gemma3", "gemma3_sees", "gemma3n", "gemma4", "laguna", "olmo3", "pl
 _IN_SLIDING = ("cohere2", "exaone4")
 # Pairs are neighbours in these, and one element of each half in the others.
 _NEIGHBOURS = ("cohere2", "deepseek_v2", "glm4v", "llama4", "llama4_sees")
+_HALVES_IN_VLLM = ("llama4", "llama4_sees")  # which reorders the rows of their projections when it loads them
 # The cache of transformers holds latents as keys, and what is rotated of a key as values.
 _LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v3_plain", "minicpm3")
 
@@ -59,12 +60,16 @@ def at_scale(rope_parameters: Mapping[str, Any], trained: int, scale: int) -> di
 class Rotations:
     """How the scaled rotation of a family turns keys.
 
+    Args:
+        in_vllm: keys have the order of elements that vLLM caches, not that of transformers.
+
     Attributes:
         layers: numbers of the layers whose keys it turns.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, in_vllm: bool = False) -> None:
         self._name = name
+        self._by_neighbours = name in _NEIGHBOURS and not (in_vllm and name in _HALVES_IN_VLLM)
         self._family = families.FAMILIES[name]
         self._config = self._family.config().get_text_config()
         if without := getattr(self._config, "no_rope_layers", None):
@@ -130,10 +135,9 @@ class Rotations:
 
     def _rotated(self, keys: Tensor, angles: Tensor) -> Tensor:
         """Keys ``[..., num_tokens, width]`` rotated by ``[num_tokens, width / 2]``."""
-        by_neighbours = self._name in _NEIGHBOURS
-        x, y = (keys[..., ::2], keys[..., 1::2]) if by_neighbours else keys.chunk(2, -1)
+        x, y = (keys[..., ::2], keys[..., 1::2]) if self._by_neighbours else keys.chunk(2, -1)
         pairs = x * angles.cos() - y * angles.sin(), y * angles.cos() + x * angles.sin()
-        return torch.stack(pairs, -1).flatten(-2) if by_neighbours else torch.cat(pairs, -1)
+        return torch.stack(pairs, -1).flatten(-2) if self._by_neighbours else torch.cat(pairs, -1)
 
 
 def _plain(width: int, rope_theta: float) -> tuple[Tensor, float]:

@@ -40,7 +40,7 @@ def _noting(
 class TurnedInFloat64(rerotation.Rerotation):
     def __init__(self, vllm_config: Any, kv_cache_config: Any, kv_caches: Any, rotations: Any) -> None:
         super().__init__(vllm_config, kv_cache_config, kv_caches, rotations)
-        self._of_family = Rotations(os.environ[FAMILY])
+        self._of_family = Rotations(os.environ[FAMILY], in_vllm=True)
         self._by_name = kv_caches
         self._names = [group.layer_names for group in kv_cache_config.kv_cache_groups]
 

@@ -15,6 +15,7 @@ _TOWER: dict[str, Any] = {
     **{"image_size": _TILE, "patch_size": 14},
 }
 _SIZE = {"height": _TILE, "width": _TILE}
+_CHUNK = 3 * WINDOW  # longer than a picture, so that layers in chunks read keys that a crossing has turned
 
 
 def internvl() -> PreTrainedConfig:
@@ -33,7 +34,7 @@ def internvl() -> PreTrainedConfig:
 def llama4_sees() -> PreTrainedConfig:
     width = {"vision_output_dim": 64, "projector_input_dim": 64, "projector_output_dim": 64}
     return Llama4Config(
-        text_config=layers.llama4().to_dict(),
+        text_config=layers.llama4().to_dict() | {"attention_chunk_size": _CHUNK},
         vision_config=_TOWER | width | {"intermediate_size": 256},
         boi_token_index=256,
         eoi_token_index=257,
@@ -74,7 +75,7 @@ FAMILIES = {
         "Llama4ForConditionalGeneration",
         "a tower with a rotation of its own before a Llama 4; images are cut into tiles",
         llama4_sees,
-        window=WINDOW,
+        window=_CHUNK,
         tokens=(
             *("<|image_start|>", "<|image_end|>", "<|image|>", "<|patch|>"),
             *("<|tile_x_separator|>", "<|tile_y_separator|>"),

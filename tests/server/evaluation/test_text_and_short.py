@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from server.evaluation.asking import Asker
+from server.evaluation.items import Item, Record
+from server.evaluation.tasks.text import TextTask
 from tests.benchmarks.servers import free_port
 from tests.server.evaluation.fake_server import Fake, by_position, running
 
@@ -101,6 +104,28 @@ def test_a_run_that_broke_off_goes_on_and_ends_as_an_unbroken_one(
         assert len(broken.requests) - done == 1 + 2 + 3
     assert results(tmp_path / "out")["decoded"] == results(tmp_path / "whole")["decoded"]
     assert results(tmp_path / "out")["one_pass"] == results(tmp_path / "whole")["one_pass"]
+
+
+def test_an_interrupt_ends_with_one_line_and_keeps_what_was_measured(
+    model: pathlib.Path, book: pathlib.Path, tmp_path: pathlib.Path, evaluate: Evaluate,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    measured = TextTask.measure
+
+    async def interrupted(self: TextTask, asker: Asker, item: Item) -> Record:
+        if item.id == "decoded/48/2":
+            raise KeyboardInterrupt
+        return await measured(self, asker, item)
+
+    with running(Fake()) as address:
+        with monkeypatch.context() as patched:
+            patched.setattr(TextTask, "measure", interrupted)
+            status, out, err = evaluate(*text(address, model, book, tmp_path / "out", "--concurrency", 1))
+        assert (status, out) == (130, "")
+        said = f"interrupted: {tmp_path / 'out'} keeps what was measured, and the same command goes on"
+        assert err.splitlines()[-1] == said
+        assert len((tmp_path / "out" / "journal.jsonl").read_text().splitlines()) == 2 + 2
+        assert evaluate(*text(address, model, book, tmp_path / "out"))[0] == 0
 
 
 def test_a_complete_run_is_reported_again_without_a_request(
