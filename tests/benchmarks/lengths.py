@@ -40,8 +40,8 @@ LENGTHS = (512, 1024, 2048, 4096, 8192)  # tokens of a request of text
 # generate fit: 512 tokens hold a start, one block and the token.
 BLOCK = 510
 BLOCKS_PER_FILE = LENGTHS[-1] // LENGTHS[0]
-PROBLEM_LENGTHS = {"copying": (20, 25, 30, 35, 40), "addition": (8, 10, 12, 14, 16)}
-LONGEST_PROBLEM = 128  # tokens, with the answer
+PROBLEM_LENGTHS = {"copying": (10, 12, 14, 16, 20), "addition": (5, 6, 7, 8, 10)}
+LONGEST_PROBLEM = 64  # tokens, with the answer
 # Far from the seeds with which the decoders were trained.
 SEED = 7_000_000
 # Better to worse beyond the trained length, as far as a paper has it, in our names. Encodings in one place are not

@@ -73,7 +73,7 @@ class TextLesson:
     def batches(self, step: int) -> tuple[Batch, ...]:
         rng = random.Random(f"{self.recipe.seed}:text:{step}")
         length = self.recipe.trained_length
-        starts = [rng.randrange(len(self.ids) - length) for _ in range(self.recipe.tokens_per_step // length)]
+        starts = [rng.randrange(len(self.ids) - length) for _ in range(self.recipe.tokens_per_step["text"] // length)]
         rows = torch.from_numpy(np.stack([self.ids[start : start + length + 1] for start in starts]))
         return (Batch("text", rows[:, :-1], rows[:, 1:]),)
 
@@ -97,7 +97,7 @@ class TasksLesson:
         length = rng.randint(1, self.recipe.longest[task])
         # The longest sequence of the task: a start, the problem, its answer, and the end.
         longest = {"copying": 2 * length + 3, "addition": 3 * length + 5}[task]
-        size = max(1, self.recipe.tokens_per_step // len(problems.TASKS) // longest)
+        size = max(1, self.recipe.tokens_per_step[task] // longest)
         drawn = [problems.TASKS[task](length, rng) for _ in range(size)]
         rows = torch.full((size, longest), self.end)
         targets = torch.full((size, longest), NO_TARGET)

@@ -24,6 +24,7 @@ class Recipe:
 
     Attributes:
         held_out: files of the standard library that no run on text reads.
+        tokens_per_step: by the name of a batch.
         longest: of each task, the longest problem that a run on tasks gets: letters to copy, digits to add.
     """
 
@@ -42,7 +43,7 @@ class Recipe:
     warmup_steps: int
     final_lr_share: float
     steps: int
-    tokens_per_step: int
+    tokens_per_step: dict[str, int]
     encodings: dict[str, dict[str, Any]]
     held_out: tuple[str, ...] = ()
     longest: dict[str, int] = field(default_factory=dict)

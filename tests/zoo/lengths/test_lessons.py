@@ -55,7 +55,7 @@ def test_held_out_files_share_almost_no_lines_with_the_others() -> None:
 def test_targets_of_text_are_the_next_tokens(text_lesson: TextLesson) -> None:
     (batch,) = text_lesson.batches(4)
     recipe = Recipe.load("text")
-    assert batch.ids.shape == (recipe.tokens_per_step // recipe.trained_length, recipe.trained_length)
+    assert batch.ids.shape == (recipe.tokens_per_step["text"] // recipe.trained_length, recipe.trained_length)
     assert torch.equal(batch.targets[:, :-1], batch.ids[:, 1:])
     rows = np.lib.stride_tricks.sliding_window_view(text_lesson.ids, recipe.trained_length)
     assert all((rows == row.numpy()).all(axis=1).any() for row in batch.ids)
@@ -81,7 +81,7 @@ def test_targets_of_tasks_are_the_answers_and_their_ends() -> None:
                     sides = ("".join(words[1:plus]), "".join(words[plus + 1 : equals]))
                     assert int("".join(asked[:-1])[::-1]) == sum(int(side[::-1]) for side in sides)
                     lengths["addition"].add(plus - 1)
-    assert lengths == {"copying": set(range(1, 21)), "addition": set(range(1, 9))}
+    assert lengths == {"copying": set(range(1, 11)), "addition": set(range(1, 6))}
 
 
 def test_a_batch_depends_on_the_seed_and_the_step_alone(text_lesson: TextLesson) -> None:

@@ -23,7 +23,7 @@ SMALL: dict[str, Any] = {
     "num_hidden_layers": 1,
     "num_attention_heads": 2,
     "head_dim": 8,
-    "tokens_per_step": 128,
+    "tokens_per_step": {"copying": 64, "addition": 64},
     "warmup_steps": 2,
     "steps": 6,
 }
