@@ -59,10 +59,10 @@ def test_only_whole_answers_count() -> None:
 
 
 def test_the_tables_say_none_where_an_encoding_has_no_positions() -> None:
-    text, copying, addition = lengths.tables({"text/learned": TEXT, "tasks/rope": TASKS, "tasks/t5": TASKS})
+    text, copying, addition = lengths.tables({"text/learned": TEXT, "tasks/t5": TASKS, "tasks/rope": TASKS})
     assert text.rows == (("learned", "7.4", "7.4", "none", "none", "none", ""),)
-    assert [row[0] for row in copying.rows] == ["t5", "rope"]
-    assert [row[-1] for row in addition.rows] == ["1", "3"]
+    assert [row[0] for row in copying.rows] == ["rope", "t5"]
+    assert [row[-1] for row in addition.rows] == ["3", "1"]
     # Wilson's interval of 50 of 100, from a table of binomial intervals
     assert copying.rows[0][1] == "0.50 (0.40 to 0.60)"
 
@@ -107,8 +107,8 @@ def test_a_result_of_other_samples_is_not_gone_on_with(tmp_path: pathlib.Path) -
 
 
 def test_only_trained_encodings_can_be_chosen(tmp_path: pathlib.Path) -> None:
-    for name in ("rope", "alibi"):
+    for name in ("alibi", "rope"):
         checkpoint(tmp_path / "text" / name, name)
-    assert list(lengths.chosen(tmp_path, "text", None)) == ["alibi", "rope"]
-    with pytest.raises(typer.BadParameter, match="must be one of alibi, rope, got t5"):
+    assert list(lengths.chosen(tmp_path, "text", None)) == ["rope", "alibi"]
+    with pytest.raises(typer.BadParameter, match="must be one of rope, alibi, got t5"):
         lengths.chosen(tmp_path, "text", ["t5"])
