@@ -40,7 +40,7 @@ LENGTHS = (512, 1024, 2048, 4096, 8192)  # tokens of a request of text
 # generate fit: 512 tokens hold a start, one block and the token.
 BLOCK = 510
 BLOCKS_PER_FILE = LENGTHS[-1] // LENGTHS[0]
-PROBLEM_LENGTHS = {"copying": (10, 12, 14, 16, 20), "addition": (5, 6, 7, 8, 10)}
+PROBLEM_LENGTHS = {"copying": (10, 12, 14, 16, 20), "addition": (6, 7, 8, 10, 12)}
 LONGEST_PROBLEM = 64  # tokens, with the answer
 # Far from the seeds with which the decoders were trained.
 SEED = 7_000_000
@@ -293,7 +293,7 @@ def tables(runs: dict[str, dict[str, Any]]) -> list[Table]:
             own = [TaskCell(**cell) for cell in cells if cell["task"] == task]
             rows.append((name, *(f"{wilson(cell.solved, cell.samples):.2f}" for cell in own), published("tasks", name)))
         if rows:
-            unit = {"copying": "letters", "addition": "digits"}[task]
+            unit = {"copying": "letters", "addition": "bits"}[task]
             trained = Recipe.load("tasks").longest[task]
             headings = ("encoding", *(f"{n} {unit} ({n / trained:g}x)" for n in PROBLEM_LENGTHS[task]), "paper's place")
             made.append(Table(f"Accuracy of {task}", headings, tuple(rows)))

@@ -1,7 +1,7 @@
 """The tasks: copying letters and adding two numbers, as in Kazemnejad et al. 2023 (arXiv:2305.19466), table 1.
 
-A problem is ``x k q =`` or ``5 1 + 8 2 =``, and its answer is ``x k q`` or ``3 4``. Numbers begin with their lowest
-digit, unlike in the paper: a small decoder can then compute the sum digit by digit.
+A problem is ``x k q =`` or ``1 1 + 0 1 =``, and its answer is ``x k q`` or ``1 0 1``. Numbers are binary and begin with
+their lowest bit, unlike in the paper: a small decoder learns to compute such sums in minutes, bit by bit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 LETTERS = tuple(string.ascii_lowercase)
-DIGITS = tuple(string.digits)
+BITS = ("0", "1")
 EQUALS, PLUS = "=", "+"
 
 
@@ -21,7 +21,7 @@ class Problem:
     """The words of a problem and of its answer.
 
     Attributes:
-        length: letters to copy, or digits of each of the two numbers.
+        length: letters to copy, or bits of each of the two numbers.
     """
 
     prompt: tuple[str, ...]
@@ -43,8 +43,8 @@ def copying(length: int, rng: random.Random) -> Problem:
 
 
 def addition(length: int, rng: random.Random) -> Problem:
-    """Two numbers of ``length`` digits. Their highest digit is not 0, so that every number has one spelling."""
-    first, second = (rng.randrange(10 ** (length - 1) if length > 1 else 0, 10**length) for _ in range(2))
+    """Two numbers of ``length`` bits. Their highest bit is 1, but for the number 0."""
+    first, second = (rng.randrange(2 ** (length - 1) if length > 1 else 0, 2**length) for _ in range(2))
     return Problem((*_spelt(first), PLUS, *_spelt(second), EQUALS), _spelt(first + second), length)
 
 
@@ -58,4 +58,4 @@ def problems(task: str, length: int, count: int, seed: int) -> list[Problem]:
 
 
 def _spelt(number: int) -> tuple[str, ...]:
-    return tuple(reversed(str(number)))
+    return tuple(reversed(f"{number:b}"))

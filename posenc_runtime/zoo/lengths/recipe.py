@@ -25,7 +25,7 @@ class Recipe:
     Attributes:
         held_out: files of the standard library that no run on text reads.
         tokens_per_step: by the name of a batch.
-        longest: of each task, the longest problem that a run on tasks gets: letters to copy, digits to add.
+        longest: of each task, the longest problem that a run on tasks gets: letters to copy, bits to add.
     """
 
     subject: str

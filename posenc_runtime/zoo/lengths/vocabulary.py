@@ -9,10 +9,10 @@ from transformers import PreTrainedTokenizerFast
 from posenc_runtime.zoo import tokenizer
 from posenc_runtime.zoo.counting.vocabulary import UNKNOWN, word_tokenizer
 from posenc_runtime.zoo.evaluate import DEMO
-from posenc_runtime.zoo.lengths.problems import DIGITS, EQUALS, LETTERS, PLUS
+from posenc_runtime.zoo.lengths.problems import BITS, EQUALS, LETTERS, PLUS
 from posenc_runtime.zoo.tokenizer import END_OF_TEXT
 
-WORDS = (END_OF_TEXT, UNKNOWN, *DIGITS, *LETTERS, EQUALS, PLUS)
+WORDS = (END_OF_TEXT, UNKNOWN, *BITS, *LETTERS, EQUALS, PLUS)
 IDS = {word: place for place, word in enumerate(WORDS)}
 END = IDS[END_OF_TEXT]
 

@@ -79,9 +79,9 @@ def test_targets_of_tasks_are_the_answers_and_their_ends() -> None:
                 else:
                     plus = words.index("+")
                     sides = ("".join(words[1:plus]), "".join(words[plus + 1 : equals]))
-                    assert int("".join(asked[:-1])[::-1]) == sum(int(side[::-1]) for side in sides)
+                    assert int("".join(asked[:-1])[::-1], 2) == sum(int(side[::-1], 2) for side in sides)
                     lengths["addition"].add(plus - 1)
-    assert lengths == {"copying": set(range(1, 11)), "addition": set(range(1, 6))}
+    assert lengths == {"copying": set(range(1, 11)), "addition": set(range(1, 7))}
 
 
 def test_a_batch_depends_on_the_seed_and_the_step_alone(text_lesson: TextLesson) -> None:

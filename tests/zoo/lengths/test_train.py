@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -61,12 +62,17 @@ def test_encodings_differ_in_the_settings_of_the_encoding_alone(subject: str) ->
 
 
 @pytest.mark.parametrize("encoding", list(Recipe.load("tasks").encodings))
-def test_some_steps_lower_the_loss_of_both_tasks(encoding: str, tmp_path: Path) -> None:
+def test_some_steps_lower_the_loss_of_what_they_were_on(encoding: str, tmp_path: Path) -> None:
     run = trainer(tmp_path, encoding, steps=24)
-    rows = [run.step() for _ in range(24)]
-    for task in ("copying", "addition"):
-        losses = [row[f"{task}_loss"] for row in rows]
-        assert sum(losses[-5:]) < sum(losses[:5])
+
+    def loss() -> float:
+        with torch.no_grad():
+            return sum(float(run.loss(each.ids, each.targets)) for n in range(24) for each in run.lesson.batches(n))
+
+    before = loss()
+    for _ in range(24):
+        run.step()
+    assert loss() < 0.95 * before
 
 
 def test_a_killed_run_goes_on_to_the_weights_of_one_that_was_not(
