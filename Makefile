@@ -3,7 +3,8 @@
 PYTHON := $(or $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,$(shell command -v $(name)))),python3)
 VENV := $(or $(POSENC_VENV),.venv)
 BIN := $(VENV)/bin
-CONFIG ?= configs/demo.yaml
+MODEL := demo
+CONFIG ?=
 ARGS ?=
 
 # timed NAME, COMMAND: says what runs, runs it, says how long it took, and keeps its exit status.
@@ -57,8 +58,8 @@ constraints: ## pin the newest releases that work together, for `make setup`: CP
 	@$(COMPILE) --extra cpu $(CPU_TORCH) --output-file deploy/constraints-cpu.txt
 	@echo 'cuda-python>=13' | $(COMPILE) - --extra cuda --output-file deploy/constraints-cuda.txt
 
-serve: environment ## serve a model: CONFIG=configs/demo.yaml
-	@$(BIN)/posenc serve --config $(CONFIG)
+serve: environment ## serve the demo model, or MODEL=smollm2, or CONFIG=configs/demo.yaml
+	@$(BIN)/posenc serve $(if $(CONFIG),--config $(CONFIG),$(MODEL))
 
 # What `make test` runs comes first here, too, and no test runs twice.
 test: test-fast test-promises ## the fast tests, then an engine test for each promise of the docs

@@ -206,7 +206,7 @@ class Setup:
 def set_up(folder: Path, with_dev: bool, quiet: bool) -> None:
     began = time.monotonic()
     device = wanted_device(os.environ)
-    extras = f"{device},dev" if with_dev else device
+    extras = f"{device},dev" if with_dev else f"{device},smollm2"
     modules = sorted(Path(__file__).parent.glob("*.py"))
     sources = [ROOT / "pyproject.toml", constraints(device), ROOT / COMPANIONS, *modules]
     mark = fingerprint((source.read_bytes() for source in sources), (extras, str(sys.version_info[:2]), str(folder)))

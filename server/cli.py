@@ -257,7 +257,7 @@ def configs(
 def _checkpoint(
     settings: Settings, *, is_needed: bool, verbose: bool = False, has_weights: bool = False
 ) -> Checkpoint | None:
-    """The checkpoint's configuration.
+    """The checkpoint's configuration. Names its folder in the settings, if they name a wheel.
 
     None where it cannot be read and the settings are enough without it; stderr then says so. vLLM itself reads a
     configuration in an object store, with the weights.
@@ -272,7 +272,9 @@ def _checkpoint(
     from server.checking import checking
     from server.first_look import UnreadableModel, look, look_at_weights
     from server.held_output import HeldOutput
+    from server.wheels.preparation import prepared
 
+    settings.model = prepared(settings.model)
     try:
         with HeldOutput():
             found = look(settings)

@@ -1,10 +1,11 @@
-"""Shows the progress of a start: for how long it has run, and what it is doing."""
+"""Shows the progress of something that takes long: for how long it has run, and what it is doing."""
 
 from __future__ import annotations
 
 import re
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -16,10 +17,18 @@ _BAR = re.compile(r"(?:^|\s)([A-Z][\w .,-]+?)(?: \([^)]*\))*:\s+(\d+)%")
 
 
 class Progress:
-    """Shows progress until the context ends: on a terminal in one changing line, elsewhere in a line now and then."""
+    """Shows progress until the context ends: on a terminal in one changing line, elsewhere in a line now and then.
 
-    def __init__(self, out: Console) -> None:
-        self._out, self._began = out, 0.0
+    Args:
+        what: is in progress, in words.
+        watched: called for each line; returns what the line says of the state at its end.
+    """
+
+    def __init__(
+        self, out: Console, what: str = "starting the engine", watched: Callable[[], str] | None = None
+    ) -> None:
+        self._out, self._what, self._began = out, what, 0.0
+        self._watched = watched or self._heard_last
         self._doing, self._ended = "", threading.Event()
         self._thread = threading.Thread(target=self._show, daemon=True)
 
@@ -49,9 +58,12 @@ class Progress:
             while not self._ended.wait(_LINE_SECONDS):
                 self._out.print(self._line(), markup=False, highlight=False)
             return
-        with self._out.status("starting the engine") as status:
+        with self._out.status(self._what) as status:
             while not self._ended.wait(0.2):
                 status.update(escape(self._line()))
 
     def _line(self) -> str:
-        return f"starting the engine, {time.monotonic() - self._began:.0f} s{self._doing}"
+        return f"{self._what}, {time.monotonic() - self._began:.0f} s{self._watched()}"
+
+    def _heard_last(self) -> str:
+        return self._doing

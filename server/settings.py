@@ -35,7 +35,8 @@ class Settings(BaseModel):
 
     Attributes:
         model: a folder or a name on a hub, anything that vLLM takes. A path that starts with a dot is relative to
-            the file that says it, and ``package:NAME/PATH`` is a folder of an installed Python package.
+            the file that says it, ``package:NAME/PATH`` is a folder of an installed Python package, and
+            ``wheel:NAME==VERSION`` is a model in a wheel, downloaded and converted once.
         served_model_name: the model's name for clients; its own name when left out.
         max_model_len: longest request, tokens; what the largest scale reaches when left out.
         engine: any engine argument of vLLM.

@@ -16,6 +16,7 @@ FILES = sorted(FOLDER.glob("*.yaml"))
 # file: (trained length, served length, method)
 PROMISED = {
     "demo.yaml": (512, 4096, "yarn"),
+    "smollm2.yaml": (8192, 32768, "yarn"),
     "qwen3-yarn.yaml": (32768, 131072, "yarn"),
     "llama3-dynamic.yaml": (8192, 32768, "dynamic"),
     "llama31-llama3.yaml": (131072, 262144, "llama3"),

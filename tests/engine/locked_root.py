@@ -1,7 +1,7 @@
 """Runs a command as a container with a read-only root does: only one folder and /tmp can be written to.
 
-/tmp is new and nothing in it can be run. The command has no capability and gets none. Linux's namespaces do this for
-root; elsewhere ``can_lock`` is false.
+/tmp is new and nothing in it can be run, but for our environment and sources where they lie there. The command has no
+capability and gets none. Linux's namespaces do this for root; elsewhere ``can_lock`` is false.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 
 FOLDER = "/srv"  # where the folder is seen
 
@@ -17,7 +18,13 @@ _LOCK = f"""
 set -e
 mount --make-rprivate /
 mount --bind "$1" {FOLDER}
+mount --rbind /tmp /mnt
 mount --types tmpfs --options mode=1777,size=1g,noexec,nosuid tmpfs /tmp
+for kept in $2; do
+  mkdir --parents "$kept"
+  mount --bind "/mnt${{kept#/tmp}}" "$kept"
+done
+umount --lazy /mnt
 awk '{{print $2}}' /proc/mounts | while read -r point; do
   case "$point" in
     {FOLDER}|/tmp|/proc|/proc/*|/dev|/dev/*|/sys|/sys/*) ;;
@@ -26,7 +33,7 @@ awk '{{print $2}}' /proc/mounts | while read -r point; do
 done
 if touch /posenc-probe 2>/dev/null; then echo "the root can be written to" >&2; exit 1; fi
 cd {FOLDER}
-shift
+shift 2
 exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs -- "$@"
 """
 
@@ -44,4 +51,6 @@ def locked(folder: pathlib.Path, *command: str) -> tuple[str, ...]:
     Args:
         folder: seen as ``FOLDER``.
     """
-    return ("unshare", "--mount", "bash", "-c", _LOCK, "lock", str(folder), *command)
+    ours = (sys.prefix, str(pathlib.Path(__file__).resolve().parents[2]))
+    kept = " ".join(path for path in ours if path.startswith("/tmp/"))
+    return ("unshare", "--mount", "bash", "-c", _LOCK, "lock", str(folder), kept, *command)

@@ -115,7 +115,7 @@ def test_a_server_that_is_told_to_stop_drains_and_refuses_what_comes(victim: tup
     assert probe(address, "/health/live") == (200, "")
     refused = httpx.post(f"{address}/v1/completions", json={"model": "tiny", "prompt": "a", "stream": True})
     assert refused.status_code == 503 and int(refused.headers["retry-after"]) > 0
-    assert refused.json()["error"]["type"] == "ServiceUnavailableError"
+    assert refused.json()["error"]["type"] == "Service Unavailable"
     status, seconds, left = processes.ended()
     running = [short.saw(), long.saw(), whole.saw()]
     saw = f"running: {', '.join(running)}; new: {refused.status_code} with Retry-After"

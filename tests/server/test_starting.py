@@ -173,6 +173,12 @@ def test_progress_says_at_what_a_bar_of_vllm_is() -> None:
         assert progress._line().endswith(": capturing cuda graphs, 71 %")
 
 
+def test_progress_of_something_else_says_what_is_watched() -> None:
+    progress = Progress(Console(file=io.StringIO()), "downloading", lambda: ": 43 MB")
+    with progress:
+        assert progress._line() == "downloading, 0 s: 43 MB"
+
+
 def started(checked: str, run: str) -> tuple[str, str]:
     """What a start writes to stdout and stderr, in a process of its own whose plan and engine are these."""
     script = f"""

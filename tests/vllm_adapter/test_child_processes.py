@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import socket
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -65,5 +66,13 @@ def test_an_engine_and_an_api_server_leave_the_group_of_the_terminal_too(
     child_processes.run_engine_core(vllm_config=configured)
     assert called == [*before, "run_engine_core"]
     called.clear()
-    child_processes.run_api_server("address", None, configured, {})
+    with socket.socket() as listening:
+        child_processes.run_api_server("address", listening, configured, {})
     assert called == [*before, "run_api_server_worker_proc"]
+
+
+def test_an_api_server_that_ends_as_the_last_closes_the_port(called: list[str]) -> None:
+    configured = types.SimpleNamespace(additional_config=OURS)
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as client:
+        child_processes.run_api_server("address", listening, configured, {"api_server_loads": [2**31 - 1] * 2})
+        assert client.connect_ex(listening.getsockname())
