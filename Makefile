@@ -39,7 +39,7 @@ ENGINE_TESTS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -rsfE -n auto --dist
 # Test runs follow each other even under -j: engines and the fast tests together would starve each other. Tests run in
 # the order of their files: by size, the default, the longest would come last.
 .NOTPARALLEL:
-.PHONY: help setup environment constraints serve test test-all test-fast test-promises test-slow test-compiled test-engine test-engine-rest tools test-gpu test-page test-clients faults check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture screenshots architectures routes train-demo train-counting clean clean-env
+.PHONY: help setup environment constraints serve test test-all test-fast test-promises test-slow test-compiled test-engine test-engine-rest tools test-gpu test-page test-clients faults check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture screenshots architectures routes train-demo train-counting zoo lengths clean clean-env
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -145,6 +145,9 @@ growth: environment ## measure answers of requests that outgrew their scale: ARG
 counting: environment ## measure each position encoding on the counting task: ARGS=...
 	@$(BIN)/python -m tests.benchmarks.counting $(ARGS)
 
+lengths: environment ## measure each position encoding beyond the trained length: ARGS=...
+	@$(BIN)/python -m tests.benchmarks.lengths $(ARGS)
+
 faults: environment ## kill, freeze, starve and damage servers, and print what their clients saw: ARGS=...
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.engine.faults $(ARGS)
 
@@ -166,6 +169,9 @@ train-demo: environment ## train the demo checkpoint again: ARGS=...
 
 train-counting: environment ## train a decoder on the counting task: ARGS="--encoding cope --out DIR"
 	@$(BIN)/python -m posenc_runtime.zoo.counting.train $(ARGS)
+
+zoo: environment ## train what the zoo of encodings lacks, and go on where it was: ARGS="--encoding rope --minutes 3"
+	@$(BIN)/python -m posenc_runtime.zoo.lengths.train $(ARGS)
 
 clean: ## remove caches and build leftovers, keep the environment
 	rm -rf build site *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis

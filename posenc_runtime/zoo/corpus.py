@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3"})
@@ -13,9 +13,14 @@ SKIPPED_FILES = frozenset({"topics.py"})
 MAX_FILE_CHARACTERS = 120_000
 
 
+def stdlib() -> Path:
+    """The folder of the standard library of this Python."""
+    return Path(sysconfig.get_paths()["stdlib"])
+
+
 def stdlib_files(root: Path | None = None) -> list[Path]:
     """Every source file of the standard library outside its tests, sorted by its path inside the library."""
-    base = root or Path(sysconfig.get_paths()["stdlib"])
+    base = root or stdlib()
     files = [p for p in base.rglob("*.py") if not SKIPPED_FOLDERS.intersection(p.relative_to(base).parts)]
     return sorted(files, key=lambda p: p.relative_to(base).as_posix())
 
@@ -52,11 +57,16 @@ def topics() -> list[str]:
     return kept
 
 
-def documents(root: Path | None = None) -> Iterator[str]:
-    """The chapters first; then for every file its docstrings as one document, and its source as another."""
+def documents(root: Path | None = None, without: Collection[str] = ()) -> Iterator[str]:
+    """The chapters first; then for every file its docstrings as one document, and its source as another.
+
+    Args:
+        without: files to leave out, by their paths inside the library.
+    """
     yield from topics()
+    base = root or stdlib()
     for path in stdlib_files(root):
-        if path.name in SKIPPED_FILES:
+        if path.name in SKIPPED_FILES or path.relative_to(base).as_posix() in without:
             continue
         source = read_text(path)[:MAX_FILE_CHARACTERS]
         if not source.strip():

@@ -37,6 +37,7 @@ class Progress:
     curve: list[dict[str, float]] = field(default_factory=list)
     evaluations: list[dict[str, float]] = field(default_factory=list)
     schedules: list[dict[str, int]] = field(default_factory=list)
+    fingerprint: str = ""  # of the recipe, where one is checked
 
 
 def save_state(folder: Path, progress: Progress, model: PreTrainedModel, optimizer: dict[str, Any]) -> None:

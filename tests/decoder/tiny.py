@@ -39,6 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
     "learned": {"position_encoding_type": "learned"},
     "none": {"position_encoding_type": "none"},
     "rope": {"position_encoding_type": "rope"},
+    "rope_linear_attention": {"position_encoding_type": "rope_linear_attention"},
     "rope with yarn": {"position_encoding_type": "rope", "rope_parameters": YARN},
     "shaw": {"position_encoding_type": "shaw", "max_relative_position": 5},
     "sinusoidal": {"position_encoding_type": "sinusoidal"},

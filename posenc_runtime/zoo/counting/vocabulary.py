@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -18,11 +19,19 @@ END = IDS[END_OF_TEXT]
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """The tokenizer as transformers and vLLM load it. It puts the start token before every text."""
-    words = Tokenizer(models.WordLevel(dict(IDS), unk_token=UNKNOWN))
+    return word_tokenizer(IDS)
+
+
+def word_tokenizer(ids: Mapping[str, int]) -> PreTrainedTokenizerFast:
+    """A tokenizer of words, as transformers and vLLM load it. It puts the start token before every text.
+
+    Args:
+        ids: the words with their tokens, ``END_OF_TEXT`` and ``UNKNOWN`` among them.
+    """
+    words = Tokenizer(models.WordLevel(dict(ids), unk_token=UNKNOWN))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     words.post_processor = processors.TemplateProcessing(
-        single=f"{END_OF_TEXT} $A", special_tokens=[(END_OF_TEXT, END)]
+        single=f"{END_OF_TEXT} $A", special_tokens=[(END_OF_TEXT, ids[END_OF_TEXT])]
     )
     kind: Any = PreTrainedTokenizerFast
     made: PreTrainedTokenizerFast = kind(
