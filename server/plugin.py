@@ -17,7 +17,7 @@ from posenc_runtime.vllm_adapter.http.pulse import Pulse
 from posenc_runtime.vllm_adapter.http.request_log import Format, log_requests
 from posenc_runtime.vllm_adapter.rotary.wavelengths import rotations
 from server.edge.headers import hide_server
-from server.edge.installation import Edge, install, settings_of
+from server.edge.installation import Edge, install, name_requests, settings_of
 from server.greeting import greeting
 from server.health.probes import probes_router
 from server.health.refusing import RefusingWhileDraining
@@ -52,6 +52,7 @@ class EndpointPlugin:
         add_page(app)
         self._edge = install(app)
         app.add_middleware(RefusingWhileDraining, draining=self._draining)
+        name_requests(app)
 
     async def init_state(self, engine_client: Any, state: Any, args: argparse.Namespace) -> None:
         """Once the engine runs, add the checks of requests, the reports in answers, and what our routes show."""

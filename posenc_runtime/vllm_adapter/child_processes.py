@@ -6,12 +6,15 @@ run in the new process before vLLM's do. A process of an engine without a sectio
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from posenc_runtime.vllm_adapter.hook import DEPLOYMENT_SECTION
+from posenc_runtime.vllm_adapter.listening import closed_by_the_last
 from posenc_runtime.vllm_adapter.parent_death import end_with_parent, leave_process_group
+from posenc_runtime.vllm_adapter.quick_exit import exit_quickly
 
 _Target = Callable[..., None]
 
@@ -21,6 +24,7 @@ def run_engine_core(*args: Any, **kwargs: Any) -> None:
     if _is_ours(kwargs["vllm_config"]):
         end_with_parent()
         leave_process_group()
+        exit_quickly()
         install()  # for its workers
     _stock(run_engine_core)(*args, **kwargs)
 
@@ -29,15 +33,21 @@ def run_worker(*args: Any, **kwargs: Any) -> None:
     """The target of a worker's process."""
     if _is_ours(kwargs["vllm_config"]):
         end_with_parent()
+        exit_quickly()
     _stock(run_worker)(*args, **kwargs)
 
 
-def run_api_server(listen_address: str, sock: Any, args: Any, *further: Any, **kwargs: Any) -> None:
+def run_api_server(listen_address: str, sock: Any, args: Any, client_config: Any = None, **kwargs: Any) -> None:
     """The target of the process of one of several API servers."""
-    if _is_ours(args):
-        end_with_parent()
-        leave_process_group()
-    _stock(run_api_server)(listen_address, sock, args, *further, **kwargs)
+    serve = functools.partial(_stock(run_api_server), listen_address, sock, args, client_config, **kwargs)
+    if not _is_ours(args):
+        serve()
+        return
+    end_with_parent()
+    leave_process_group()
+    exit_quickly()
+    with closed_by_the_last(sock, client_config or {}):
+        serve()
 
 
 def run_coordinator(*args: Any, **kwargs: Any) -> None:

@@ -26,8 +26,10 @@ from posenc_runtime.vllm_adapter.hook import ALL_SECTIONS
 from posenc_runtime.vllm_adapter.http import endpoints
 from posenc_runtime.vllm_adapter.http.draining import DEFAULT_SECONDS
 from posenc_runtime.vllm_adapter.http.stock_access import refuse_other_front_ends
+from posenc_runtime.vllm_adapter.quick_exit import exit_quickly
 from posenc_runtime.vllm_adapter.refusals.cpu_attention import refuse_head_size
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_block_size, refuse_unsupported
+from posenc_runtime.vllm_adapter.repeated_signals import heed_repeated_signals
 from posenc_runtime.vllm_adapter.settings.api_keys import refuse_unreadable
 from posenc_runtime.vllm_adapter.settings.completion import Completed, completed
 from posenc_runtime.vllm_adapter.settings.derivation import FIT_INTO_MEMORY
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("vllm.posenc")
 
-_LAST_SECONDS = 15  # for each of several API servers to send the ends of its answers, and to end
+_LAST_SECONDS = 10  # for several API servers to send the ends of their answers, and then for the engine to end
 
 # Keys of additional_config, by the names that a deployment's file has for the sections.
 _KEYS = dict(zip(("scaling", "attention", "access", "limits", "health"), ALL_SECTIONS, strict=True))
@@ -97,6 +99,9 @@ def configured(engine_args: Any, make: Callable[[Any], VllmConfig], *, serves: b
         arguments.shutdown_timeout = _shutdown_timeout(engine_args)
     with _our_environment(engine_args):
         vllm_config = make(arguments)
+    if serves and _starts_servers(engine_args):
+        heed_repeated_signals()
+        exit_quickly()
     refuse_unsupported(vllm_config)
     refuse_block_size(vllm_config)
     refuse_head_size(vllm_config, vllm_config.model_config.get_head_size())
@@ -262,8 +267,12 @@ def _shutdown_timeout(engine_args: Any) -> int:
     seconds = int(engine_args.shutdown_timeout)
     if seconds == 0 and not engine_args.worker_extension_cls:
         seconds = DEFAULT_SECONDS
-    starts_servers = engine_args._api_process_rank == -1
-    return seconds + (_LAST_SECONDS if starts_servers else 0)
+    return seconds + (_LAST_SECONDS if _starts_servers(engine_args) else 0)
+
+
+def _starts_servers(engine_args: Any) -> bool:
+    """Whether this process starts several API servers, and is none itself."""
+    return bool(engine_args._api_process_rank == -1)
 
 
 def _say_what_auto_is(sections: Completed) -> None:

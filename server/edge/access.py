@@ -10,7 +10,7 @@ from typing import NamedTuple
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from server.edge.answers import refuse
+from server.edge.errors import refuse
 from server.edge.headers import with_security_headers
 from server.edge.keys import Keyring, keys_shown
 from server.edge.route_classes import RouteClass, matched

@@ -10,7 +10,8 @@ import json
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from server.edge.errors import RequestRefused, answer, error_body
+from server.edge.disconnecting import receive_until
+from server.edge.errors import RequestRefused, error_body
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -31,14 +32,7 @@ async def run(app: ASGIApp, scope: Scope, receive: Receive, send: Send, seconds:
     is_complete = False
 
     async def receiving() -> Message:
-        message, end = asyncio.ensure_future(receive()), asyncio.ensure_future(expired.wait())
-        try:
-            await asyncio.wait([message, end], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            end.cancel()
-            if not message.done():
-                message.cancel()
-        return {"type": "http.disconnect"} if expired.is_set() else message.result()
+        return await receive_until(expired, receive)
 
     async def sending(message: Message) -> None:
         nonlocal started, is_complete
@@ -60,14 +54,14 @@ async def run(app: ASGIApp, scope: Scope, receive: Receive, send: Send, seconds:
         timer.cancel()
     if is_complete or not expired.is_set():
         return False
-    await _end(scope, started, send, seconds)
+    await _end(scope, started, receive, send, seconds)
     return True
 
 
-async def _end(scope: Scope, started: Message | None, send: Send, seconds: float) -> None:
+async def _end(scope: Scope, started: Message | None, receive: Receive, send: Send, seconds: float) -> None:
     why = f"the answer took longer than {seconds:g} s (limits.max_seconds)"
     if started is None:
-        await answer(RequestRefused(why, "max_seconds", status=HTTPStatus.GATEWAY_TIMEOUT), send)
+        await RequestRefused(why, "max_seconds", status=HTTPStatus.GATEWAY_TIMEOUT).answer(scope, receive, send)
         return
     headers = {name.lower(): value for name, value in started["headers"]}
     if not headers.get(b"content-type", b"").startswith(_STREAM):

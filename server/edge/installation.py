@@ -16,9 +16,8 @@ from posenc_runtime.vllm_adapter.settings.addresses import is_address
 from posenc_runtime.vllm_adapter.settings.api_keys import ApiKey, in_environment
 from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings, FrontEndSettings, LimitSettings
 from server.edge.access import AccessMiddleware, Gate, Needs
-from server.edge.answers import shaped
 from server.edge.bounded_validation import bound_validation
-from server.edge.errors import OTHER_REASONS
+from server.edge.errors import OTHER_REASONS, shaped
 from server.edge.keys import Keyring
 from server.edge.limits import LimitsMiddleware
 from server.edge.listeners import Listener, bound, serve
@@ -77,11 +76,14 @@ def install(app: FastAPI) -> Edge:
     stock_access.close_cors(app.state.args)
     app.add_exception_handler(HTTPException, shaped)
     hold_to(app, settings.limits)
-    edge = _add_access(app, settings.access)
-    # Outermost, so that the answers of the others carry the name, too. vLLM's own would name the answer anew.
-    app.state.args.enable_request_id_headers = False
+    return _add_access(app, settings.access)
+
+
+def name_requests(app: FastAPI) -> None:
+    """Give each request and its answer a name. Call it after all other middleware is added, whose answers then have
+    names, too."""
+    app.state.args.enable_request_id_headers = False  # vLLM's own would name the answer anew
     app.add_middleware(RequestIdMiddleware)
-    return edge
 
 
 def hold_to(app: FastAPI, limits: LimitSettings) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from server.edge import body, deadline, parsing
 from server.edge.access import KEY
 from server.edge.concurrency import UnderWay
-from server.edge.errors import RequestRefused, answer
+from server.edge.errors import RequestRefused
 from server.edge.request_checks import sequences_asked
 from server.edge.structure import Structure
 
@@ -55,7 +55,7 @@ class LimitsMiddleware:
                 await self._pass(scope, receive, send)
         except RequestRefused as refused:
             self._refused(refused.reason)
-            await answer(refused, send)
+            await refused.answer(scope, receive, send)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         limits = self._limits

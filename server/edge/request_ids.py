@@ -11,7 +11,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from posenc_runtime.vllm_adapter.http.current_request import x_request_id
-from server.edge.errors import RequestRefused, answer
+from server.edge.errors import RequestRefused
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -36,7 +36,7 @@ class RequestIdMiddleware:
             message = (
                 f"the header X-Request-Id must have 1 to 128 letters, digits or any of . _ : / + = @ -, got {given!r}"
             )
-            await answer(RequestRefused(message[:300], reason="request_id"), send)
+            await RequestRefused(message[:300], reason="request_id").answer(scope, receive, send)
             return
         name = given or uuid.uuid4().hex.encode()
         if given is None:

@@ -1,23 +1,20 @@
-"""Refuses new requests while a server drains, and counts those under way."""
+"""Refuses new requests while a server drains, counts those under way, and refuses those that came too late to run."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from http import HTTPStatus
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from posenc_runtime.vllm_adapter.http.draining import Draining
+from posenc_runtime.vllm_adapter.http.draining import CUT, Draining
+from server.edge.disconnecting import receive_until
+from server.edge.errors import refuse
 
-_RETRY_SECONDS = 10
 _READING = ("GET", "HEAD", "OPTIONS")
 _PROBE = "/ping"
-_REFUSAL = {
-    "message": "the server is shutting down and takes no new requests: send this one to another server, or again later",
-    "type": "ServiceUnavailableError",
-    "param": None,
-    "code": 503,
-}
+_REFUSAL = "the server is shutting down and takes no new requests: send this one to another server, or again later"
+_RETRY = {"Retry-After": "10", "Connection": "close"}
+_FAILED = HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 class RefusingWhileDraining:
@@ -34,27 +31,45 @@ class RefusingWhileDraining:
         elif kind != "http" or scope["method"] in _READING or scope["path"] == _PROBE:
             await self._app(scope, receive, send)
         elif self._draining.active:
-            await _refuse(send)
+            await refuse(scope, receive, send, HTTPStatus.SERVICE_UNAVAILABLE, _REFUSAL, _RETRY)
         else:
             with self._draining.call():
-                await self._app(scope, receive, self._naming_the_wait(send))
+                await self._run(scope, receive, send)
 
-    def _naming_the_wait(self, send: Send) -> Send:
-        """Say when to try again in answers with status 503 to requests that were under way."""
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run a request that came before the drain.
+
+        The engine stops when the drain is over. A request whose body is not complete by then cannot run any more. A
+        request that the application answers with status 500 has missed the engine. Both get status 503.
+        """
+        over = self._draining.over
+        is_complete = is_begun = is_late = False
+
+        async def receiving() -> Message:
+            nonlocal is_complete, is_late
+            if is_complete:
+                return await receive()
+            message = await receive_until(over, receive)
+            is_complete = not message.get("more_body", False)
+            is_late = over.is_set()
+            return message
 
         async def sending(message: Message) -> None:
-            if self._draining.active and message["type"] == "http.response.start" and message["status"] == 503:
-                message["headers"] = [*message.get("headers", ()), *_RETRY]
-            await send(message)
+            nonlocal is_begun, is_late
+            if message["type"] == "http.response.start":
+                is_late = is_late or (over.is_set() and message["status"] == _FAILED)
+                is_begun = not is_late
+                if self._draining.active and message["status"] == HTTPStatus.SERVICE_UNAVAILABLE:
+                    retry = [(name.lower().encode(), value.encode()) for name, value in _RETRY.items()]
+                    message["headers"] = [*message.get("headers", ()), *retry]
+            if is_begun:
+                await send(message)
 
-        return sending
-
-
-_RETRY: list[tuple[bytes, bytes]] = [(b"retry-after", str(_RETRY_SECONDS).encode()), (b"connection", b"close")]
-
-
-async def _refuse(send: Send) -> None:
-    body = json.dumps({"error": _REFUSAL}).encode()
-    headers: list[Any] = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *_RETRY]
-    await send({"type": "http.response.start", "status": 503, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+        try:
+            await self._app(scope, receiving, sending)
+        except Exception:
+            if is_begun or not over.is_set():
+                raise
+            is_late = True
+        if is_late and not is_begun:
+            await refuse(scope, receive, send, HTTPStatus.SERVICE_UNAVAILABLE, CUT, _RETRY)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import pathlib
+import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -242,8 +244,30 @@ def test_a_completed_command_that_asks_not_to_wait_is_obeyed(model: str) -> None
     assert served(model, shutdown_timeout=0, **extension).shutdown_timeout == 0
 
 
-def test_the_process_that_starts_several_servers_waits_longer_than_they_do(model: str) -> None:
-    assert served(model, rank=-1).shutdown_timeout > served(model, rank=1).shutdown_timeout + 10
+@pytest.fixture
+def handlers() -> Iterator[Callable[[], list[Any]]]:
+    """What gives the handlers of the signals that stop a server; they are put back afterwards."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    yield lambda: [signal.getsignal(number) for number in numbers]
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+def test_the_process_that_starts_several_servers_waits_longer_than_they_do(
+    model: str, handlers: Callable[[], list[Any]]
+) -> None:
+    assert served(model, rank=-1).shutdown_timeout == served(model, rank=1).shutdown_timeout + 10
+
+
+def test_the_process_that_starts_several_servers_heeds_a_second_signal(
+    model: str, handlers: Callable[[], list[Any]]
+) -> None:
+    before = handlers()
+    served(model, rank=1)
+    assert handlers() == before
+    served(model, rank=-1)
+    assert not set(handlers()) & set(before)
 
 
 def test_damaged_weights_are_refused_before_a_server_s_engine_starts(tmp_path: pathlib.Path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 logger = logging.getLogger("vllm.posenc")
@@ -22,13 +23,14 @@ class Draining:
 
     Attributes:
         active: whether the server has been told to stop.
+        over: set when the drain is over; requests that have not reached the engine by then do not run.
         seconds: that requests have to end by themselves.
     """
 
     def __init__(self) -> None:
         self.active, self.seconds = False, 0.0
         self._num_calls = 0
-        self._at_once = asyncio.Event()
+        self._at_once, self.over = asyncio.Event(), asyncio.Event()
 
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
@@ -60,19 +62,47 @@ class Draining:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._at_once.wait(), _LOOK_SECONDS)
                 break
-        await _cut(engine)
+        self.over.set()
+        states = engine.output_processor.request_states
+        refuse_unbegun(states)
+        await engine.abort(list(states), internal=True)
 
     def _num_running(self, engine: Any) -> int:
         """Requests over HTTP whose answers are not sent; requests of the engine that no HTTP request waits for, too."""
         return max(self._num_calls, len(engine.output_processor.request_states))
 
 
-async def _cut(engine: Any) -> None:
-    from vllm.exceptions import GracefulHTTPError
+def refuse_unbegun(states: Mapping[str, Any]) -> None:
+    """Fail the requests that have no token yet.
 
-    states = dict(engine.output_processor.request_states)
+    Args:
+        states: vLLM's, of all requests that the engine has, by the names of their sequences.
+    """
     begun = {id(state.queue) for state in states.values() if not state.is_prefilling}
     for state in states.values():
         if state.queue is not None and id(state.queue) not in begun:
-            state.queue.put(GracefulHTTPError(CUT, 503))
-    await engine.abort(list(states), internal=True)
+            state.queue.put(_cut())
+
+
+def refuse_late(engine: Any, draining: Draining) -> None:
+    """Fail each request that reaches the engine when the drain is over, as those are failed that were cut.
+
+    Args:
+        engine: vLLM's client of a running engine; its ``add_request`` is wrapped.
+    """
+    stock = engine.add_request
+
+    @functools.wraps(stock)
+    async def add_request(*args: Any, **kwargs: Any) -> Any:
+        if draining.over.is_set():
+            raise _cut()
+        return await stock(*args, **kwargs)
+
+    engine.add_request = add_request
+
+
+def _cut() -> Exception:
+    from vllm.exceptions import GracefulHTTPError
+
+    failed: Exception = GracefulHTTPError(CUT, 503)
+    return failed

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from posenc_runtime.vllm_adapter.http.draining import Draining
+from posenc_runtime.vllm_adapter.http.draining import Draining, refuse_late, refuse_unbegun
 
 logger = logging.getLogger("vllm.posenc")
 
@@ -28,6 +28,7 @@ def drain_before_stop(engine: Any, draining: Draining, ended: Callable[[bool], N
         ended: called once, when the engine is stopped, with whether it had ended by itself before.
     """
     stock, loop, told = engine.shutdown, asyncio.get_running_loop(), [ended]
+    refuse_late(engine, draining)
 
     @functools.wraps(stock)
     def shutdown(*args: Any, **kwargs: Any) -> None:
@@ -76,4 +77,5 @@ def _drain(loop: asyncio.AbstractEventLoop, draining: Any) -> None:
 def _end_answers(engine: Any) -> None:
     """End what came after the engine had no more requests; without us, the server would wait for an answer."""
     requests = engine.output_processor
+    refuse_unbegun(requests.request_states)
     requests.abort_requests(list(requests.request_states), internal=True)

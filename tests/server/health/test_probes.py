@@ -12,8 +12,11 @@ import pytest
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
-from posenc_runtime.vllm_adapter.http.draining import Draining
+from posenc_runtime.vllm_adapter.http.capacity import Capacity
+from posenc_runtime.vllm_adapter.http.draining import CUT, Draining
 from posenc_runtime.vllm_adapter.http.probe_request import NoToken
+from posenc_runtime.vllm_adapter.settings.front_end import LimitSettings
+from server.edge.limits import LimitsMiddleware
 from server.health import state
 from server.health.probes import probes_router
 from server.health.refusing import RefusingWhileDraining
@@ -37,6 +40,8 @@ class Served:
 
     async def complete(self, status: int = 200) -> JSONResponse:
         await self.may_answer.wait()
+        if status == 600:
+            raise RuntimeError("the application fails")
         return JSONResponse("answer", status)
 
     def start(self) -> None:
@@ -110,7 +115,7 @@ async def test_while_it_drains_a_server_answers_what_runs_and_refuses_what_comes
     assert refused.status_code == 503 and refused.headers["retry-after"] == "10"
     assert refused.headers["connection"] == "close"
     error = refused.json()["error"]
-    assert error["type"] == "ServiceUnavailableError" and error["code"] == 503 and error["param"] is None
+    assert error["type"] == "Service Unavailable" and error["code"] == 503 and error["param"] is None
     assert (await served.client.get("/metrics")).status_code == 200
     served.may_answer.set()
     assert (await running).status_code == 200
@@ -123,3 +128,44 @@ async def test_a_request_that_was_cut_says_when_to_try_again(served: Served) -> 
     served.draining.active = True
     served.may_answer.set()
     assert (await running).headers["retry-after"] == "10"
+
+
+async def test_a_request_whose_body_comes_after_the_drain_is_told_to_try_again(served: Served) -> None:
+    served.app.add_middleware(
+        LimitsMiddleware, limits=LimitSettings(), capacity=Capacity, refused=lambda reason: None
+    )  # reads the body before the application does
+    served.app.add_middleware(RefusingWhileDraining, draining=served.draining)
+    served.may_answer.set()
+
+    async def never_complete() -> AsyncIterator[bytes]:
+        yield b"{"
+        served.draining.active = True
+        served.draining.over.set()
+        await asyncio.sleep(3600)
+
+    too_late(await served.client.post("/v1/completions", content=never_complete()))
+
+
+async def test_a_request_that_has_missed_the_engine_is_told_to_try_again(served: Served) -> None:
+    running = [
+        asyncio.create_task(served.client.post("/v1/completions?status=500")),
+        asyncio.create_task(served.client.post("/v1/completions?status=600")),  # the application raises
+        asyncio.create_task(served.client.post("/v1/completions?status=400")),
+    ]
+    await asyncio.sleep(0.05)
+    served.draining.active = True
+    served.draining.over.set()
+    served.may_answer.set()
+    for each in running[:2]:
+        too_late(await each)
+    assert (await running[2]).status_code == 400
+
+
+async def test_a_failure_before_the_drain_is_over_is_the_application_s(served: Served) -> None:
+    served.may_answer.set()
+    assert (await served.client.post("/v1/completions?status=500")).status_code == 500
+
+
+def too_late(answer: httpx.Response) -> None:
+    assert answer.status_code == 503 and answer.headers["retry-after"] == "10"
+    assert answer.json()["error"] == {"message": CUT, "type": "Service Unavailable", "param": None, "code": 503}

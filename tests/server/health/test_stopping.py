@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -25,8 +27,11 @@ SERVER = """
     import argparse, asyncio, pathlib, sys, types
     from fastapi import FastAPI
     from vllm.entrypoints.launchers.launcher import serve_http
+    from posenc_runtime.vllm_adapter.http.capacity import Capacity
     from posenc_runtime.vllm_adapter.http.draining import Draining
     from posenc_runtime.vllm_adapter.http.stopping import bound_last_answers, drain_before_stop
+    from posenc_runtime.vllm_adapter.settings.front_end import LimitSettings
+    from server.edge.limits import LimitsMiddleware
     from server.health.probes import probes_router
     from server.health.refusing import RefusingWhileDraining
     from server.health.state import Health
@@ -42,12 +47,16 @@ SERVER = """
         def shutdown(self, timeout=None):
             print("engine stopped", flush=True)
 
+        async def add_request(self):
+            pass
+
         async def abort(self, names, internal):
             self.output_processor.request_states.clear()
 
     async def main():
         engine, app, draining = Engine(), FastAPI(), Draining()
         app.state.engine_client = engine
+        app.add_middleware(LimitsMiddleware, limits=LimitSettings(), capacity=Capacity, refused=print)
         app.add_middleware(RefusingWhileDraining, draining=draining)
         app.include_router(probes_router())
 
@@ -108,6 +117,11 @@ class Started:
     def complete(self) -> httpx.Response:
         return httpx.post(f"{self.address}/v1/completions", timeout=60)
 
+    def connected(self) -> socket.socket:
+        client = socket.create_connection(("127.0.0.1", int(self.address.rpartition(":")[2])))
+        client.settimeout(60)
+        return client
+
     def said(self) -> str:
         return self._log.read_text()
 
@@ -147,6 +161,18 @@ def test_a_second_signal_ends_the_wait(tmp_path: pathlib.Path) -> None:
         server.process.send_signal(signal.SIGINT)
         assert running.result().json() == "abort"
         assert server.process.wait(timeout=60) == 0
+
+
+def test_a_client_that_still_sends_its_request_when_the_engine_stops_may_try_again(tmp_path: pathlib.Path) -> None:
+    with started(tmp_path, 1) as server, server.connected() as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{")
+        time.sleep(0.5)
+        server.process.send_signal(signal.SIGTERM)
+        head, _, body = client.makefile("rb").read().partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503 ") and b"\r\nretry-after: 10\r\n" in head.lower()
+        assert json.loads(body)["error"]["code"] == 503
+        assert server.process.wait(timeout=60) == 0
+        assert "Traceback" not in server.said()
 
 
 def test_a_server_whose_engine_ends_by_itself_ends_with_1(tmp_path: pathlib.Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from posenc_runtime.vllm_adapter.http.draining import Draining
+from posenc_runtime.vllm_adapter.http.draining import Draining, refuse_late
 
 
 class Engine:
@@ -27,6 +27,9 @@ class Engine:
         assert internal
         self.aborted += names
         self.output_processor.request_states.clear()
+
+    async def add_request(self, name: str) -> str:
+        return f"{name} runs"
 
 
 def state(*, is_prefilling: bool) -> Any:
@@ -93,3 +96,14 @@ async def test_an_engine_that_dies_meanwhile_is_not_waited_for() -> None:
     engine, draining = Engine(one=True), Draining()
     engine.errored = True
     await draining.drain(engine, 600)
+
+
+async def test_a_request_that_reaches_the_engine_when_the_drain_is_over_is_refused() -> None:
+    engine, draining = Engine(), Draining()
+    refuse_late(engine, draining)
+    draining.active = True
+    assert await engine.add_request("early") == "early runs"
+    await draining.drain(engine, 600)
+    with pytest.raises(Exception, match="send it again") as error:
+        await engine.add_request("late")
+    assert vars(error.value)["http_status"] == 503
