@@ -295,7 +295,7 @@ def tables(runs: dict[str, dict[str, Any]]) -> list[Table]:
         if rows:
             unit = {"copying": "letters", "addition": "bits"}[task]
             trained = Recipe.load("tasks").longest[task]
-            headings = ("encoding", *(f"{n} {unit} ({n / trained:g}x)" for n in PROBLEM_LENGTHS[task]), "paper's place")
+            headings = ("encoding", *(f"{n} {unit} ({n / trained:.2g}x)" for n in PROBLEM_LENGTHS[task]), "paper's place")
             made.append(Table(f"Accuracy of {task}", headings, tuple(rows)))
     return made
 
