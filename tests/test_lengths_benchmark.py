@@ -69,16 +69,16 @@ def test_the_tables_say_none_where_an_encoding_has_no_positions() -> None:
 
 def test_a_checkpoint_is_served_as_far_as_its_encoding_has_positions(tmp_path: pathlib.Path) -> None:
     served = {}
-    for encoding in ("learned", "sinusoidal", "alibi", "xpos"):
+    for encoding in ("learned", "sinusoidal", "alibi", "xpos", "rope"):
         folder = checkpoint(tmp_path / encoding, encoding)
         place = tmp_path / f"of {encoding}"
         place.mkdir()
         started = lengths.command(folder, "text", place).on_port(8123)
         deployment = yaml.safe_load(pathlib.Path(started[started.index("--config") + 1]).read_text())
         assert deployment["model"] == str(folder)
-        assert "scaling" not in deployment
+        assert deployment.get("scaling", {}).get("scales") == ([1] if encoding == "rope" else None)
         served[encoding] = deployment["max_model_len"]
-    assert served == {"learned": 512, "sinusoidal": 512, "alibi": 8192, "xpos": 8192}
+    assert served == {"learned": 512, "sinusoidal": 512, "alibi": 8192, "xpos": 8192, "rope": 8192}
     assert [cell.length for cell, _ in lengths.text_pieces(tmp_path / "learned")] == [512]
     assert [cell.length for cell, _ in lengths.text_pieces(tmp_path / "xpos")] == list(LENGTHS)
 

@@ -62,6 +62,8 @@ ENGINE: dict[str, Any] = {
     "enable_prefix_caching": False,
     "kv_cache_memory_bytes": 2**28,
 }
+# What an encoding does by itself is asked for, so that RoPE is not scaled.
+UNSCALED = {"rope_type": "default", "scales": [1], "allow_beyond_trained": True}
 _console = Console(soft_wrap=True)
 
 
@@ -189,12 +191,14 @@ def command(folder: pathlib.Path, subject: str, place: pathlib.Path) -> Command:
         place: an empty folder, in which its deployment is written.
     """
     longest = min(LENGTHS[-1], limit(folder) or LENGTHS[-1]) if subject == "text" else LONGEST_PROBLEM
-    deployment = {
+    deployment: dict[str, Any] = {
         "model": str(folder.resolve()),
         "served_model_name": NAME,
         "max_model_len": longest,
         "engine": ENGINE,
     }
+    if folder.name == "rope":
+        deployment["scaling"] = UNSCALED
     file = place / "deployment.yaml"
     file.write_text(yaml.safe_dump(deployment), encoding="utf-8")
     sets = ("server.host=127.0.0.1", "server.port={port}")
@@ -295,7 +299,11 @@ def tables(runs: dict[str, dict[str, Any]]) -> list[Table]:
         if rows:
             unit = {"copying": "letters", "addition": "bits"}[task]
             trained = Recipe.load("tasks").longest[task]
-            headings = ("encoding", *(f"{n} {unit} ({n / trained:g}x)" for n in PROBLEM_LENGTHS[task]), "paper's place")
+            headings = (
+                "encoding",
+                *(f"{n} {unit} ({n / trained:.2g}x)" for n in PROBLEM_LENGTHS[task]),
+                "paper's place",
+            )
             made.append(Table(f"Accuracy of {task}", headings, tuple(rows)))
     return made
 
