@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from server import shell_completion
-from server.commands import talking
+from server.commands import evaluation, talking
 from server.terminal import console as _console
 from server.terminal import refusals as _refusals
 from server.terminal import warn as _warn
@@ -298,3 +298,4 @@ def _checkpoint(
 
 
 app.add_typer(talking.app)
+app.add_typer(evaluation.app, name="eval")

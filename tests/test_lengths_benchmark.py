@@ -34,7 +34,7 @@ def checkpoint(folder: pathlib.Path, encoding: str) -> pathlib.Path:
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_pieces_of_every_length_have_the_same_text_and_fit_with_a_start_and_an_answer(length: int) -> None:
+def test_pieces_of_every_length_have_one_text_and_fit_with_start_and_answer(length: int) -> None:
     row = list(range(1000, 1000 + BLOCK * lengths.BLOCKS_PER_FILE))
     made = lengths.pieces(row, length)
     assert [token for piece in made for token in piece[1:]] == row

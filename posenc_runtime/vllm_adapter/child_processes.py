@@ -14,6 +14,7 @@ from typing import Any
 from posenc_runtime.vllm_adapter.hook import DEPLOYMENT_SECTION
 from posenc_runtime.vllm_adapter.listening import closed_by_the_last
 from posenc_runtime.vllm_adapter.parent_death import end_with_parent, leave_process_group
+from posenc_runtime.vllm_adapter.quick_exit import exit_quickly
 
 _Target = Callable[..., None]
 
@@ -23,6 +24,7 @@ def run_engine_core(*args: Any, **kwargs: Any) -> None:
     if _is_ours(kwargs["vllm_config"]):
         end_with_parent()
         leave_process_group()
+        exit_quickly()
         install()  # for its workers
     _stock(run_engine_core)(*args, **kwargs)
 
@@ -31,6 +33,7 @@ def run_worker(*args: Any, **kwargs: Any) -> None:
     """The target of a worker's process."""
     if _is_ours(kwargs["vllm_config"]):
         end_with_parent()
+        exit_quickly()
     _stock(run_worker)(*args, **kwargs)
 
 
@@ -42,6 +45,7 @@ def run_api_server(listen_address: str, sock: Any, args: Any, client_config: Any
         return
     end_with_parent()
     leave_process_group()
+    exit_quickly()
     with closed_by_the_last(sock, client_config or {}):
         serve()
 

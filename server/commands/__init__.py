@@ -1,1 +1,1 @@
-"""Commands that talk to a running server: a conversation, a live table, and a demonstration."""
+"""Commands that talk to servers: a conversation, a live table, a demonstration, and evaluations."""

@@ -129,7 +129,7 @@ class Server:
                     continue
                 event = json.loads(data)
                 if "error" in event:
-                    raise BadAnswer(self.address, answer.status_code, _said(event, data))
+                    raise BadAnswer(self.address, answer.status_code, error_message(event, data))
                 usage = event.get("usage") or usage
                 said = (event.get("kv_transfer_params") or {}).get("posenc") or said
                 for choice in event.get("choices", ()):
@@ -152,7 +152,7 @@ class Server:
         if answer.is_success:
             return
         try:
-            said = _said(answer.json(), answer.text)
+            said = error_message(answer.json(), answer.text)
         except ValueError:
             said = answer.text.strip().partition("\n")[0]
         raise BadAnswer(self.address, answer.status_code, said or answer.reason_phrase)
@@ -175,7 +175,7 @@ class Server:
             raise NoAnswer(f"{self.address} is no server of OpenAI's API: {type(error).__name__} {error}") from None
 
 
-def _said(body: Any, otherwise: str) -> str:
+def error_message(body: Any, otherwise: str) -> str:
     """The message of an error in any of the forms that servers use."""
     found = body.get("error", body.get("detail")) if isinstance(body, dict) else None
     if isinstance(found, dict):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import IO, TYPE_CHECKING, NoReturn
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _STOP_SECONDS = 30.0
-_HOST = "127.0.0.1"
+HOST = "127.0.0.1"
 
 
 class DidNotStart(Failed):
@@ -37,14 +38,36 @@ def started(arguments: Sequence[str], console: Console) -> Iterator[str]:
     Raises:
         DidNotStart: when it ends before.
     """
-    address = f"http://{_HOST}:{(port := _free_port())}"
-    listening = ("--set", f"server.host={_HOST}", "--set", f"server.port={port}", "--set", "log_requests=off")
-    command = [sys.executable, "-m", "server", "serve", *arguments, *listening]
+
+    def command(port: int) -> list[str]:
+        listening = ("--set", f"server.host={HOST}", "--set", f"server.port={port}", "--set", "log_requests=off")
+        return [sys.executable, "-m", "server", "serve", *arguments, *listening]
+
+    with launched(command, console) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def launched(
+    command: Callable[[int], Sequence[str]], console: Console, environment: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """Run a server as a process of its own; gives its address once it takes requests.
+
+    Args:
+        command: how it is started on a port of this machine.
+        console: where its progress is shown.
+        environment: over that of this process.
+
+    Raises:
+        DidNotStart: when it ends before.
+    """
+    port = _free_port()
+    address = f"http://{HOST}:{port}"
     with tempfile.TemporaryFile("w+", errors="replace") as said, _ended_by_sigterm():
         # A group of its own: an interrupt from the keyboard reaches the server through us, after the last answer.
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, process_group=0,
-            preexec_fn=_ended_with_us(),
+            command(port), stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, process_group=0,
+            preexec_fn=_ended_with_us(), env=os.environ | dict(environment or {}),
         )  # fmt: skip
         try:
             with console.status("starting the server"):
@@ -104,6 +127,6 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 def _free_port() -> int:
     with socket.socket() as probe:
-        probe.bind((_HOST, 0))
+        probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
         return port

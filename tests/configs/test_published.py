@@ -29,11 +29,12 @@ PUBLISHED = {
     "qwen3-vl-yarn": model_configs.QWEN_3_VL_8B,
     "qwen3-yarn": model_configs.QWEN_3_8B,
     "qwen35-yarn": model_configs.QWEN_3_5_9B,
+    "smollm2": model_configs.SMOLLM2_135M,
 }
 # "The longest request takes 6 GiB of KV cache: 12 of 24 layers, 8 KV heads of 64 values of 2 bytes."
 CACHE = re.compile(
     r"The longest request takes (?P<gib>[\d.]+) GiB of KV cache( on each GPU)?: ((?P<cached>\d+) of )?(?P<layers>\d+) "
-    r"layers(, (?P<heads>\d+) KV heads)? of (?P<values>\d+) values of 2 bytes\."
+    r"layers(, (?P<heads>\d+) KV heads)? of (?P<values>\d+) values of (?P<bytes>\d) bytes\."
 )
 # "The other 12 layers see a window of 128 tokens. They hold 3 MiB for a request of any length."
 BOUNDED = re.compile(r"The other (?P<layers>\d+) layers.*They hold (?P<mib>\d+) MiB for a request of any length\.")
@@ -52,6 +53,10 @@ def text_config(name: str) -> dict[str, Any]:
     published = PUBLISHED[name]
     found: dict[str, Any] = published.get("text_config", published)
     return found
+
+
+def dtype_of(name: str) -> str:
+    return str(load(shipped.path_of(name), environment={}).engine.get("dtype", "auto"))
 
 
 def sees_all(config: dict[str, Any]) -> list[bool]:
@@ -90,7 +95,8 @@ def test_the_longest_request_takes_the_memory_that_its_file_states(name: str) ->
     num_cached = sum(sees_all(config))
     max_model_len = load(shipped.path_of(name), environment={}).max_model_len
     assert max_model_len is not None
-    num_bytes = max_model_len * num_cached * values_of_a_token(config) * 2
+    assert int(stated["bytes"]) == {"float32": 4}.get(dtype_of(name), 2)
+    num_bytes = max_model_len * num_cached * values_of_a_token(config) * int(stated["bytes"])
     digits = len(stated["gib"].partition(".")[2])
     assert stated["gib"] == f"{num_bytes / GIB:.{digits}f}"
 

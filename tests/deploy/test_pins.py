@@ -41,7 +41,7 @@ def test_every_requirement_is_pinned_to_a_release_that_meets_it(device: str) -> 
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))
     # vLLM names its torch to the last digit.
     assert "torch" not in pins
-    extras = [*EXTRAS[device], *EXTRAS["dev"], *EXTRAS["docs"]]
+    extras = [*EXTRAS[device], *EXTRAS["dev"], *EXTRAS["docs"], *EXTRAS["eval"]]
     for requirement in map(Requirement, [*PYPROJECT["project"]["dependencies"], *extras]):
         if requirement.name not in ("torch", PYPROJECT["project"]["name"]):
             pinned = pins.get(canonical(requirement.name), "nothing")

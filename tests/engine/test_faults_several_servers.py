@@ -53,7 +53,7 @@ def test_a_second_signal_ends_the_wait_of_several_servers(tiny: pathlib.Path, tm
         asked = [Asking(stream(address, 1900)) for _ in range(4)]  # of each server
         assert all(each.runs.wait(timeout=60) for each in asked)
         victim.server.terminate()
-        time.sleep(1)
+        time.sleep(1)  # until both servers drain
         victim.server.terminate()
         status, seconds, left = victim.ended()
         running = [each.saw() for each in asked]

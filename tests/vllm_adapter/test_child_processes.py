@@ -29,6 +29,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         monkeypatch.setitem(child_processes._replaced, ours, stock)
     monkeypatch.setattr(child_processes, "end_with_parent", lambda: calls.append("end with parent"))
     monkeypatch.setattr(child_processes, "leave_process_group", lambda: calls.append("leave group"))
+    monkeypatch.setattr(child_processes, "exit_quickly", lambda: calls.append("exit quickly"))
     yield calls
 
 
@@ -50,7 +51,9 @@ def test_targets_are_replaced_once(called: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("additional", "before"), [(OURS, ["end with parent"]), (OTHERS, []), (None, [])], ids=["ours", "another", "none"]
+    ("additional", "before"),
+    [(OURS, ["end with parent", "exit quickly"]), (OTHERS, []), (None, [])],
+    ids=["ours", "another", "none"],
 )
 def test_a_worker_of_ours_ends_with_its_parent(additional: Any, before: list[str], called: list[str]) -> None:
     child_processes.run_worker(vllm_config=types.SimpleNamespace(additional_config=additional), rank=0)
@@ -62,7 +65,7 @@ def test_an_engine_and_an_api_server_leave_the_group_of_the_terminal_too(
     additional: Any, is_ours: bool, called: list[str]
 ) -> None:
     configured = types.SimpleNamespace(additional_config=additional)
-    before = ["end with parent", "leave group"] if is_ours else []
+    before = ["end with parent", "leave group", "exit quickly"] if is_ours else []
     child_processes.run_engine_core(vllm_config=configured)
     assert called == [*before, "run_engine_core"]
     called.clear()

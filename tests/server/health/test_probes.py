@@ -130,7 +130,7 @@ async def test_a_request_that_was_cut_says_when_to_try_again(served: Served) -> 
     assert (await running).headers["retry-after"] == "10"
 
 
-async def test_a_request_whose_body_is_not_complete_when_the_drain_is_over_is_told_to_try_again(served: Served) -> None:
+async def test_a_request_whose_body_comes_after_the_drain_is_told_to_try_again(served: Served) -> None:
     served.app.add_middleware(
         LimitsMiddleware, limits=LimitSettings(), capacity=Capacity, refused=lambda reason: None
     )  # reads the body before the application does

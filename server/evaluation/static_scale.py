@@ -1,0 +1,96 @@
+"""Starts stock vLLM with a deployment's model, and one static scale for all requests: what Posenc is compared with."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from server.commands.started import HOST
+from server.evaluation.errors import EvaluationRefused
+
+if TYPE_CHECKING:
+    from server.settings import Settings
+
+PREFIX = "static:"
+# No plugin of anybody, ours among them; one core for the scheduler, as posenc serve leaves it.
+ENVIRONMENT = {"VLLM_PLUGINS": "", "VLLM_CPU_NUM_OF_RESERVED_CPU": "1", "VLLM_NO_USAGE_STATS": "1"}
+
+
+def described(settings: Settings) -> dict[str, Any]:
+    """What stock vLLM gets, for the journal.
+
+    Raises:
+        EvaluationRefused: when the deployment's method is none that stock vLLM has.
+    """
+    return {"model": settings.model, "stock vLLM": _arguments(settings)}
+
+
+def command(settings: Settings, *, logits_processor: str | None) -> Callable[[int], list[str]]:
+    """How stock vLLM is started on a port.
+
+    Args:
+        logits_processor: to be loaded by name; None for none.
+    """
+    flags = [flag for name, value in _arguments(settings).items() for flag in _flag(name, value)]
+    if logits_processor:
+        flags += ["--logits-processors", logits_processor]
+    module = "vllm.entrypoints.openai.api_server"  # vllm serve, which vLLM's package for CPUs has not
+    served = ["--model", settings.model, "--served-model-name", settings.served_model_name or settings.model]
+    return lambda port: [sys.executable, "-m", module, *served, *flags, "--host", HOST, "--port", str(port)]
+
+
+def _arguments(settings: Settings) -> dict[str, Any]:
+    """Engine arguments: the deployment's own, and its method at its largest scale as static parameters."""
+    from server.checkpoint import checkpoint_of
+
+    scaling = settings.scaling
+    if not scaling.is_complete:
+        raise EvaluationRefused(f"--target {PREFIX}: needs a rope_type and scales, got {scaling.rope_type}: name them")
+    checkpoint = checkpoint_of(settings)
+    trained = scaling.original_max_position_embeddings or checkpoint.max_position_embeddings
+    if checkpoint.spec is None or checkpoint.rope_type != "default" or trained is None:
+        raise EvaluationRefused(
+            f"--target {PREFIX}: needs a checkpoint that rotates plainly and says its trained length, got "
+            f"{settings.model}: start stock vLLM yourself, and give its address"
+        )
+    theta = scaling.rope_theta or checkpoint.spec.rope_theta
+    factor = scaling.scales[-1]
+    longest = settings.max_model_len or int(factor * trained)
+    if scaling.parameters:
+        raise EvaluationRefused(
+            f"--target {PREFIX}: stock vLLM is started without parameters of the method, got "
+            f"{', '.join(scaling.parameters)}: start it yourself, and give its address"
+        )
+    match scaling.rope_type:
+        case "default":
+            rope: dict[str, Any] = {"rope_type": "default", "rope_theta": theta}
+        case "yarn":
+            rope = {
+                "rope_type": "yarn",
+                "factor": factor,
+                "original_max_position_embeddings": trained,
+                "rope_theta": theta,
+            }
+        case "linear":
+            rope = {"rope_type": "linear", "factor": factor, "rope_theta": theta}
+        case other:
+            raise EvaluationRefused(
+                f"--target {PREFIX}: rope_type must be default, yarn or linear for stock vLLM, got {other}: start it "
+                "yourself, and give its address"
+            )
+    return {
+        **settings.engine,
+        "max_model_len": longest,
+        "hf_overrides": {"max_position_embeddings": longest, "rope_parameters": rope},
+    }
+
+
+def _flag(name: str, value: Any) -> list[str]:
+    flag = name.replace("_", "-")
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", value if isinstance(value, str) else json.dumps(value)]

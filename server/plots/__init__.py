@@ -1,0 +1,1 @@
+"""Pictures of README, docs and evaluations, all in one style."""

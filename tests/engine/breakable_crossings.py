@@ -1,0 +1,28 @@
+"""A server whose crossings can be broken while it runs: while a file exists, no block scales are written at a crossing.
+
+vLLM imports this module in its worker, because a deployment names its class in ``logits_processors``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+
+from posenc_runtime.kv.step_plan import StepPlan
+from posenc_runtime.vllm_adapter.forced_tokens import ForcedTokens
+from posenc_runtime.vllm_adapter.worker.worker_half import WorkerHalf
+
+FILE = "BREAKS_CROSSINGS"  # of the environment: the file's path
+LOADED = f"{__name__}:{ForcedTokens.__name__}"
+
+_apply = WorkerHalf.apply
+
+
+def _breakable(self: WorkerHalf, plan: StepPlan) -> None:
+    is_broken = plan.rotations and pathlib.Path(os.environ[FILE]).exists()
+    _apply(self, dataclasses.replace(plan, block_scales={}) if is_broken else plan)
+
+
+if FILE in os.environ:
+    WorkerHalf.apply = _breakable  # type: ignore[method-assign]

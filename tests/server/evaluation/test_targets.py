@@ -1,0 +1,53 @@
+"""What the command line names as targets."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pathlib
+
+import pytest
+
+from server.evaluation import static_scale, targets
+from server.evaluation.errors import EvaluationRefused
+from server.target import settings_of
+
+DEMO = str(pathlib.Path(__file__).parents[3] / "configs" / "demo.yaml")
+
+
+def test_stock_vllm_gets_the_largest_scale_and_the_deployments_engine_arguments() -> None:
+    words = static_scale.command(settings_of(DEMO, None), logits_processor="a:B")(8123)
+    flags = dict(itertools.pairwise(words))
+    assert json.loads(flags["--hf-overrides"]) == {
+        "max_position_embeddings": 4096,
+        "rope_parameters": {
+            "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 512, "rope_theta": 10000.0,
+        },
+    }  # fmt: skip
+    assert (flags["--max-model-len"], flags["--port"], flags["--block-size"]) == ("4096", "8123", "32")
+    assert (flags["--logits-processors"], flags["--served-model-name"]) == ("a:B", "demo")
+    assert static_scale.ENVIRONMENT["VLLM_PLUGINS"] == ""
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [("scaling.rope_type=ntk", "rope_type must be default, yarn or linear for stock vLLM, got ntk"),
+     ("scaling.beta_fast=16", "without parameters of the method, got beta_fast")],
+)  # fmt: skip
+def test_what_stock_vllm_cannot_be_started_with_is_refused(override: str, said: str) -> None:
+    with pytest.raises(EvaluationRefused, match=said):
+        targets.found([f"static={static_scale.PREFIX}{DEMO}"], [override], None)
+
+
+def test_a_setting_may_be_for_one_target_or_for_all() -> None:
+    one, other = targets.found(
+        [f"a={DEMO}", f"b={DEMO}"], ["max_model_len=1024", "b:scaling.scales=[1,2]", "b:max_model_len=512"], None
+    )
+    assert (one.max_model_len, other.max_model_len) == (1024, 512)
+    assert "scaling.scales=[1,2]" in other.arguments and "scaling.scales=[1,2]" not in one.arguments
+    assert other.described["scaling"]["scales"] == [1, 2]
+
+
+def test_targets_without_a_name_are_called_by_what_they_are() -> None:
+    (found,) = targets.found([DEMO], (), None)
+    assert (found.name, found.trained) == ("demo", 512) and found.place == settings_of(DEMO, None).model
