@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import os
 import platform
 from collections.abc import Sequence
@@ -63,6 +64,11 @@ def save_checkpoint(folder: Path, model: PreTrainedModel, tok: PreTrainedTokeniz
     model.generation_config = kind(do_sample=False, eos_token_id=end, pad_token_id=end)
     model.save_pretrained(folder, safe_serialization=True)
     tokenizer.save(tok, folder)
+
+
+def weights_sha256(folder: Path) -> str:
+    """The hash of a checkpoint's weights, in hexadecimal digits."""
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
 
 
 def write_loss_curve(folder: Path, progress: Progress, columns: Sequence[str] = CURVE_COLUMNS) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-import hashlib
 import pathlib
 import sys
 import tempfile
@@ -19,12 +18,13 @@ from rich.console import Console
 from posenc_runtime.zoo.counting.evaluate import NUM_VARIABLES, programs
 from posenc_runtime.zoo.counting.recipe import WEIGHTS, Recipe
 from posenc_runtime.zoo.counting.task import LONGEST, Program, is_correct
+from posenc_runtime.zoo.outputs import weights_sha256
+from server.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.client import ask_cell_by_cell
 from tests.benchmarks.intervals import wilson
 from tests.benchmarks.progress import progress_bar
 from tests.benchmarks.servers import Command, ServerFailed, running
-from tests.benchmarks.tables import Table
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -95,7 +95,7 @@ def main(
         "samples": samples,
         "seed": seed,
         "concurrency": concurrency,
-        "weights_sha256": {name: _digest(folder / "model.safetensors") for name, folder in folders.items()},
+        "weights_sha256": {name: weights_sha256(folder) for name, folder in folders.items()},
     }
     results: Results = {}
     files: list[pathlib.Path] = []
@@ -217,10 +217,6 @@ def write(results: Results, sampled: dict[str, Any], out: pathlib.Path) -> list[
     result = sampled | {"cells": to_json(results), "remark": said}
     markdown = f"{table.title}:\n\n{table.as_markdown()}\n\n{said}"
     return record.write(out, result, record.Provenance.of_this_run("tests.benchmarks.counting"), markdown)
-
-
-def _digest(file: pathlib.Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 if __name__ == "__main__":

@@ -24,12 +24,13 @@ from rich.console import Console
 
 from posenc_runtime.zoo.lengths.problems import TASKS, Problem, problems
 from posenc_runtime.zoo.lengths.recipe import SUBJECTS, WEIGHTS, Recipe
+from posenc_runtime.zoo.outputs import weights_sha256
+from server.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.client import ask_cell_by_cell
 from tests.benchmarks.intervals import Estimate, wilson
 from tests.benchmarks.progress import progress_bar
 from tests.benchmarks.servers import Command, ServerFailed, running
-from tests.benchmarks.tables import Table
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -130,7 +131,7 @@ def main(
     with progress_bar(_console) as bar:
         for kind in subject or SUBJECTS:
             for name, folder in chosen(weights, kind, encoding).items():
-                digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+                digest = weights_sha256(folder)
                 key = f"{kind}/{name}"
                 if runs.get(key, {}).get("weights_sha256") == digest:
                     continue
@@ -297,11 +298,10 @@ def tables(runs: dict[str, dict[str, Any]]) -> list[Table]:
             own = [TaskCell(**cell) for cell in cells if cell["task"] == task]
             rows.append((name, *(f"{wilson(cell.solved, cell.samples):.2f}" for cell in own), published("tasks", name)))
         if rows:
-            unit = {"copying": "letters", "addition": "bits"}[task]
             trained = Recipe.load("tasks").longest[task]
             headings = (
                 "encoding",
-                *(f"{n} {unit} ({n / trained:.2g}x)" for n in PROBLEM_LENGTHS[task]),
+                *(f"{n} {TASKS[task].unit} ({n / trained:.2g}x)" for n in PROBLEM_LENGTHS[task]),
                 "paper's place",
             )
             made.append(Table(f"Accuracy of {task}", headings, tuple(rows)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -103,7 +102,6 @@ class Trainer(Run):
         outputs.save_state(self.folder, self.progress, self.model, self.optimizer.state_dict())
         outputs.save_checkpoint(self.folder, self.model, vocabulary.tokenizer())
         outputs.write_loss_curve(self.folder, self.progress, CURVE_COLUMNS)
-        weights = (self.folder / "model.safetensors").read_bytes()
         written = {
             "encoding": self.encoding,
             "settings": self.recipe.settings(self.encoding),
@@ -113,7 +111,7 @@ class Trainer(Run):
                 "steps": self.progress.step,
                 "tokens": self.progress.tokens,
                 "minutes": round(self.progress.seconds / 60, 1),
-                "weights_sha256": hashlib.sha256(weights).hexdigest(),
+                "weights_sha256": outputs.weights_sha256(self.folder),
                 "evaluations": self.progress.evaluations,
             },
         }

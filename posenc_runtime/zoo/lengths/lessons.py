@@ -95,10 +95,9 @@ class TasksLesson:
     def _batch(self, task: str, step: int) -> Batch:
         rng = random.Random(f"{self.recipe.seed}:{task}:{step}")
         length = rng.randint(1, self.recipe.longest[task])
-        # The longest sequence of the task: a start, the problem, its answer, and the end.
-        longest = {"copying": 2 * length + 3, "addition": 3 * length + 5}[task]
+        longest = problems.TASKS[task].longest(length) + 2  # a start, the problem, its answer, and the end
         size = max(1, self.recipe.tokens_per_step[task] // longest)
-        drawn = [problems.TASKS[task](length, rng) for _ in range(size)]
+        drawn = [problems.TASKS[task].draw(length, rng) for _ in range(size)]
         rows = torch.full((size, longest), self.end)
         targets = torch.full((size, longest), NO_TARGET)
         for row, target, problem in zip(rows, targets, drawn, strict=True):

@@ -48,13 +48,31 @@ def addition(length: int, rng: random.Random) -> Problem:
     return Problem((*_spelt(first), PLUS, *_spelt(second), EQUALS), _spelt(first + second), length)
 
 
-TASKS: dict[str, Callable[[int, random.Random], Problem]] = {"copying": copying, "addition": addition}
+@dataclass(frozen=True)
+class Task:
+    """A kind of problem.
+
+    Attributes:
+        unit: what a problem's length counts.
+        draw: a problem of a length.
+        longest: the most words that a problem of a length and its answer have.
+    """
+
+    unit: str
+    draw: Callable[[int, random.Random], Problem]
+    longest: Callable[[int], int]
+
+
+TASKS = {
+    "copying": Task("letters", copying, lambda length: 2 * length + 1),
+    "addition": Task("bits", addition, lambda length: 3 * length + 3),
+}
 
 
 def problems(task: str, length: int, count: int, seed: int) -> list[Problem]:
     """Problems of one length. The same arguments always give the same problems."""
     rng = random.Random(f"{task}:{length}:{seed}")
-    return [TASKS[task](length, rng) for _ in range(count)]
+    return [TASKS[task].draw(length, rng) for _ in range(count)]
 
 
 def _spelt(number: int) -> tuple[str, ...]:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from posenc_runtime.decoder.config import PosencConfig
-from posenc_runtime.zoo.outputs import plain
+from posenc_runtime.zoo.encodings_recipe import EncodingsRecipe
 
 FILE = Path(__file__).with_name("recipe.yaml")
 WEIGHTS = Path(__file__).with_name("weights")
 SUBJECTS = ("text", "tasks")
 
 
-@dataclass(frozen=True)
-class Recipe:
+@dataclass(frozen=True, kw_only=True)
+class Recipe(EncodingsRecipe):
     """The settings of the runs on one subject; ``recipe.yaml`` says what each one means.
 
     Attributes:
@@ -29,22 +27,9 @@ class Recipe:
     """
 
     subject: str
-    seed: int
     trained_length: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
     head_dim: int
-    matrix_lr: float
-    other_lr: float
-    weight_decay: float
-    gradient_clip: float
-    warmup_steps: int
-    final_lr_share: float
-    steps: int
     tokens_per_step: dict[str, int]
-    encodings: dict[str, dict[str, Any]]
     held_out: tuple[str, ...] = ()
     longest: dict[str, int] = field(default_factory=dict)
 
@@ -62,33 +47,12 @@ class Recipe:
         read["held_out"] = tuple(read.get("held_out", ()))
         return cls(subject=subject, **read)
 
-    def settings(self, encoding: str) -> dict[str, Any]:
-        """The settings that the run of one encoding depends on, as plain data."""
-        of_all = asdict(self)
-        of_all["encodings"] = {encoding: self.encodings[encoding]}
-        settings: dict[str, Any] = plain(of_all)
-        return settings
-
-    def fingerprint(self, encoding: str) -> str:
-        return hashlib.sha256(json.dumps(self.settings(encoding), sort_keys=True).encode()).hexdigest()
-
     def model_config(self, encoding: str, vocab_size: int, end: int) -> PosencConfig:
         """The decoder's configuration.
 
         Args:
             end: the token that ends a text and stands before one.
         """
-        return PosencConfig(
-            **self.encodings[encoding],
-            vocab_size=vocab_size,
-            hidden_size=self.hidden_size,
-            intermediate_size=self.intermediate_size,
-            num_hidden_layers=self.num_hidden_layers,
-            num_attention_heads=self.num_attention_heads,
-            head_dim=self.head_dim,
-            max_position_embeddings=self.trained_length,
-            rms_norm_eps=1e-5,
-            tie_word_embeddings=True,
-            bos_token_id=end,
-            eos_token_id=end,
+        return self.decoder_config(
+            encoding, vocab_size=vocab_size, longest=self.trained_length, end=end, head_dim=self.head_dim
         )

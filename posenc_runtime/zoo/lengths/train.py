@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import itertools
 import time
 from pathlib import Path
@@ -108,7 +107,7 @@ class Trainer(Run):
                 "steps": self.progress.step,
                 "tokens": self.progress.tokens,
                 "minutes": round(self.progress.seconds / 60, 1),
-                "weights_sha256": _digest(self.folder / "model.safetensors"),
+                "weights_sha256": outputs.weights_sha256(self.folder),
             },
         }
         (self.folder / "recipe.yaml").write_text(yaml.safe_dump(written, sort_keys=False), encoding="utf-8")
@@ -116,17 +115,12 @@ class Trainer(Run):
 
 def is_finished(recipe: Recipe, encoding: str, folder: Path) -> bool:
     """Whether the folder holds the checkpoint that the recipe makes, whole."""
-    made, weights = folder / "recipe.yaml", folder / "model.safetensors"
-    if not (made.exists() and weights.exists()):
+    made = folder / "recipe.yaml"
+    if not (made.exists() and (folder / "model.safetensors").exists()):
         return False
     said = yaml.safe_load(made.read_text(encoding="utf-8"))
-    return bool(
-        said["fingerprint"] == recipe.fingerprint(encoding) and said["result"]["weights_sha256"] == _digest(weights)
-    )
-
-
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+    is_of_recipe = said["fingerprint"] == recipe.fingerprint(encoding)
+    return bool(is_of_recipe and said["result"]["weights_sha256"] == outputs.weights_sha256(folder))
 
 
 def main(
