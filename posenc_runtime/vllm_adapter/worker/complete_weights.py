@@ -52,12 +52,12 @@ def completely(load: Load) -> Load:
 
     @functools.wraps(load)
     def load_weights(self: Any, model: nn.Module, model_config: Any) -> None:
-        if getattr(self, "enable_weights_track", None) is False:
-            return load(self, model, model_config)
-        unset(model)
+        is_checked = getattr(self, "enable_weights_track", None) is not False
+        if is_checked:
+            unset(model)
         load(self, model, model_config)
-        refuse_unset(model)
-        return None
+        if is_checked:
+            refuse_unset(model)
 
     return load_weights
 
@@ -95,17 +95,11 @@ def refuse_unset(model: nn.Module) -> None:
 
 def _unchecked(model: nn.Module) -> Iterator[tuple[str, Any, nn.Parameter]]:
     """Parameters of modules that vLLM's check leaves out, with their names and modules; a shared one comes once."""
-    modules = {name: module for name, module in model.named_modules() if _is_unquantised(module)}
-    seen: set[int] = set()
-    for module_name, module in modules.items():
-        for name, parameter in module.named_parameters(recurse=False):
-            if parameter.dtype in _BITS and parameter.numel() and not parameter.is_meta and id(parameter) not in seen:
-                seen.add(id(parameter))
-                yield f"{module_name}.{name}", module, parameter
-
-
-def _is_unquantised(module: nn.Module) -> bool:
-    return isinstance(getattr(module, "quant_method", None), _METHODS)
+    for name, parameter in model.named_parameters():
+        module = model.get_submodule(name.rpartition(".")[0])
+        is_unchecked = isinstance(getattr(module, "quant_method", None), _METHODS)
+        if is_unchecked and parameter.dtype in _BITS and parameter.numel() and not parameter.is_meta:
+            yield name, module, parameter
 
 
 def _lacks_an_expert(left: Tensor, name: str) -> bool:
