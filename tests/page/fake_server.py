@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import itertools
 import json
 import math
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -21,7 +18,6 @@ from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.rotary.wavelengths import Rotation
 from server.page_routes import add_page
 from server.routes import Served, data_router
-from tests.benchmarks.servers import free_port
 
 YARN = Deployment(
     rope_type="yarn",
@@ -176,19 +172,3 @@ class Fake:
 
 def _event(body: dict[str, Any]) -> str:
     return f"data: {json.dumps(body)}\n\n"
-
-
-@contextlib.contextmanager
-def running(fake: Fake) -> Iterator[str]:
-    """Serve it in a thread of this process; gives the address."""
-    port = free_port()
-    server = uvicorn.Server(uvicorn.Config(fake.app(), port=port, log_level="error", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started and thread.is_alive():
-            threading.Event().wait(0.01)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join()

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.in_a_thread import running
 from tests.page.chromium import NARROW, WIDE, Scheme, browser, needs_chromium, opened, violations
-from tests.page.fake_server import ONE_SCALE, UNROTATED, Fake, running
+from tests.page.fake_server import ONE_SCALE, UNROTATED, Fake
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 

@@ -24,7 +24,8 @@ from server.commands import demo, started
 from server.commands.client import Server
 from server.commands.started import DidNotStart
 from tests.benchmarks.servers import free_port
-from tests.page.fake_server import Fake, running
+from tests.in_a_thread import running
+from tests.page.fake_server import Fake
 
 
 def posenc(*arguments: str, said: str = "", **environment: str) -> tuple[int, str, str]:

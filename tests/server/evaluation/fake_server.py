@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
-
-from tests.benchmarks.servers import free_port
 
 
 def by_position(position: int, token: int) -> float:
@@ -94,19 +89,3 @@ class Fake:
 
 def _posenc(scale: float, crossings: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     return {"kv_transfer_params": {"posenc": {"scale": scale, "crossings": crossings or []}}}
-
-
-@contextlib.contextmanager
-def running(fake: Fake) -> Iterator[str]:
-    """Serve it in a thread of this process; gives the address."""
-    port = free_port()
-    server = uvicorn.Server(uvicorn.Config(fake.app(), port=port, log_level="error", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started and thread.is_alive():
-            threading.Event().wait(0.01)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join()

@@ -12,7 +12,8 @@ import pytest
 
 from server.evaluation.ruler import samples
 from server.evaluation.ruler.samples import Sample
-from tests.server.evaluation.fake_server import Fake, running
+from tests.in_a_thread import running
+from tests.server.evaluation.fake_server import Fake
 
 Evaluate = Callable[..., tuple[int, str, str]]
 INSTALLED = all(importlib.util.find_spec(name) for name in ("long_context_eval", "nltk", "punkt", "wonderwords"))

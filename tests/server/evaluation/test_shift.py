@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.server.evaluation.fake_server import Fake, running
+from tests.in_a_thread import running
+from tests.server.evaluation.fake_server import Fake
 
 
 def test_shift_finds_what_an_absolute_encoding_loses_and_a_relative_one_does_not(

@@ -14,7 +14,8 @@ from server.evaluation.asking import Asker
 from server.evaluation.items import Item, Record
 from server.evaluation.tasks.text import TextTask
 from tests.benchmarks.servers import free_port
-from tests.server.evaluation.fake_server import Fake, by_position, running
+from tests.in_a_thread import running
+from tests.server.evaluation.fake_server import Fake, by_position
 
 Evaluate = Callable[..., tuple[int, str, str]]
 
