@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from server.commands.started import HOST
@@ -33,12 +33,19 @@ def command(settings: Settings, *, logits_processor: str | None) -> Callable[[in
     Args:
         logits_processor: to be loaded by name; None for none.
     """
-    flags = [flag for name, value in _arguments(settings).items() for flag in _flag(name, value)]
-    if logits_processor:
-        flags += ["--logits-processors", logits_processor]
+    served = {"model": settings.model, "served_model_name": settings.served_model_name or settings.model, "host": HOST}
+    started = stock_server(served | _arguments(settings) | {"logits_processors": logits_processor})
+    return lambda port: [*started, "--port", str(port)]
+
+
+def stock_server(arguments: Mapping[str, Any]) -> list[str]:
+    """The command of stock vLLM's server.
+
+    Args:
+        arguments: by name, with underscores. None is left out, and what is no text is written as JSON.
+    """
     module = "vllm.entrypoints.openai.api_server"  # vllm serve, which vLLM's package for CPUs has not
-    served = ["--model", settings.model, "--served-model-name", settings.served_model_name or settings.model]
-    return lambda port: [sys.executable, "-m", module, *served, *flags, "--host", HOST, "--port", str(port)]
+    return [sys.executable, "-m", module, *(flag for each in arguments.items() for flag in _flag(*each))]
 
 
 def _arguments(settings: Settings) -> dict[str, Any]:

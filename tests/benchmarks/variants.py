@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from server.evaluation.static_scale import stock_server
 from server.settings import Settings
 from tests.benchmarks.servers import Command
 
@@ -119,10 +120,8 @@ def command(
         "hf_overrides": {"max_position_embeddings": max_model_len, "rope_parameters": variant.rope_parameters},
     }
     served = {"model": settings.model, "served_model_name": served_name(settings), "host": "127.0.0.1"}
-    flags = [flag for key, value in (served | engine).items() for flag in _flag(key, value)]
-    module = ("-m", "vllm.entrypoints.openai.api_server")
-    quiet = ("--uvicorn-log-level", "warning")
-    return Command((sys.executable, *module, *flags, "--port", "{port}", *quiet), {"VLLM_PLUGINS": ""})
+    started = stock_server(served | engine | {"port": "{port}", "uvicorn_log_level": "warning"})
+    return Command(tuple(started), {"VLLM_PLUGINS": ""})
 
 
 def served_length(settings: Settings, checkpoint: Checkpoint) -> int:
@@ -137,12 +136,3 @@ def served_name(settings: Settings) -> str:
 
 def _per_request(name: str, rope_type: str, scales: Sequence[float]) -> Variant:
     return Variant(name, sets=(f"scaling.rope_type={rope_type}",), scales=tuple(map(float, scales)))
-
-
-def _flag(key: str, value: Any) -> list[str]:
-    name = key.replace("_", "-")
-    if value is None:
-        return []
-    if isinstance(value, bool):
-        return [f"--{name}" if value else f"--no-{name}"]
-    return [f"--{name}", value if isinstance(value, str) else json.dumps(value)]
