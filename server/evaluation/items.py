@@ -12,6 +12,8 @@ from server.evaluation.report import Report
 Record = Mapping[str, Any]
 Results = Mapping[str, Mapping[str, Record]]  # by target, then by item
 
+DECODED_COST = 20  # a decoded token takes as long as so many of a prompt, or so
+
 
 @dataclasses.dataclass(frozen=True)
 class Item:

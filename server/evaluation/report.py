@@ -9,37 +9,10 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from server.tables import Table
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """Rows of text below headings. The first column is left-aligned, the others to the right.
-
-    Attributes:
-        note: a sentence below it; empty for none.
-    """
-
-    title: str
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
-
-    def as_markdown(self) -> str:
-        """With padded columns, so that the source is a table, too."""
-        cells = [[cell.replace("|", "\\|") for cell in row] for row in (self.headings, *self.rows)]
-        widths = [max(3, *(len(row[index]) for row in cells)) for index in range(len(self.headings))]
-        rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
-        lines = [
-            [
-                cell.rjust(width) if index else cell.ljust(width)
-                for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ]
-            for row in (cells[0], rule, *cells[1:])
-        ]
-        table = "\n".join("| " + " | ".join(row) + " |" for row in lines)
-        return f"{self.title}\n\n{table}" + (f"\n\n{self.note}" if self.note else "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,9 +66,13 @@ def write(folder: pathlib.Path, report: Report, about: Mapping[str, Any]) -> lis
         pictures.append("No pictures: matplotlib is not installed (`pip install 'posenc[eval]'`).")
     _replace(files[0], json.dumps({**about, **report.results}, indent=1) + "\n")
     described = "\n".join(f"- {name}: {_shown(value)}" for name, value in about.items())
-    parts = [f"# posenc eval {about['task']}", described, *(table.as_markdown() for table in report.tables)]
+    parts = [f"# posenc eval {about['task']}", described, *map(_written, report.tables)]
     _replace(files[1], "\n\n".join([*parts, *pictures, *report.remarks]) + "\n")
     return files
+
+
+def _written(table: Table) -> str:
+    return "\n\n".join(part for part in (table.title, table.as_markdown(), table.note) if part)
 
 
 def _replace(path: pathlib.Path, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import pathlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -61,6 +62,18 @@ def figure(title: str, *, width: float = 9.0, height: float = 4.5, columns: int 
 def look(index: int) -> dict[str, Any]:
     """Colour and marker of a series, by its number."""
     return {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)], "markersize": 5}
+
+
+def band(axes: Axes, index: int, name: str, points: Sequence[tuple[float, float, float, float]]) -> None:
+    """Draw a series with an interval around it.
+
+    Args:
+        index: the number of the series.
+        points: ``(x, value, low, high)`` each.
+    """
+    x, value, low, high = ([point[column] for point in points] for column in range(4))
+    axes.plot(x, value, label=name, **look(index))
+    axes.fill_between(x, low, high, color=look(index)["color"], alpha=0.15, linewidth=0)
 
 
 def save(drawn: Figure, path: pathlib.Path) -> None:

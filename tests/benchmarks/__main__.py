@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from server.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.engine_process import EngineFailed, EngineProcess
 from tests.benchmarks.progress import progress_bar
-from tests.benchmarks.tables import Table
 from tests.benchmarks.throughput import TARGET, Invalid, Measured, caution, idleness, measure, results_table, verdict
 from tests.benchmarks.two_engines import (
     MODEL,

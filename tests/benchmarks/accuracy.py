@@ -16,12 +16,12 @@ from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from posenc_runtime.zoo.passkey import PasskeySample, make_sample
 from server.load import load
 from server.settings import Settings
+from server.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.intervals import wilson
 from tests.benchmarks.passkey_client import Cell, Haystack, ask
 from tests.benchmarks.progress import progress_bar
 from tests.benchmarks.servers import ServerFailed, running
-from tests.benchmarks.tables import Table
 from tests.benchmarks.variants import Checkpoint, Variant, command, served_length, served_name, variants
 
 # Far from the seeds with which the demo was trained, its weights selected and its tests written.

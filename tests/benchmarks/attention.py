@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from posenc_runtime.kernels.cpu.build import NoCompiler
+from server.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.attention_check import Wrong, check
 from tests.benchmarks.attention_kernels import kernels_of
@@ -30,7 +31,6 @@ from tests.benchmarks.attention_times import (
     windows_remark,
 )
 from tests.benchmarks.progress import progress_bar
-from tests.benchmarks.tables import Table
 
 CONTEXTS, PREFILLS = (1024, 4096, 16384, 65536), (2048,)
 GATES = (0.5, 0.05, 0.01)

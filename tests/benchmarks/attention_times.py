@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from server.tables import Table
 from tests.benchmarks.attention_rivals import STOCK, WINDOWED, Rival
 from tests.benchmarks.attention_step import Layer, Work
 from tests.benchmarks.intervals import Estimate, median_and_range
 from tests.benchmarks.record import processor
-from tests.benchmarks.tables import Table
 
 _COLD_BYTES = 2**28  # of cache that a decode step reads: far more than processors keep from one layer to the next
 

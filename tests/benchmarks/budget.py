@@ -22,10 +22,10 @@ from posenc_runtime.kv.budget import Speed, measured
 from posenc_runtime.kv.crossing import Crossing, CrossingQueue, Rotation
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.scheduling.scheduler_half import PosencMetadata
+from server.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.progress import progress_bar
 from tests.benchmarks.scheduler.core import BLOCK_SIZE, SchedulerCore
-from tests.benchmarks.tables import Table
 
 # An 8B model of 32 layers with 8 KV heads of 128 in bfloat16, on a device that moves 4.5 TB/s: a step reads 15 GB of
 # weights, and to copy a turned token reads and writes its keys and values.

@@ -17,12 +17,12 @@ from rich.console import Console
 from posenc_runtime.kv.budget import Budget, Speed, measured
 from posenc_runtime.kv.deployment import Deployment, PrefixReuse
 from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
+from server.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.__main__ import last_core
 from tests.benchmarks.engine_process import EngineFailed, EngineProcess
 from tests.benchmarks.intervals import median_and_quartiles
 from tests.benchmarks.progress import progress_bar
-from tests.benchmarks.tables import Table
 from tests.benchmarks.two_engines import BLOCK_SIZE, MODEL, save_model
 
 BEFORE = 24  # tokens that the long request says before it crosses

@@ -21,12 +21,12 @@ from server.checkpoint import checkpoint_of
 from server.load import load
 from server.planning import planned
 from server.settings import Settings
+from server.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.accuracy import CONFIG, SEED
 from tests.benchmarks.engine_process import EngineFailed, EngineProcess
 from tests.benchmarks.intervals import wilson
 from tests.benchmarks.progress import progress_bar
-from tests.benchmarks.tables import Table
 from tests.benchmarks.variants import UNSCALED, Checkpoint, served_length, variants
 
 MULTIPLES = (1.5, 3.0)

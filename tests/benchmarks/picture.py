@@ -13,12 +13,12 @@ from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from posenc_runtime.zoo.passkey import make_sample
 from server.load import load
 from server.settings import Settings
+from server.tables import Table
 from tests.benchmarks.accuracy import CONFIG
 from tests.benchmarks.drawing import draw
 from tests.benchmarks.progress import progress_bar
 from tests.benchmarks.recording import Recording, Request, record
 from tests.benchmarks.servers import ServerFailed, running
-from tests.benchmarks.tables import Table
 from tests.benchmarks.variants import Checkpoint, Variant, command, served_length, served_name
 
 _SEED = 8_000_000

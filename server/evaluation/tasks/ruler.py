@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from server.evaluation.asking import Asker
 from server.evaluation.intervals import Estimate, wilson
-from server.evaluation.items import Item, Record, Results
-from server.evaluation.report import Picture, Report, Table
+from server.evaluation.items import DECODED_COST, Item, Record, Results
+from server.evaluation.report import Picture, Report
 from server.evaluation.ruler import samples
 from server.evaluation.ruler.samples import Sample
 from server.evaluation.tokens import Tokens
+from server.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-THRESHOLD = 0.856  # what Llama 2 7B has at 4,096 tokens; the paper calls a length effective from there on
-_STEP_COST = 20  # a decoded token takes as long as so many of a prompt, or so
 _DEPTHS = 5  # rows of the heat map
 
 
@@ -59,7 +58,7 @@ class RulerTask:
         for length in self._lengths:
             for task in self._tasks:
                 for each in samples.read(self._folder, task, length):
-                    cost = each.length + _STEP_COST * each.max_tokens
+                    cost = each.length + DECODED_COST * each.max_tokens
                     found.append((each.index, Item(f"{task}/{length}/{each.index}", self._seed, cost, each)))
         return [item for _, item in sorted(found, key=lambda pair: pair[0])]
 

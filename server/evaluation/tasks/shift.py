@@ -133,12 +133,7 @@ def _picture(moved: dict[int, dict[str, dict[str, float]]], targets: Sequence[st
         drawn, (axes,) = style.figure(title)
         for number, target in enumerate(targets):
             known = [(shift, mean(list(each[target].values()))) for shift, each in moved.items() if each.get(target)]
-            shifts, means = [shift for shift, _ in known], [each for _, each in known]
-            axes.plot(shifts, [each.value for each in means], label=target, **style.look(number))
-            axes.fill_between(
-                shifts, [each.low for each in means], [each.high for each in means],
-                color=style.look(number)["color"], alpha=0.15, linewidth=0,
-            )  # fmt: skip
+            style.band(axes, number, target, [(shift, each.value, each.low, each.high) for shift, each in known])
         axes.axhline(0, color=style.FAINT, linewidth=1)
         axes.set_xlabel("padding before the text, tokens")
         axes.set_ylabel("change of mean log probability")

@@ -11,9 +11,10 @@ from server.evaluation import averages, texts
 from server.evaluation.asking import Asker
 from server.evaluation.averages import Values
 from server.evaluation.intervals import Estimate, wilson
-from server.evaluation.items import Item, Record, Results
-from server.evaluation.report import Picture, Report, Table
+from server.evaluation.items import DECODED_COST, Item, Record, Results
+from server.evaluation.report import Picture, Report
 from server.evaluation.tokens import Tokens
+from server.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,7 +46,7 @@ class ShortTask:
     def items(self) -> list[Item]:
         """A piece after the other."""
         start = self._tokens.start
-        cost = self._length + self._length // 2 + 20 * self._answer
+        cost = self._length + self._length // 2 + DECODED_COST * self._answer
         pieces = texts.pieces(self._ids, self._length - len(start), self._samples, self._seed)
         return [Item(str(number), self._seed, cost, [*start, *piece]) for number, piece in enumerate(pieces)]
 

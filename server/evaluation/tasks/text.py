@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from posenc_runtime.vllm_adapter.carried_names import FORCED_TOKENS
 from server.evaluation import averages, texts
 from server.evaluation.asking import Asker
 from server.evaluation.averages import Bucket, Values
 from server.evaluation.intervals import mean
-from server.evaluation.items import Item, Record, Results
-from server.evaluation.report import Picture, Report, Table
+from server.evaluation.items import DECODED_COST, Item, Record, Results
+from server.evaluation.report import Picture, Report
 from server.evaluation.tokens import Tokens
+from server.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_STEP_COST = 20  # a decoded token takes as long as so many of a prompt, or so
 _NATS = "natural logarithm; 95 % t intervals over pieces"
 
 
@@ -79,7 +80,7 @@ class TextTask:
         if not self._decoding.count:
             return found
         begin, length = self._decoding.begin, self._decoding.length
-        cost = begin + length + _STEP_COST * self._decoding.count
+        cost = begin + length + DECODED_COST * self._decoding.count
         return [
             *(
                 Item(f"decoded/{begin}/{number}", self._seed, cost, piece)
@@ -174,9 +175,7 @@ class TextTask:
             found[bucket] = dict(kinds)
         return found
 
-    def _remarks(self, results: Results) -> Any:
-        from posenc_runtime.vllm_adapter.carried_names import FORCED_TOKENS
-
+    def _remarks(self, results: Results) -> Iterator[str]:
         for target, records in results.items():
             decoded = [record for item, record in records.items() if item.startswith("decoded/")]
             if not decoded:
@@ -233,12 +232,7 @@ def _by_position(title: str, name: str, rows: dict[Bucket, Values], window: int)
                 for bucket, values in rows.items()
                 if values.get(target)
             ]
-            middles, means = [middle for middle, _ in known], [each for _, each in known]
-            axes.plot(middles, [each.value for each in means], label=target, **style.look(number))
-            axes.fill_between(
-                middles, [each.low for each in means], [each.high for each in means],
-                color=style.look(number)["color"], alpha=0.15, linewidth=0,
-            )  # fmt: skip
+            style.band(axes, number, target, [(middle, each.value, each.low, each.high) for middle, each in known])
         if rows and min(rows, key=lambda each: each.first).first < window < max(each.end for each in rows):
             axes.axvline(window, color=style.FAINT, linestyle="--", linewidth=1)
             axes.annotate("trained length", (window, 1), (4, -4), xycoords=("data", "axes fraction"),

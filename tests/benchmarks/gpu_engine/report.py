@@ -7,11 +7,11 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from server.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.gpu.report import not_measured
 from tests.benchmarks.gpu.rows import Row
 from tests.benchmarks.gpu_engine.sizes import SCALES, Sizes
-from tests.benchmarks.tables import Table
 
 MODULE = "tests.benchmarks.gpu_engine"
 

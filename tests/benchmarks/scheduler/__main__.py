@@ -12,11 +12,11 @@ import torch
 import typer
 from rich.console import Console
 
+from server.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.progress import progress_bar
 from tests.benchmarks.scheduler import admission, crossing, growth, steady
 from tests.benchmarks.scheduler.core import Side
-from tests.benchmarks.tables import Table
 
 RUNNING, BLOCKS = (1, 32, 256, 1024), (16, 512, 8192)
 SIDES: tuple[Side, ...] = ("stock", "connector", "pin", "rerotate")

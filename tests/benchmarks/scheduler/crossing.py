@@ -10,8 +10,8 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
+from server.tables import Table
 from tests.benchmarks.scheduler.core import BLOCK_SIZE, SchedulerCore
-from tests.benchmarks.tables import Table
 
 OTHERS = 32
 SHORTEST = 40  # steps that are measured, at least

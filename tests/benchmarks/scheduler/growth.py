@@ -12,8 +12,8 @@ from vllm.v1.request import RequestStatus
 
 import posenc_runtime
 from posenc_runtime.kv.deployment import Deployment
+from server.tables import Table
 from tests.benchmarks.scheduler.core import SchedulerCore
-from tests.benchmarks.tables import Table
 
 RUNNING = 64
 NUM_BLOCKS = 1024

@@ -9,8 +9,8 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from posenc_runtime.kv.deployment import Deployment
+from server.tables import Table
 from tests.benchmarks.scheduler.core import BLOCK_SIZE, SchedulerCore, Side
-from tests.benchmarks.tables import Table
 
 FAR = Deployment(  # nobody gets there
     rope_type="linear", scales=(1.0, 2.0), original_max_position_embeddings=1 << 20, max_model_len=1 << 21
