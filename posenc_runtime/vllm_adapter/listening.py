@@ -12,7 +12,7 @@ _NOT_ACCEPTING = 2**31 - 1  # vLLM's number of connections of a server that take
 
 @contextlib.contextmanager
 def closed_by_the_last(listening: socket.socket, client_config: Mapping[str, Any]) -> Iterator[None]:
-    """Have the last of several API servers that ends close their port for all processes.
+    """When the last of several API servers ends, close their port for all processes.
 
     The parent does not answer. With the port open, clients would be connected, and wait until the parent ends.
 

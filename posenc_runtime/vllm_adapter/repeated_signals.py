@@ -1,4 +1,4 @@
-"""Has the process that started several API servers heed a second signal: vLLM's own ignores it."""
+"""Makes the process that started several API servers heed a second signal. vLLM's own handler ignores it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Refuses a model of whose weights loading left some unset, which vLLM would serve as whatever the memory held.
+"""Refuses a model if loading left some of its weights unset. vLLM would compute with whatever the memory held.
 
 vLLM's own check (``DefaultModelLoader.track_weights_loading``) leaves out the modules that most weights are in: of an
 unquantised model, all linear layers, embeddings and experts. It also counts a parameter as loaded when one of several
-tensors that make it was: a layer without its ``k_proj`` still sets a part of ``qkv_proj``. Here the parameters of these
-modules are filled with one NaN that no checkpoint has, and are searched for it after loading.
+tensors that make it was: a layer without its ``k_proj`` still sets a part of ``qkv_proj``. We fill the parameters of
+these modules with one NaN that no checkpoint has, and look for this NaN after loading.
 """
 
 from __future__ import annotations
