@@ -30,14 +30,19 @@ DEMO = pathlib.Path(__file__).resolve().parents[2] / "posenc_runtime/zoo/demo"
 
 
 def caches_of(
-    published: dict[str, Any], folder: pathlib.Path, *, tensor_parallel_size: int = 1, kv_cache_dtype: str = "auto"
+    published: dict[str, Any],
+    folder: pathlib.Path,
+    *,
+    model_bytes: int = 2,
+    tensor_parallel_size: int = 1,
+    kv_cache_dtype: str = "auto",
 ) -> dict[str, LayerCache]:
     (folder / "config.json").write_text(json.dumps(published))
     checkpoint = read_checkpoint(str(folder), {})
     found = layer_caches(
         checkpoint.text_config,
         checkpoint.architecture,
-        model_bytes=2,
+        model_bytes=model_bytes,
         kv_cache_dtype=kv_cache_dtype,
         tensor_parallel_size=tensor_parallel_size,
     )
@@ -50,10 +55,10 @@ def layers(**keys: Any) -> list[Kept]:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_longest_request_takes_what_the_deployment_states(name: str, tmp_path: pathlib.Path) -> None:
-    caches = caches_of(PUBLISHED[name], tmp_path)
     stated = CACHE.search(head_comment(name))
     longest = load(shipped.path_of(name), environment={}).max_model_len
     assert stated is not None and longest is not None
+    caches = caches_of(PUBLISHED[name], tmp_path, model_bytes=int(stated["bytes"]))
     of_all = [each for each in caches.values() if (each.most_tokens or longest) >= longest and each.token_bytes]
     taken = sum(each.request_bytes(longest) for each in of_all) / GIB
     assert f"{taken:.{len(stated['gib'].partition('.')[2])}f}" == stated["gib"]
