@@ -51,7 +51,8 @@ def address(breaking: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) ->
     settings: dict[str, Any] = yaml.safe_load(DEMO.read_text()) | _SMALL
     settings["engine"] |= {"dtype": "float32", "enforce_eager": True, "block_size": 32}
     settings["engine"]["logits_processors"] = [breakable_crossings.LOADED]
-    environment = {breakable_crossings.FILE: str(breaking)}
+    # The installed command does not import from its working directory; vLLM's worker imports a module of the tests.
+    environment = {breakable_crossings.FILE: str(breaking), "PYTHONPATH": str(BOOK.parent)}
     with running_server(tmp_path_factory.mktemp("server"), settings, environment) as address:
         yield address
 
