@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from posenc_runtime.vllm_adapter.settings.front_end import LimitSettings
 
 _MESSAGES = ("messages", "input", "conversation", "chat_history")
+_CONTENT = "content"  # a message's, if it is a list: texts, images and the like
 _PROMPTS = ("prompt", "items", "questions")
 _STOPS = ("stop", "stop_sequences", "bad_words")
 _OUTPUT_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "max_new_tokens")
@@ -49,6 +50,7 @@ def sequences_asked(request: Any, limits: LimitSettings, *, takes_transfer_param
             _check_constraints(prefix, fields, limits)
             if not takes_transfer_params:
                 _refuse_transfer_params(prefix, fields)
+    _check_content(request, limits)
     prompts = _prompts(request, limits)
     if prompts * answers > limits.max_sequences:
         raise RequestRefused(
@@ -134,6 +136,21 @@ def _prompts(request: Mapping[str, Any], limits: LimitSettings) -> int:
         tokens = sum(map(len, prompt))
         _refuse_more("prompt", tokens, limits.max_prompt_tokens, "max_prompt_tokens", "token ids in all lists")
     return found
+
+
+def _check_content(request: Mapping[str, Any], limits: LimitSettings) -> None:
+    for name in _MESSAGES:
+        value = request.get(name)
+        if isinstance(value, list):
+            messages = [message for each in value for message in (each if isinstance(each, list) else [each])]
+            found = sum(map(_parts_within, messages))
+            _refuse_more(name, found, limits.max_content_parts, "max_content_parts", "parts of content")
+
+
+def _parts_within(message: Any) -> int:
+    """Parts of a message's content, and of the contents of these: a tool's result has its own."""
+    content = message.get(_CONTENT) if isinstance(message, dict) else None
+    return len(content) + sum(map(_parts_within, content)) if isinstance(content, list) else 0
 
 
 def _answers(prefix: str, fields: Mapping[str, Any], limits: LimitSettings) -> int:

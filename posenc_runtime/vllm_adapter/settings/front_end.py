@@ -74,8 +74,9 @@ class LimitSettings(BaseModel):
         max_values: values in all lists and objects of a body.
         max_parts: texts, names of members, and objects and lists of a body; each of the last two counts twice.
         max_escapes: escapes and bytes of characters that are not ASCII in a body: text of these takes up to four times
-            the memory when it is read.
+            the memory when it is read. An escape of six bytes counts three times.
         max_messages: messages of a chat, or items of an input.
+        max_content_parts: texts, images and the like in all messages of a request.
         max_prompts: prompts, conversations or items that one request is for.
         max_prompt_tokens: tokens of all prompts of a request that are given as ids.
         max_n: answers for each prompt.
@@ -96,10 +97,11 @@ class LimitSettings(BaseModel):
 
     max_body_bytes: int = Field(default=32 * 2**20, ge=1024)
     max_depth: int = Field(default=100, ge=8, le=200)
-    max_values: int = Field(default=1_200_000, ge=1)
+    max_values: int = Field(default=1_100_000, ge=1)
     max_parts: int = Field(default=75_000, ge=1)
     max_escapes: int = Field(default=8 * 2**20, ge=0)
     max_messages: int = Field(default=5_000, ge=1)
+    max_content_parts: int = Field(default=16_384, ge=1)
     max_prompts: int = Field(default=1_024, ge=1)
     max_prompt_tokens: int = Field(default=2**20, ge=1)
     max_n: int = Field(default=128, ge=1)
