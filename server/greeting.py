@@ -1,4 +1,4 @@
-"""What a server prints when it takes requests: its address, a request to paste, and where to read more."""
+"""What a server prints when it takes requests: its address, its page, a request to paste, and where to read more."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def greeting(
         yield f"scale by request length: {', '.join(told)}"
     if address is None:
         return
-    yield f"scales now: {address}/posenc/scales{_metrics(address, access)}"
+    yield f"page: {address}/, scales now: {address}/posenc/scales{_metrics(address, access)}"
     if not asks_for_key and args.host not in _THIS_MACHINE:
         yield "no key is asked for: whoever reaches this address may send requests; access.keys_file names keys"
     key = "" if not asks_for_key else " -H 'Authorization: Bearer YOUR_KEY'"

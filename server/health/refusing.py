@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from posenc_runtime.vllm_adapter.http.draining import CUT, Draining
 from server.edge.disconnecting import receive_until
 from server.edge.errors import refuse
+from server.edge.headers import with_security_headers
 
 _READING = ("GET", "HEAD", "OPTIONS")
 _PROBE = "/ping"
@@ -31,7 +32,7 @@ class RefusingWhileDraining:
         elif kind != "http" or scope["method"] in _READING or scope["path"] == _PROBE:
             await self._app(scope, receive, send)
         elif self._draining.active:
-            await refuse(scope, receive, send, HTTPStatus.SERVICE_UNAVAILABLE, _REFUSAL, _RETRY)
+            await _refuse(scope, receive, send, _REFUSAL)
         else:
             with self._draining.call():
                 await self._run(scope, receive, send)
@@ -72,4 +73,9 @@ class RefusingWhileDraining:
                 raise
             is_late = True
         if is_late and not is_begun:
-            await refuse(scope, receive, send, HTTPStatus.SERVICE_UNAVAILABLE, CUT, _RETRY)
+            await _refuse(scope, receive, send, CUT)
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send, message: str) -> None:
+    send = with_security_headers(send)
+    await refuse(scope, receive, send, HTTPStatus.SERVICE_UNAVAILABLE, message, _RETRY)

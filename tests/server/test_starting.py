@@ -69,9 +69,15 @@ def test_a_server_that_others_reach_says_that_it_asks_for_no_key() -> None:
 @pytest.mark.parametrize(
     ("metrics", "told"),
     [
-        ("open", "scales now: http://127.0.0.1:8000/posenc/scales, metrics: http://127.0.0.1:8000/metrics"),
-        ("10.0.0.1:9000", "scales now: http://127.0.0.1:8000/posenc/scales, metrics: http://10.0.0.1:9000/metrics"),
-        ("off", "scales now: http://127.0.0.1:8000/posenc/scales"),
+        (
+            "open",
+            "page: http://127.0.0.1:8000/, scales now: http://127.0.0.1:8000/posenc/scales, metrics: http://127.0.0.1:8000/metrics",
+        ),
+        (
+            "10.0.0.1:9000",
+            "page: http://127.0.0.1:8000/, scales now: http://127.0.0.1:8000/posenc/scales, metrics: http://10.0.0.1:9000/metrics",
+        ),
+        ("off", "page: http://127.0.0.1:8000/, scales now: http://127.0.0.1:8000/posenc/scales"),
     ],
 )
 def test_a_server_says_where_its_metrics_are(metrics: str, told: str) -> None:

@@ -11,6 +11,7 @@ from posenc_runtime.kv.budget import Budget, Speed, given, measured
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup, layer_groups
+from posenc_runtime.vllm_adapter.http.client_errors import log_no_client_errors
 from posenc_runtime.vllm_adapter.http.constraints import blame_constraints
 from posenc_runtime.vllm_adapter.http.draining import Draining
 from posenc_runtime.vllm_adapter.http.fetching import refuse_fetching
@@ -44,6 +45,7 @@ def attach(engine: Any, state: Any, deployment: Deployment, draining: Draining, 
     check_requests(deployment)
     blame_constraints(engine)
     refuse_fetching()
+    log_no_client_errors()
     announce_scales(state)
     announce_in_spans(engine, deployment)
     fail_without_numbers(engine)

@@ -113,6 +113,7 @@ async def test_while_it_drains_a_server_answers_what_runs_and_refuses_what_comes
     assert served.draining._num_calls == 1
     refused = await served.client.post("/v1/completions")
     assert refused.status_code == 503 and refused.headers["retry-after"] == "10"
+    assert refused.headers["x-content-type-options"] == "nosniff"
     assert refused.headers["connection"] == "close"
     error = refused.json()["error"]
     assert error["type"] == "Service Unavailable" and error["code"] == 503 and error["param"] is None
