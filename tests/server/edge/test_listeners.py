@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import pathlib
 import socket
+import ssl
 import types
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -18,6 +20,7 @@ from fastapi.testclient import TestClient
 from posenc_runtime.vllm_adapter.serving import CannotListen
 from server.edge.installation import install
 from tests.benchmarks.servers import free_port
+from tests.server.edge import certificates
 
 KEY = {"Authorization": "Bearer good"}
 PATHS = ("/health", "/v1/models", "/metrics", "/pause", "/nothing")
@@ -37,16 +40,23 @@ def application(access: dict[str, Any]) -> FastAPI:
     return app
 
 
-def served(access: dict[str, Any], ask: Callable[[httpx.AsyncClient], Awaitable[Any]]) -> Any:
+def served(
+    access: dict[str, Any],
+    ask: Callable[[httpx.AsyncClient], Awaitable[Any]],
+    certificate: tuple[pathlib.Path, pathlib.Path] | None = None,
+) -> Any:
     """What ``ask`` returns while the application listens; then its own server ends, and so do the listeners."""
 
     async def run() -> Any:
         app = application(access)
+        if certificate:
+            app.state.args.ssl_certfile, app.state.args.ssl_keyfile = map(str, certificate)
         edge = install(app)
         app.state.server = types.SimpleNamespace(should_exit=False)
         edge.listen()
         tasks = list(edge._tasks)
-        transport = httpx.AsyncHTTPTransport(retries=3)
+        trusted = ssl.create_default_context(cafile=certificate[0] if certificate else None)
+        transport = httpx.AsyncHTTPTransport(retries=3, verify=trusted)
         async with httpx.AsyncClient(transport=transport) as client:
             found = await ask(client)
         app.state.server.should_exit = True
@@ -102,6 +112,17 @@ def test_an_answer_has_security_headers_and_no_name_of_a_server() -> None:
     for headers in served({"metrics": address}, ask):
         assert headers["X-Content-Type-Options"] == "nosniff" and headers["X-Frame-Options"] == "DENY"
         assert headers["Referrer-Policy"] == "no-referrer" and "server" not in headers
+
+
+def test_where_the_server_has_a_certificate_an_address_speaks_tls_with_it(tmp_path: pathlib.Path) -> None:
+    address = f"127.0.0.1:{free_port()}"
+
+    async def ask(client: httpx.AsyncClient) -> Any:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await client.get(f"http://{address}/metrics")
+        return (await client.get(f"https://{address}/metrics")).json()
+
+    assert served({"metrics": address}, ask, certificates.made(tmp_path)) == "answered"
 
 
 def test_an_error_of_the_router_has_the_shape_of_openais() -> None:
