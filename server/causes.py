@@ -73,14 +73,21 @@ _CAUSES = (
         "config.json",
     ),
     (
+        r"weight_loader[\s\S]{0,1500}?(start \(\d+\) \+ length \(\d+\) exceeds dimension size \(\d+\)|"
+        r"Attempted to load weight \([^\n\r]+)",
+        "model: a tensor of the weights has another shape than config.json says ({1}): download the checkpoint again, "
+        "or take the config.json that belongs to it",
+    ),
+    (
         r"There is no module or parameter named '?([\w.]+)'? in (\w+)",
         "model: the checkpoint has weights {1}, which {2} has not: its config.json may be that of another model",
     ),
 )
 
-# The last line of a traceback, as vLLM logs it or as Python prints it.
+# The last line of a traceback, as vLLM logs it, with a carriage return before the end, or as Python prints it.
 _ERROR = re.compile(
-    r"^(?:\(\w+ pid=\d+\) ERROR [^\]]*\] )?((?:\w+\.)*\w*(?:Error|Exception|Unsupported|Refused)): (.+)$", re.MULTILINE
+    r"^(?:\(\w+ pid=\d+\) ERROR [^\]]*\] )?((?:\w+\.)*\w*(?:Error|Exception|Unsupported|Refused)): (.+?)\r?$",
+    re.MULTILINE,
 )
 _OF_OTHERS = (
     *("Engine core initialization failed", "WorkerProc initialization failed"),

@@ -126,6 +126,18 @@ SAID = {
         "ValueError: Following weights were not initialized from checkpoint: {'model.norm.weight'}",
         "model: the checkpoint lacks weights that its configuration asks for, 'model.norm.weight': download it again",
     ),
+    "another-shape": (
+        "File linear.py, line 1760, in weight_loader_v2\n    loaded_weight = loaded_weight.narrow(\n"
+        "RuntimeError: start (0) + length (128) exceeds dimension size (120).",
+        "model: a tensor of the weights has another shape than config.json says (start (0) + length (128) exceeds "
+        "dimension size (120)): download the checkpoint again, or take the config.json that belongs to it",
+    ),
+    "another-shape-of-a-parameter": (
+        "File weight_utils.py, line 1485, in default_weight_loader\n"
+        "AssertionError: Attempted to load weight (torch.Size([120])) into parameter (torch.Size([128]))\r\n",
+        "model: a tensor of the weights has another shape than config.json says (Attempted to load weight "
+        "(torch.Size([120])) into parameter (torch.Size([128]))): download",
+    ),
     "disk-full": (
         "OSError: [Errno 28] No space left on device: '/root/.cache/vllm/x'",
         "a disk is full: there was no space for /root/.cache/vllm/x. Free some, or let the variables HF_HOME,",
@@ -159,7 +171,7 @@ def test_the_first_error_of_an_engine_is_told_in_one_line() -> None:
         "Exception: WorkerProc initialization failed due to an exception in a background process.\n"
     )
     assert first_error(said) == "ValueError: their rule: broken"
-    ours = "posenc_runtime.vllm_adapter.errors.Unsupported: our rule, and what to do\n"
+    ours = "posenc_runtime.vllm_adapter.errors.Unsupported: our rule, and what to do\r\n"
     assert first_error(f"{logged}{ours}") == "our rule, and what to do"
     assert first_error("RuntimeError: Engine core initialization failed. See above\n") is None
     assert (
