@@ -273,6 +273,16 @@ def test_a_line_that_cannot_be_written_fails_no_request(monkeypatch: pytest.Monk
     logging.getLogger("vllm.posenc.requests").info("a request")
 
 
+def test_a_server_that_is_told_to_stop_ends_with_0_though_the_disk_of_its_log_is_full() -> None:
+    code = """
+        from rich.console import Console
+        from server.starting import _leave
+        with open("/dev/full", "w") as full:
+            _leave(Console(file=full), "stopped", 0)
+        """
+    assert subprocess.run([sys.executable, "-c", textwrap.dedent(code)], timeout=60).returncode == 0
+
+
 @pytest.mark.slow
 def test_an_engine_that_ends_while_it_serves_is_told_in_one_line() -> None:
     out, err = started(
