@@ -273,7 +273,7 @@ def test_a_line_that_cannot_be_written_fails_no_request(monkeypatch: pytest.Monk
     logging.getLogger("vllm.posenc.requests").info("a request")
 
 
-def test_a_server_that_is_told_to_stop_ends_with_0_though_the_disk_of_its_log_is_full() -> None:
+def test_a_server_that_is_told_to_stop_ends_with_0_though_its_disk_is_full() -> None:
     code = """
         from rich.console import Console
         from server.starting import _leave
