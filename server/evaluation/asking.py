@@ -140,7 +140,7 @@ class Asker:
             AnswerFailed: when the server refuses the request.
         """
         if self.takes_forced_tokens is None:
-            self.takes_forced_tokens = await self._says_what_it_is_told(prompt[:1], forced[:1])
+            self.takes_forced_tokens = await self._says_what_it_is_told(prompt[:1])
         if not self.takes_forced_tokens:
             return None
         answer = await self._complete(
@@ -180,15 +180,17 @@ class Asker:
             text = answer["choices"][0]["text"]
         return Answer(text, _report(answer).get("scale"))
 
-    async def _says_what_it_is_told(self, prompt: Sequence[int], forced: Sequence[int]) -> bool:
-        # Twice the same token is nothing that a model says by itself.
-        told = list(forced) * 4
-        body = {"prompt": list(prompt), "max_tokens": len(told), "ignore_eos": True, "return_token_ids": True}
-        try:
-            answer = await self._complete(body | {"vllm_xargs": {FORCED_TOKEN_IDS: told}})
-        except AnswerFailed:
-            return False  # a server that does not know these fields
-        return bool(answer["choices"][0].get("token_ids") == told)
+    async def _says_what_it_is_told(self, prompt: Sequence[int]) -> bool:
+        # What a server says to one prompt by itself may be one of these, but not both.
+        for told in ([0, 1], [1, 0]):
+            body = {"prompt": list(prompt), "max_tokens": len(told), "ignore_eos": True, "return_token_ids": True}
+            try:
+                answer = await self._complete(body | {"vllm_xargs": {FORCED_TOKEN_IDS: told}})
+            except AnswerFailed:
+                return False  # a server that does not know these fields
+            if answer["choices"][0].get("token_ids") != told:
+                return False
+        return True
 
     async def _complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
         return await self._post("/v1/completions", body)

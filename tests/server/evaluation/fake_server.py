@@ -69,7 +69,7 @@ class Fake:
             return {"choices": [{"text": "", "logprobs": logprobs}]}
         if forced and self.forces:
             return self._forced(len(prompt), forced)
-        ids = [0] * body["max_tokens"]
+        ids = (forced or [0])[:1] * body["max_tokens"]  # as a model may by chance that says one token again and again
         return {"choices": [{"text": self.says(prompt), "token_ids": ids}]} | _posenc(1.0)
 
     def _forced(self, begin: int, forced: list[int]) -> dict[str, Any]:

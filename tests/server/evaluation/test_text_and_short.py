@@ -92,7 +92,7 @@ def test_a_run_that_broke_off_goes_on_and_ends_as_an_unbroken_one(
 ) -> None:
     with running(Fake()) as address:
         evaluate(*text(address, model, book, tmp_path / "whole"))
-    with running(broken := Fake(refuses_after=5)) as address:
+    with running(broken := Fake(refuses_after=6)) as address:
         status, _, err = evaluate(*text(address, model, book, tmp_path / "out", "--concurrency", 1))
         assert (
             status == 1 and err.splitlines()[-1] == "failed a: /v1/completions answered with status 500: out of order"
@@ -101,8 +101,8 @@ def test_a_run_that_broke_off_goes_on_and_ends_as_an_unbroken_one(
         broken.refuses_after, done = None, len(broken.requests)
         status, _, _ = evaluate(*text(address, model, book, tmp_path / "out", "--concurrency", 1))
         assert status == 0
-        # What is left: a probe, one decoded piece with its pass, and three passes.
-        assert len(broken.requests) - done == 1 + 2 + 3
+        # What is left: a probe of two requests, one decoded piece with its pass, and three passes.
+        assert len(broken.requests) - done == 2 + 2 + 3
     assert results(tmp_path / "out")["decoded"] == results(tmp_path / "whole")["decoded"]
     assert results(tmp_path / "out")["one_pass"] == results(tmp_path / "whole")["one_pass"]
 
