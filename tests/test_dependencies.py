@@ -37,7 +37,7 @@ def is_for_training(file: pathlib.Path) -> bool:
 
 
 def is_for_evaluation(file: pathlib.Path) -> bool:
-    """What draws pictures, which ``posenc eval`` goes without where the extra is not installed."""
+    """What evaluates and draws; commands that need it name the extra where it is not installed."""
     return file.relative_to(ROOT).parts[:2] in (("server", "evaluation"), ("server", "plots"))
 
 

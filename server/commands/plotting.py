@@ -14,12 +14,10 @@ from server.terminal import console, refusals
 
 # What takes long to import is imported in the commands, so that help and errors appear at once.
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from posenc_runtime.encodings.spec import RotarySpec
     from posenc_runtime.kv.deployment import Deployment
 
-    Draw = Callable[[str, Deployment, RotarySpec], Figure]
+    Draw = Callable[[str, Deployment, RotarySpec], None]
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -44,9 +42,10 @@ def wavelengths(
     has not seen, unless a scale slows it down.
     """
     with refusals():
+        from server.plots import style
         from server.plots import wavelengths as plot
 
-        _draw(target, config, overrides, out, lambda *given: plot.draw(*given))
+        _draw(target, config, overrides, out, lambda *given: style.save(plot.draw(*given), out))
 
 
 @app.command(short_help="The score of a query with an equal key by their distance, by scale.")
@@ -63,8 +62,9 @@ def decay(
     """
     with refusals():
         from server.plots import decay as plot
+        from server.plots import style
 
-        _draw(target, config, overrides, out, lambda *given: plot.draw(*given))
+        _draw(target, config, overrides, out, lambda *given: style.save(plot.draw(*given), out))
 
 
 def _draw(
@@ -93,5 +93,5 @@ def _draw(
     if checkpoint is None or checkpoint.spec is None or not deployment.rotates:
         raise SettingRefused("model: must have a rotary embedding, got one that rotates nothing: there is no picture")
     name = settings.served_model_name or pathlib.PurePath(settings.model).name
-    style.save(draw(name, deployment, checkpoint.spec), out)
+    draw(name, deployment, checkpoint.spec)
     console().print(f"wrote {out}", highlight=False, markup=False)

@@ -16,10 +16,15 @@ from tests.engine.running_server import Server, running_server
 pytestmark = pytest.mark.engine
 
 
+# This file takes longest. Two workers take files in their order: where it came last, one worker would wait for it.
+FIRST = "test_under_pressure.py"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if pathlib.Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.engine)
+    items.sort(key=lambda item: item.path.name != FIRST)
 
 
 @pytest.fixture(scope="session")
