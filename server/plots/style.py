@@ -41,11 +41,14 @@ def is_available() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def figure(title: str, *, width: float = 9.0, height: float = 4.5, columns: int = 1) -> tuple[Figure, list[Axes]]:
+def figure(
+    title: str, *, width: float = 9.0, height: float = 4.5, columns: int = 1, shared: bool = True
+) -> tuple[Figure, list[Axes]]:
     """A figure and its axes, side by side.
 
     Args:
         width, height: inches.
+        shared: whether all axes have the same vertical scale.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -54,7 +57,7 @@ def figure(title: str, *, width: float = 9.0, height: float = 4.5, columns: int 
     with matplotlib.rc_context(_SETTINGS):
         drawn = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(drawn)
-        axes = drawn.subplots(1, columns, sharey=True, squeeze=False)[0]
+        axes = drawn.subplots(1, columns, sharey=shared, squeeze=False)[0]
         drawn.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color=TEXT)
     return drawn, list(axes)
 
