@@ -39,13 +39,14 @@ def test_ours_are_started_with_the_command_line_of_the_product(settings: Setting
     assert rest[3:] == [
         *("--set", "engine.max_num_seqs=4"),
         *("--set", "scaling.rope_type=dynamic"),
+        *("--set", "scaling.scales=[1, 2, 4, 8]"),
         *("--set", "max_model_len=4096"),
         *("--set", "server.host=127.0.0.1"),
         *("--set", "server.port=8123"),
     ]
 
 
-@pytest.mark.parametrize("name", ["unscaled", "yarn", "dynamic", "linear"])
+@pytest.mark.parametrize("name", [name for name, one in variants(DEMO, SCALES).items() if one.sets])
 def test_every_deployment_of_ours_is_one_that_our_settings_accept(name: str) -> None:
     variant = variants(DEMO, SCALES)[name]
     loaded = load(CONFIG, list(variant.sets or ()), environment={})

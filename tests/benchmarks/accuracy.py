@@ -47,7 +47,8 @@ def main(
     deployment: Annotated[
         list[str] | None,
         typer.Option(
-            help="unscaled, static-yarn, static-ntk, yarn, dynamic or linear; may be repeated. All when left out."
+            help="One of tests/benchmarks/variants.py, such as static-yarn, yarn or mrrope; may be repeated. "
+            "All when left out."
         ),
     ] = None,
     multiple: Annotated[

@@ -1,4 +1,4 @@
-"""The deployments whose answers are compared: three that scale every request alike, three that scale each its own."""
+"""The deployments whose answers are compared: some scale all requests alike, the others scale each by itself."""
 
 from __future__ import annotations
 
@@ -90,8 +90,15 @@ def variants(checkpoint: Checkpoint, scales: Sequence[float]) -> dict[str, Varia
             },
         ),
         "yarn": _per_request("per-request YaRN", "yarn", scales),
+        "yarn-two": _per_request(f"per-request YaRN, scales 1 and {largest:g}", "yarn", (1, largest)),
+        "mrrope": _per_request("per-request MrRoPE", "mrrope", scales),
         "dynamic": _per_request("per-request dynamic NTK", "dynamic", scales),
+        "dynamic-two": _per_request(f"per-request dynamic NTK, scales 1 and {largest:g}", "dynamic", (1, largest)),
+        "base": _per_request("per-request base", "base", scales),
         "linear": _per_request("per-request linear", "linear", scales),
+        # Every scale above 1 is the same rotation.
+        "clipped": _per_request("per-request clipped", "clipped", (1, largest)),
+        "proportional": _per_request("per-request proportional", "proportional", (1, largest)),
     }
 
 
@@ -135,4 +142,5 @@ def served_name(settings: Settings) -> str:
 
 
 def _per_request(name: str, rope_type: str, scales: Sequence[float]) -> Variant:
-    return Variant(name, sets=(f"scaling.rope_type={rope_type}",), scales=tuple(map(float, scales)))
+    listed = f"scaling.scales=[{', '.join(f'{scale:g}' for scale in scales)}]"
+    return Variant(name, sets=(f"scaling.rope_type={rope_type}", listed), scales=tuple(map(float, scales)))
