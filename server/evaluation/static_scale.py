@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -82,10 +83,15 @@ def _arguments(settings: Settings) -> dict[str, Any]:
             }
         case "linear":
             rope = {"rope_type": "linear", "factor": factor, "rope_theta": theta}
+        case "ntk":
+            from posenc_runtime.encodings.scaling.ntk import stretched
+
+            base = stretched(dataclasses.replace(checkpoint.spec, rope_theta=theta), factor).rope_theta
+            rope = {"rope_type": "default", "rope_theta": base}
         case other:
             raise EvaluationRefused(
-                f"--target {PREFIX}: rope_type must be default, yarn or linear for stock vLLM, got {other}: start it "
-                "yourself, and give its address"
+                f"--target {PREFIX}: rope_type must be default, yarn, ntk or linear for stock vLLM, got {other}: start "
+                "it yourself, and give its address"
             )
     return {
         **settings.engine,

@@ -29,9 +29,17 @@ def test_stock_vllm_gets_the_largest_scale_and_the_deployments_engine_arguments(
     assert static_scale.ENVIRONMENT["VLLM_PLUGINS"] == ""
 
 
+def test_stock_vllm_gets_ntk_as_a_base_that_slows_the_slowest_pair_by_the_scale() -> None:
+    words = static_scale.command(settings_of(DEMO, None, ["scaling.rope_type=ntk"]), logits_processor=None)(8123)
+    rope = json.loads(dict(itertools.pairwise(words))["--hf-overrides"])["rope_parameters"]
+    assert rope["rope_type"] == "default"
+    slowest = -30 / 32  # of 16 pairs
+    assert rope["rope_theta"] ** slowest == pytest.approx(10000.0**slowest / 8)
+
+
 @pytest.mark.parametrize(
     ("override", "said"),
-    [("scaling.rope_type=ntk", "rope_type must be default, yarn or linear for stock vLLM, got ntk"),
+    [("scaling.rope_type=mrrope", "rope_type must be default, yarn, ntk or linear for stock vLLM, got mrrope"),
      ("scaling.beta_fast=16", "without parameters of the method, got beta_fast")],
 )  # fmt: skip
 def test_what_stock_vllm_cannot_be_started_with_is_refused(override: str, said: str) -> None:
