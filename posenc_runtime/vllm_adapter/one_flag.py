@@ -27,7 +27,7 @@ from posenc_runtime.vllm_adapter.http import endpoints
 from posenc_runtime.vllm_adapter.http.draining import DEFAULT_SECONDS
 from posenc_runtime.vllm_adapter.http.stock_access import refuse_other_front_ends
 from posenc_runtime.vllm_adapter.quick_exit import exit_quickly
-from posenc_runtime.vllm_adapter.refusals.cpu_attention import refuse_head_size
+from posenc_runtime.vllm_adapter.refusals.cpu_attention import refuse_head_size, refuse_latent_dtype
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_block_size, refuse_unsupported
 from posenc_runtime.vllm_adapter.repeated_signals import heed_repeated_signals
 from posenc_runtime.vllm_adapter.settings.api_keys import refuse_unreadable
@@ -105,6 +105,7 @@ def configured(engine_args: Any, make: Callable[[Any], VllmConfig], *, serves: b
     refuse_unsupported(vllm_config)
     refuse_block_size(vllm_config)
     refuse_head_size(vllm_config, vllm_config.model_config.get_head_size())
+    refuse_latent_dtype(vllm_config)
     return vllm_config
 
 

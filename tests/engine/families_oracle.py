@@ -29,7 +29,7 @@ _IN_SLIDING = ("cohere2", "exaone4")
 _NEIGHBOURS = ("cohere2", "deepseek_v2", "glm4v", "llama4", "llama4_sees")
 _HALVES_IN_VLLM = ("llama4", "llama4_sees")  # which reorders the rows of their projections when it loads them
 # The cache of transformers holds latents as keys, and what is rotated of a key as values.
-_LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v3_plain", "minicpm3")
+_LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v3_plain", "deepseek_v3_bfloat16", "minicpm3")
 
 
 def at_scale(rope_parameters: Mapping[str, Any], trained: int, scale: int) -> dict[str, Any]:

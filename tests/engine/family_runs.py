@@ -16,6 +16,7 @@ from tests.families.family import Family, Picture
 HEADROOM = 8  # tokens
 # Blocks of 32 tokens: the mixed batch fits, the crowd does not. Where all layers have a window, requests take fewer.
 _BLOCKS = {"mistral_0.1": 24, "mimo_v2": 48, "qwen3_next": 24, "qwen3_5": 24, "falcon_h1": 30}
+_BLOCKS |= {"deepseek_v3_bfloat16": 40}
 _RECOMPUTED = ("hunyuan",)  # keys are normalised after they are rotated
 
 Request = tuple[Any, int]  # a prompt as run_engine takes it, and max_tokens

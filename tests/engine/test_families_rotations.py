@@ -7,7 +7,10 @@ import pytest
 from tests.engine import family_checks, family_runs
 from tests.engine.family_runs import Ran
 
-FAMILIES = ("deepseek_v2", "deepseek_v3", "deepseek_v3_plain", "minicpm3", "ministral3", "llama_linear", "internlm2")
+FAMILIES = (
+    *("deepseek_v2", "deepseek_v3", "deepseek_v3_plain", "deepseek_v3_bfloat16", "minicpm3", "ministral3"),
+    *("llama_linear", "internlm2"),
+)
 # The others are compared with transformers alone. Of DeepSeek's YaRN, vLLM multiplies the softmax scale by mscale. Ours
 # multiplies the queries, which rounds elsewhere.
 STATIC = ("deepseek_v3_plain", "ministral3", "internlm2")
@@ -28,4 +31,7 @@ def test_requests_of_a_mixed_batch_are_those_of_a_static_deployment_to_the_bit(r
 
 
 def test_requests_that_cross_answer_as_transformers_does_with_keys_turned(ran: Ran) -> None:
-    family_checks.assert_answers_are_transformers_with_keys_turned_at_crossings(ran)
+    if ran.family.dtype == "float32":
+        family_checks.assert_answers_are_transformers_with_keys_turned_at_crossings(ran)
+    else:
+        family_checks.assert_answers_are_near_transformers_with_keys_turned_at_crossings(ran)

@@ -113,6 +113,7 @@ ENGINE_NAMES: Names = (
     ("vllm.v1.attention.backends.cpu_attn", "CPUAttentionBackendImpl.forward", ("query", "attn_metadata", "output")),
     ("vllm.v1.attention.backends.cpu_attn", "CPUAttentionBackendImpl.do_kv_cache_update", ("key", "slot_mapping")),
     ("vllm.v1.attention.backends.cpu_attn", "_get_attn_isa", ("dtype", "block_size", "head_size", "kv_cache_dtype")),
+    ("vllm.v1.attention.selector", "get_attn_backend", ("head_size", "dtype", "kv_cache_dtype", "use_mla")),
     (
         "vllm._custom_ops",
         "cpu_attn_get_scheduler_metadata",

@@ -40,6 +40,35 @@ def refuse_head_size(vllm_config: VllmConfig, head_size: int) -> None:
     )
 
 
+def refuse_latent_dtype(vllm_config: VllmConfig) -> None:
+    """Check the data type of a model with MLA on a CPU.
+
+    vLLM itself does not check it: with AMX, its attention for latents takes bfloat16 alone, and loading the weights
+    ends with a traceback.
+
+    Raises:
+        Unsupported: naming the data types that this attention takes.
+    """
+    from vllm.config import set_current_vllm_config
+    from vllm.platforms import current_platform
+    from vllm.v1.attention.selector import get_attn_backend
+
+    model, cache = vllm_config.model_config, vllm_config.cache_config
+    if not (model.use_mla and current_platform.is_cpu()):
+        return
+    with set_current_vllm_config(vllm_config):
+        backend = get_attn_backend(model.get_head_size(), model.dtype, cache.cache_dtype, use_mla=True)
+    if backend.supports_dtype(model.dtype):
+        return
+    name, dtype = backend.get_name(), str(model.dtype).removeprefix("torch.")
+    known = " or ".join(str(one).removeprefix("torch.") for one in backend.supported_dtypes)
+    raise Unsupported(
+        f"dtype must be {known} for a model with MLA on this CPU, where vLLM takes its attention {name}, got {dtype}: "
+        f"set dtype to {known}, or attention_backend to CPU_MLA, which is slower; both stand under engine in a "
+        "deployment's file"
+    )
+
+
 def has_kernel(head_size: int, dtype: torch.dtype, block_size: int, kv_cache_dtype: str) -> bool:
     """Whether the kernel that plans attention knows such heads; it fails for those that attention fails for."""
     import torch
