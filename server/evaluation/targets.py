@@ -160,10 +160,11 @@ def _deployment(name: str, what: str, overrides: Sequence[str], key: str | None)
         return dataclasses.replace(_deployment(name, deployment, [*overrides, *within], key), what=what)
     settings = settings_of(what.removeprefix(static_scale.PREFIX), None, list(overrides))
     described = settings.model_dump(mode="json", exclude={"server", "log_format", "log_requests"}, exclude_unset=True)
-    settings.model = prepared(settings.model)
+    named = settings.model
+    settings.model = prepared(named)
     trained = settings.scaling.original_max_position_embeddings
     if what.startswith(static_scale.PREFIX):
-        told = static_scale.described(settings)
+        told = static_scale.described(settings) | {"model": named}
         longest = told["stock vLLM"]["max_model_len"]
         return Target(name, what, key, settings.model, longest, trained, told, static=settings)
     arguments = (what, *(part for each in overrides for part in ("--set", each)))

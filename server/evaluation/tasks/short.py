@@ -74,7 +74,7 @@ class ShortTask:
                 target,
                 means[target].plus_minus(".4f") if target in means else "-",
                 apart[target].plus_minus("+.4f") if target in apart else "-",
-                f"{math.expm1(-apart[target].value):+.1%}" if target in apart else "-",
+                f"{math.expm1(-apart[target].value):+z.1%}" if target in apart else "-",
                 f"{changed[target]:.2f}" if target in changed else "-",
             )
             for target in targets

