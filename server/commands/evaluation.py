@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -292,11 +293,12 @@ def _run(
     *,
     forces_tokens: bool = False,
 ) -> None:
+    from server.evaluation import provenance
     from server.evaluation.evaluating import evaluate
     from server.evaluation.terminal import show
     from server.version import version_line
 
-    told = {"version": version_line(), "concurrency": concurrency, **about}
+    told = {**provenance.told(sys.argv[1:]), "version": version_line(), "concurrency": concurrency, **about}
     try:
         reported = evaluate(
             found, task, out, told, console(stderr=True), concurrency=concurrency, forces_tokens=forces_tokens
