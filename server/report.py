@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -92,7 +93,8 @@ def scales_table(deployment: Deployment, checkpoint: Checkpoint | None) -> Table
             scaled = deployment.frequencies(checkpoint.spec, index)
             slowest = checkpoint.spec.num_turning_pairs - 1
             slowed = float(unscaled.inv_freq[slowest] / scaled.inv_freq[slowest])
-            row += [f"{scaled.attention_factor:.4f}", f"divided by {slowed:.2f}"]
+            turns = math.isfinite(slowed)  # methods may let pairs stand still
+            row += [f"{scaled.attention_factor:.4f}", f"divided by {slowed:.2f}" if turns else "stands still"]
         table.add_row(*row)
         shortest = length + 1
     return table

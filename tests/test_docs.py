@@ -350,7 +350,9 @@ def test_links_into_the_repository_lead_to_files_of_it(page: pathlib.Path) -> No
 
 
 STORED = {
-    "Accuracy": ["2026-11-21-cpu-accuracy"],
+    "Accuracy": ["2026-11-21-cpu-accuracy", "2026-11-26-cpu-accuracy-methods"],
+    "Short requests": ["2026-11-26-smollm2-short/report"],
+    "Long texts": ["2026-11-26-smollm2-text/report"],
     "Growth": ["2026-11-21-cpu-growth"],
     "Crossings": ["2026-11-25-cpu-crossings"],
     "Budget": ["2026-11-25-budget"],

@@ -145,22 +145,28 @@ class Deployment:
     def check_rotations(self, own: RotarySpec) -> None:
         """Refuse settings that give frequencies which no key can be rotated by.
 
+        A method may let pairs stand still, and then gives them 0. A frequency that only float32 makes 0 is none that
+        anybody asked for.
+
         Raises:
-            ValueError: as ``frequencies``, and when a frequency or an attention factor is not finite or not above 0.
+            ValueError: as ``frequencies``; when a frequency is not finite or below 0, or becomes 0 in float32; when no
+                pair turns; and when an attention factor is not finite or not above 0.
         """
         import torch
 
         for index, scale in enumerate(self.scales):
             found = self.frequencies(own, index)
             turning = found.inv_freq[: own.num_turning_pairs]
-            slowest, fastest = (limit.float().item() for limit in turning.aminmax())
-            for value in (slowest, fastest, torch.tensor(found.attention_factor).item()):
-                if not (math.isfinite(value) and value > 0):
-                    raise ValueError(
-                        f"rope_type: {self.rope_type} must give frequencies and an attention factor that are finite "
-                        f"and greater than 0 in float32, got {slowest:g} to {fastest:g} rad a token and "
-                        f"{found.attention_factor:g} at scale {scale:g}: check its parameters and rope_theta"
-                    )
+            rounded = turning.float()
+            is_asked_for = rounded.isfinite() & ((rounded > 0) | (turning == 0))
+            factor = torch.tensor(found.attention_factor).item()
+            if not (is_asked_for.all() and rounded.max() > 0 and math.isfinite(factor) and factor > 0):
+                slowest, fastest = (limit.item() for limit in rounded.aminmax())
+                raise ValueError(
+                    f"rope_type: {self.rope_type} must give frequencies and an attention factor that are finite and "
+                    f"greater than 0 in float32, got {slowest:g} to {fastest:g} rad a token and "
+                    f"{found.attention_factor:g} at scale {scale:g}: check its parameters and rope_theta"
+                )
 
     @property
     def rotates(self) -> bool:

@@ -17,10 +17,10 @@ export function frequencies({ labels, rotations, deployment }) {
   const more = html("details", {}, html("summary", {}, "Table of all pairs"), html("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Wavelengths of all pairs" }, all));
   more.addEventListener("toggle", () => {
     table(all, "Tokens for a full turn, by pair and scale", ["Pair", ...labels.map((label) => `scale ${label}`)],
-      own.map((_, pair) => [count(pair + 1), ...rotations.map(({ wavelengths }) => measure(wavelengths[pair]))]));
+      own.map((_, pair) => [count(pair + 1), ...rotations.map(({ wavelengths }) => (pair < wavelengths.length ? measure(wavelengths[pair]) : "stands still"))]));
   });
   document.getElementById("wavelengths").replaceChildren(
-    html("figcaption", {}, html("h3", {}, "Tokens for a full turn"), html("p", {}, "by pair, the fastest first; the axis is logarithmic")),
+    html("figcaption", {}, html("h3", {}, "Tokens for a full turn"), html("p", {}, "by pair that turns, the fastest first; the axis is logarithmic")),
     legend, drawing, more,
   );
   table(
@@ -28,7 +28,7 @@ export function frequencies({ labels, rotations, deployment }) {
     ["Scale", "Attention factor", "Fastest pair", "Slowest pair", "Slowed by"],
     rotations.map(({ attention_factor: factor, wavelengths }, index) => [
       html("span", { class: "scale" }, swatch(index), labels[index]), factor.toFixed(4), `${measure(wavelengths[0])} tokens`,
-      `${compact(wavelengths.at(-1))} tokens`, `${measure(wavelengths.at(-1) / own.at(-1))}×`,
+      `${compact(wavelengths.at(-1))} tokens`, `${measure(wavelengths.at(-1) / own[wavelengths.length - 1])}×`,
     ]),
   );
   const draw = () => {
@@ -45,7 +45,7 @@ export function frequencies({ labels, rotations, deployment }) {
     plot.limit(trained, `trained length: ${count(trained)} tokens`);
     [...rotations.keys()].reverse().forEach((index) => {
       plot.line(rotations[index].wavelengths.map((length, pair) => [pair + 1, length]), tint(index));
-      plot.name(own.length, rotations[index].wavelengths.at(-1), labels[index]);
+      plot.name(rotations[index].wavelengths.length, rotations[index].wavelengths.at(-1), labels[index]);
     });
     plot.show();
   };

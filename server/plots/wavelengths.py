@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def wavelengths(deployment: Deployment, spec: RotarySpec, scale_index: int) -> list[float]:
     """Tokens for a full turn of each pair that turns, the fastest first."""
-    found = deployment.frequencies(spec, scale_index).inv_freq[: spec.num_turning_pairs]
-    return [2 * math.pi / each for each in found.tolist()]
+    found = deployment.frequencies(spec, scale_index).inv_freq
+    return [2 * math.pi / each for each in found.tolist() if each > 0]
 
 
 def draw(name: str, deployment: Deployment, spec: RotarySpec) -> Figure:

@@ -97,7 +97,7 @@ def assert_all_answer_as_unrotated(
 @pytest.mark.parametrize(
     ("rope_type", "mode"),
     [pytest.param("yarn", "eager", marks=pytest.mark.promise("rerotate"))]
-    + [(rope_type, "eager") for rope_type in ("dynamic", "linear", "ntk")]
+    + [(rope_type, "eager") for rope_type in ("dynamic", "linear", "ntk", "proportional")]
     # Compiled, methods differ in what their tables hold, and in nothing that is compiled.
     + [("yarn", "compiled")],
 )

@@ -14,7 +14,7 @@ def rope_parameters(
     rope_type: str, scale: int, *, rope_theta: float, rotary_dim: int, original_max_position_embeddings: int
 ) -> dict[str, object]:
     """Transformers' own static parameters for one scale of a method."""
-    if scale == 1:
+    if scale == 1 or rope_type == "proportional":  # whose pairs that stand still are the caller's
         return {"rope_type": "default", "rope_theta": rope_theta}
     if rope_type == "linear":
         return {"rope_type": "linear", "rope_theta": rope_theta, "factor": float(scale)}

@@ -110,7 +110,10 @@ class UnrotatedOracle:
         kind = config.rope_parameters["rope_type"]
         if kind == "default":
             exponent = torch.arange(0, config.head_dim, 2).float() / config.head_dim
-            return 1.0 / config.rope_parameters["rope_theta"] ** exponent, 1.0
+            inv_freq = 1.0 / config.rope_parameters["rope_theta"] ** exponent
+            if rope_type == "proportional" and scale > 1:  # of four pairs the slowest stands still
+                inv_freq[3 * len(inv_freq) // 4 :] = 0
+            return inv_freq, 1.0
         inv_freq, attention_factor = ROPE_INIT_FUNCTIONS[kind](config, "cpu")
         return inv_freq, float(attention_factor)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from posenc_runtime.encodings.scaling import available, method
 from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.kv.deployment import Deployment
 from tests.tolerance import ORACLE_FLOAT64
@@ -144,6 +145,17 @@ def test_parameters_that_give_no_rotation_for_a_checkpoint_are_refused(changed: 
     with pytest.raises(ValueError, match="that are finite and greater than 0 in float32"):
         dataclasses.replace(YARN, **changed).check_rotations(own)
     YARN.check_rotations(own)
+
+
+@pytest.mark.parametrize("rope_type", [name for name in available() if "default" in method(name).own_rope_types])
+def test_every_method_for_plain_checkpoints_gives_rotations(rope_type: str) -> None:
+    """Two of them let pairs stand still."""
+    own = RotarySpec(rotary_dim=64, rope_theta=1e4, original_max_position_embeddings=512)
+    given = {"long_factor": [2.0] * 32} if rope_type == "longrope" else {}
+    scales = (1.0,) if rope_type == "default" else (1.0, 4.0)
+    dataclasses.replace(
+        YARN, rope_type=rope_type, parameters=given, scales=scales, max_model_len=int(scales[-1] * 512)
+    ).check_rotations(own)
 
 
 def test_what_is_no_mapping_is_no_deployment() -> None:

@@ -42,7 +42,7 @@ def rotations(model_config: ModelConfig, deployment: Deployment) -> list[Rotatio
     return [
         Rotation(
             attention_factor=each.attention_factor,
-            wavelengths=tuple(2 * math.pi / value for value in each.inv_freq[: spec.num_turning_pairs].tolist()),
+            wavelengths=tuple(2 * math.pi / value for value in each.inv_freq.tolist() if value > 0),
         )
         for each in found
     ]

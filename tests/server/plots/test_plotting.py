@@ -29,6 +29,14 @@ def test_wavelengths_are_those_of_the_paper_and_a_linear_scale_stretches_them() 
     assert wavelengths.wavelengths(LINEAR, SPEC, 1) == pytest.approx([4 * each for each in by_hand])
 
 
+def test_pairs_that_stand_still_have_no_wavelength() -> None:
+    still = Deployment(
+        rope_type="proportional", scales=(1, 4), original_max_position_embeddings=256, max_model_len=1024
+    )
+    unscaled = wavelengths.wavelengths(still, SPEC, 0)
+    assert wavelengths.wavelengths(still, SPEC, 1) == unscaled[:3]
+
+
 def rotated(vector: list[float], angles: list[float]) -> list[float]:
     """Each pair of components turned by an angle of its own."""
     turned = []
