@@ -111,6 +111,9 @@ IS_ONE: dict[str, Callable[[Text], bool]] = {
     "deepseek_v2": lambda text: latent(text) and yarn(text) and text.q_lora_rank is None,
     "deepseek_v3": lambda text: latent(text) and yarn(text) and text.rope_parameters["mscale_all_dim"] == 1.0,
     "deepseek_v3_plain": lambda text: latent(text) and plain(text),
+    "deepseek_v3_bfloat16": lambda text: (
+        latent(text) and yarn(text) and text.num_experts_per_tok == text.n_routed_experts
+    ),
     "minicpm3": lambda text: text.qk_nope_head_dim > 0 and text.qk_rope_head_dim > 0,
     "ministral3": lambda text: yarn(text) and text.rope_parameters["llama_4_scaling_beta"] > 0,
     "qwen3_yarn": yarn,
