@@ -49,13 +49,14 @@ def refuse_latent_dtype(vllm_config: VllmConfig) -> None:
     Raises:
         Unsupported: naming the data types that this attention takes.
     """
-    from vllm.config import set_current_vllm_config
     from vllm.platforms import current_platform
-    from vllm.v1.attention.selector import get_attn_backend
 
     model, cache = vllm_config.model_config, vllm_config.cache_config
     if not (model.use_mla and current_platform.is_cpu()):
         return
+    from vllm.config import set_current_vllm_config
+    from vllm.v1.attention.selector import get_attn_backend
+
     with set_current_vllm_config(vllm_config):
         backend = get_attn_backend(model.get_head_size(), model.dtype, cache.cache_dtype, use_mla=True)
     if backend.supports_dtype(model.dtype):
