@@ -126,7 +126,7 @@ bench-scheduler: environment ## measure the time that Posenc adds to a scheduler
 bench-budget: environment ## simulate budgets for the re-rotation before a step, without a model: ARGS=...
 	@OMP_NUM_THREADS=1 VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -m tests.benchmarks.budget $(ARGS)
 
-bench-gpu: environment ## measure kernels and the engine on an NVIDIA H200: ARGS=... ENGINE_ARGS=... (--rehearse on the CPU)
+bench-gpu: environment ## measure kernels and the engine on an NVIDIA GPU: ARGS=... ENGINE_ARGS=... (--rehearse on the CPU)
 	@$(BIN)/python -m tests.benchmarks.gpu $(ARGS)
 	@$(BIN)/python -m tests.benchmarks.gpu_engine $(ENGINE_ARGS)
 

@@ -23,7 +23,7 @@ from tests.benchmarks.gpu_engine import __main__ as program
 from tests.benchmarks.gpu_engine import part, report, sides
 from tests.benchmarks.gpu_engine.part import Found, Part, Stage
 from tests.benchmarks.gpu_engine.served import Noticed
-from tests.benchmarks.gpu_engine.sizes import H200, SCALES, TINY, Sizes
+from tests.benchmarks.gpu_engine.sizes import FULL, SCALES, TINY, Sizes
 from tests.benchmarks.gpu_engine.stepped import deployment
 from tests.benchmarks.gpu_engine.stream import Stream
 from tests.benchmarks.intervals import Estimate
@@ -38,7 +38,7 @@ def test_without_a_gpu_every_row_is_listed_with_the_reason_and_nothing_is_writte
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     program.main(out=tmp_path / "result")
     printed = capsys.readouterr().out
-    rows = [row for name in program.USUAL for row in program.PARTS[name].rows(H200)]
+    rows = [row for name in program.USUAL for row in program.PARTS[name].rows(FULL)]
     assert len(rows) == 12
     for row in rows:
         assert f"- {row.name}, {row.quantity}: needs an NVIDIA GPU, and torch finds none\n" in printed
@@ -141,7 +141,7 @@ def test_an_engine_that_does_not_answer_is_killed_and_the_end_of_its_log_is_told
             engine.run([[1]], 1)
 
 
-@pytest.mark.parametrize("sizes", [H200, TINY], ids=["h200", "tiny"])
+@pytest.mark.parametrize("sizes", [FULL, TINY], ids=["full", "tiny"])
 def test_prefixes_are_left_at_the_first_scale_and_reused_at_the_second(sizes: Sizes) -> None:
     lengths = deployment(sizes).scale_set.lengths
     assert sizes.reused % sizes.block_size == 0
@@ -150,10 +150,10 @@ def test_prefixes_are_left_at_the_first_scale_and_reused_at_the_second(sizes: Si
 
 
 def test_both_engines_differ_in_nothing_but_how_positions_are_rotated() -> None:
-    shared, ours, stock = H200.throughput_arguments, sides.our_arguments(H200, "pin"), sides.stock_arguments(H200)
+    shared, ours, stock = FULL.throughput_arguments, sides.our_arguments(FULL, "pin"), sides.stock_arguments(FULL)
     assert {key: ours[key] for key in shared} == {key: stock[key] for key in shared} == shared
     assert ours.keys() - stock.keys() == {"additional_config", "kv_transfer_config", "worker_extension_cls"}
-    assert ours["max_model_len"] == stock["max_model_len"] == SCALES[-1] * H200.throughput_trained
+    assert ours["max_model_len"] == stock["max_model_len"] == SCALES[-1] * FULL.throughput_trained
     assert stock["hf_overrides"]["rope_parameters"]["factor"] == SCALES[-1]
 
 
@@ -291,14 +291,14 @@ def test_pairs_are_begun_until_the_time_is_over_and_those_that_were_are_kept(
 
 def test_two_engines_of_the_shape_of_llama_3_8b_fit_side_by_side() -> None:
     weights = 2 * 8.1e9
-    for arguments in (H200.crossing_arguments, H200.throughput_arguments):
+    for arguments in (FULL.crossing_arguments, FULL.throughput_arguments):
         assert 2 * (weights + arguments["kv_cache_memory_bytes"]) < 2 * 0.4 * 139 * 2**30
 
 
 def test_graphs_hold_a_step_of_all_requests_and_the_tokens_behind_a_reused_prefix() -> None:
-    captured = H200.crossing_arguments["cudagraph_capture_sizes"]
-    assert {H200.others, H200.others + 1, H200.asked} <= set(captured) and captured == sorted(set(captured))
-    assert max(captured) >= H200.asked + H200.others
+    captured = FULL.crossing_arguments["cudagraph_capture_sizes"]
+    assert {FULL.others, FULL.others + 1, FULL.asked} <= set(captured) and captured == sorted(set(captured))
+    assert max(captured) >= FULL.asked + FULL.others
 
 
 def test_one_slow_step_shows_in_what_the_others_notice() -> None:
@@ -313,13 +313,13 @@ def test_one_slow_step_shows_in_what_the_others_notice() -> None:
 
 def noticed(slow: float) -> Noticed:
     """Steps of 5 ms, but for the one in which the long request crosses; pieces of the others come a little later."""
-    steps = [0.005] * (H200.before + H200.after + 10)
-    steps[4 + H200.before] = slow  # the others are there for four steps more
+    steps = [0.005] * (FULL.before + FULL.after + 10)
+    steps[4 + FULL.before] = slow  # the others are there for four steps more
     times = list(itertools.accumulate(steps, initial=0.0))
-    said = range(1, H200.before + H200.after + 1)
+    said = range(1, FULL.before + FULL.after + 1)
     long = Stream(CLIENT, [], 0, times=times[4 : 4 + len(said)], said=list(said))
-    others = [Stream(CLIENT, [], 0, times=[time + 1e-5 * number for time in times]) for number in range(H200.others)]
-    return Noticed.by(others, long, H200)
+    others = [Stream(CLIENT, [], 0, times=[time + 1e-5 * number for time in times]) for number in range(FULL.others)]
+    return Noticed.by(others, long, FULL)
 
 
 def test_tokens_that_come_in_one_piece_are_said_at_its_time() -> None:
@@ -333,6 +333,6 @@ def test_a_streams_gaps_are_those_that_a_stretch_of_time_touches() -> None:
 
 def test_a_rehearsal_does_not_judge() -> None:
     row = Row("this", "ms", at_most(2)).measured(Estimate(1, 1, 1))
-    assert "1 of 1 targets reached." in report.remarks([row], H200, is_rehearsal=False)
+    assert "1 of 1 targets reached." in report.remarks([row], FULL, is_rehearsal=False)
     said = report.remarks([row], TINY, is_rehearsal=True)
     assert len(said) == 1 and "Nothing here is a measurement." in said[0]

@@ -16,7 +16,7 @@ from tests.benchmarks.gpu import __main__ as program
 from tests.benchmarks.gpu import device, peers, worker
 from tests.benchmarks.gpu.compiled import Compiled
 from tests.benchmarks.gpu.rows import Row
-from tests.benchmarks.gpu.sizes import H200, TINY
+from tests.benchmarks.gpu.sizes import FULL, TINY
 from tests.benchmarks.gpu.trials import SUBJECTS, trials
 from tests.benchmarks.intervals import Estimate
 
@@ -35,19 +35,18 @@ def test_without_a_gpu_every_row_is_listed_with_the_reason_and_nothing_is_writte
 ) -> None:
     run(out=tmp_path / "result")
     printed = capsys.readouterr().out
-    for row in rows_of(trials(H200)):
+    for row in rows_of(trials(FULL)):
         assert f"- {row.name}, {row.quantity}: needs an NVIDIA GPU, and torch finds none\n" in printed
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_gpu_than_the_one_that_the_targets_are_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_of_little_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "memory_bytes", lambda: 24 * 2**30)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H100 80GB HBM3")
-    assert (
-        device.missing() == "needs an NVIDIA H200, for which the targets are, and torch finds an NVIDIA H100 80GB HBM3"
-    )
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
-    assert device.missing() is None and device.short_name() == "h200"
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA L4")
+    assert device.missing() == "needs 75 GiB of GPU memory, and the NVIDIA L4 has 24"
+    monkeypatch.setattr(device, "memory_bytes", lambda: 79 * 2**30)
+    assert device.missing() is None and device.short_name() == "l4"
 
 
 def test_a_rehearsal_answers_every_row_or_says_what_it_lacks(
@@ -114,7 +113,7 @@ def test_an_unknown_subject_is_refused() -> None:
 
 
 def test_every_subject_can_be_asked_for_and_no_two_trials_share_a_name() -> None:
-    for sizes in (H200, TINY):
+    for sizes in (FULL, TINY):
         found = trials(sizes)
         assert {trial.subject for trial in found} == set(SUBJECTS)
         assert len({trial.name for trial in found}) == len(found)

@@ -10,7 +10,7 @@ import pytest
 from tests.benchmarks.gpu import compiled, device, report
 from tests.benchmarks.gpu.compiled import Compiled
 from tests.benchmarks.gpu.rows import Row, at_least, at_most
-from tests.benchmarks.gpu.sizes import H200
+from tests.benchmarks.gpu.sizes import FULL
 from tests.benchmarks.intervals import Estimate
 
 KERNEL = Compiled("_rotary_store_kernel", registers=64, spills=0, num_warps=4, shared_bytes=2048)
@@ -18,7 +18,7 @@ SAID_BY_NVIDIA_SMI = "580.159.04, 143771, 345, 3201, 31, 77.15\n"
 
 
 def test_bytes_are_those_counted_by_hand() -> None:
-    model = H200.model
+    model = FULL.model
     assert model.rotary_store_bytes(1) == 24_592
     assert model.rotation_then_store_bytes(1) == 28_944
     assert model.rerotated_bytes(1) == 131_072

@@ -15,7 +15,7 @@ from posenc_runtime.kernels import ops
 from tests.benchmarks.gpu import rerotate, timing
 from tests.benchmarks.gpu.paged_step import PagedStep
 from tests.benchmarks.gpu.rows import State, at_least
-from tests.benchmarks.gpu.sizes import H200, TINY
+from tests.benchmarks.gpu.sizes import FULL, TINY
 from tests.benchmarks.gpu.timing import WallClock
 from tests.benchmarks.gpu.trial import Question, Rival, Stage, Timed, Times, faster, share_of_copy, slower
 from tests.benchmarks.gpu.trials import trials
@@ -124,7 +124,7 @@ def test_re_rotation_is_replayed_or_reported_as_launched_by_the_host() -> None:
 
 
 def test_a_lone_requests_step_goes_through_several_layers() -> None:
-    assert H200.lone_layers >= 8
+    assert FULL.lone_layers >= 8
     for batch, layers in ((1, TINY.lone_layers), (3, 1)):
         stage = dataclasses.replace(STAGE, sizes=dataclasses.replace(TINY, sample_bytes=1))
         assert len(PagedStep(stage, TINY.model, 33, batch).caches) == layers

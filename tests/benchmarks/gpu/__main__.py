@@ -1,4 +1,4 @@
-"""Kernels on an H200, as shares of its bandwidth and in turns with vLLM's: ``python -m tests.benchmarks.gpu``."""
+"""Kernels on a GPU, as shares of its bandwidth and in turns with vLLM's: ``python -m tests.benchmarks.gpu``."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def main(
         typer.Option(help="Where the result goes: OUT.json and OUT.md. A date and the device when left out."),
     ] = None,
 ) -> None:
-    """Measure every kernel on an H200, and say which targets are reached.
+    """Measure every kernel on a GPU, and say which targets are reached.
 
-    Without one, list what would be measured, and why it is not. Ends with 1 if anything failed; a target that is missed
+    Without a large one, list what would be measured, and why it is not. Ends with 1 if anything failed; a target that is missed
     is a result.
     """
     if need_vllm and (lacking := peers.missing()) is not None:

@@ -7,7 +7,7 @@ import subprocess
 
 import torch
 
-_DEVICE = "H200"  # whose bandwidth the targets are counted for
+_LEAST_BYTES = 75 * 2**30  # a request of 131,072 tokens, with as many free blocks
 _ASKED = {
     "driver": ("driver_version", ""),
     "GPU memory": ("memory.total", "MiB of GPU memory"),
@@ -23,9 +23,14 @@ def missing() -> str | None:
     """Why nothing can be measured here, or None."""
     if not torch.cuda.is_available():
         return "needs an NVIDIA GPU, and torch finds none"
-    if _DEVICE not in name():
-        return f"needs an NVIDIA {_DEVICE}, for which the targets are, and torch finds an {name()}"
+    if memory_bytes() < _LEAST_BYTES:
+        return f"needs {_LEAST_BYTES / 2**30:g} GiB of GPU memory, and the {name()} has {memory_bytes() / 2**30:.0f}"
     return None
+
+
+def memory_bytes() -> int:
+    """All of it; 0 without a GPU."""
+    return torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0
 
 
 def name() -> str:

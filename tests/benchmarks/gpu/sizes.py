@@ -137,7 +137,7 @@ class Sizes:
     positions: tuple[int, int, int] = (4_000, 131_000, 1_048_000)
 
 
-H200 = Sizes(
+FULL = Sizes(
     Model(),
     copy_bytes=2**31,
     flush_bytes=2**29,

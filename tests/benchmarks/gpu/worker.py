@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from tests.benchmarks.gpu.rows import Row
-from tests.benchmarks.gpu.sizes import H200, TINY, Sizes
+from tests.benchmarks.gpu.sizes import FULL, TINY, Sizes
 from tests.benchmarks.gpu.timing import DeviceClock, WallClock
 from tests.benchmarks.gpu.trial import Stage, Trial, described
 from tests.benchmarks.gpu.trials import trials
@@ -27,7 +27,7 @@ _WARM_SECONDS = 0.3  # of a trial
 
 
 def sizes_of(is_rehearsal: bool) -> Sizes:
-    return TINY if is_rehearsal else H200
+    return TINY if is_rehearsal else FULL
 
 
 def work(connection: Connection, names: Sequence[str], is_rehearsal: bool, rounds: int, warm_ups: int) -> None:

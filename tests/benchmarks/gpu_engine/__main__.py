@@ -1,4 +1,4 @@
-"""The engine on an H200, alone and in turns with stock vLLM: ``python -m tests.benchmarks.gpu_engine``."""
+"""The engine on a GPU, alone and in turns with stock vLLM: ``python -m tests.benchmarks.gpu_engine``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.benchmarks.gpu.trial import described
 from tests.benchmarks.gpu_engine import report, served, sides, stepped
 from tests.benchmarks.gpu_engine.part import Part, Stage
 from tests.benchmarks.gpu_engine.result import Result
-from tests.benchmarks.gpu_engine.sizes import H200, TINY
+from tests.benchmarks.gpu_engine.sizes import TINY, full
 from tests.benchmarks.servers import ServerFailed
 
 PARTS = {part.name: part for part in (stepped.PART, served.PART, sides.PINNED, sides.MAY_CROSS, sides.FUSED)}
@@ -42,15 +42,15 @@ def main(
         ),
     ] = None,
 ) -> None:
-    """Measure what crossings, reused prefixes and scales cost an engine on an H200, and say which targets are reached.
+    """Measure what crossings, reused prefixes and scales cost an engine on a GPU, and say which targets are reached.
 
-    Without one, list what would be measured, and why it is not. Ends with 1 if anything failed; a target that is missed
+    Without a large one, list what would be measured, and why it is not. Ends with 1 if anything failed; a target that is missed
     is a result.
     """
     end = time.monotonic() + limit
     names = only or USUAL
     output.refuse_unknown(names, tuple(PARTS))
-    sizes = TINY if rehearse else H200
+    sizes = TINY if rehearse else full(device.memory_bytes())
     parts = [PARTS[name] for name in names]
     why = None if rehearse else device.missing()
     if why is not None:

@@ -1,4 +1,4 @@
-"""How large everything is: as it is measured on an H200, and as it is rehearsed on a processor."""
+"""How large everything is: as it is measured on a GPU, and as it is rehearsed on a processor."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Sizes:
 
 _LLAMA: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "tie_word_embeddings": False}
 # Llama-3-8B's. Two engines of it are alive at once.
-H200 = Sizes(
+FULL = Sizes(
     model=_LLAMA
     | {
         "vocab_size": 128256,
@@ -161,6 +161,15 @@ H200 = Sizes(
     # number of requests.
     crossing_engine={"cudagraph_capture_sizes": [1, 2, 4, 8, 9, *range(16, 97, 8)]},
 )
+# Two engines, of 16 GB of weights each, leave 80 GB no room for the caches of 128 requests.
+_OF_BOTH_BYTES = 120 * 2**30
+
+
+def full(memory_bytes: int) -> Sizes:
+    """What a GPU of so much memory measures."""
+    return FULL if not memory_bytes or memory_bytes >= _OF_BOTH_BYTES else dataclasses.replace(FULL, batches=(1, 32))
+
+
 TINY = Sizes(
     model=_LLAMA
     | {
