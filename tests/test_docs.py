@@ -360,6 +360,7 @@ STORED = {
     "Throughput": ["2026-11-21-cpu-throughput", "2026-11-21-cpu-rerotate-over-pin"],
     "Scheduler": ["2026-11-25-cpu-scheduler"],
     "Attention on the CPU": ["2026-11-25-cpu-attention"],
+    "Kernels on a GPU": ["2026-11-26-h100-kernels"],
     "Counting": ["2026-11-21-cpu-counting"],
 }
 

@@ -25,8 +25,8 @@ if ON_CUDA:
 
         current_platform.is_cuda()
 
-# Engine arguments that tests do not set themselves. Two engines, or pytest's own tensors, have room beside one. Engines of
-# tests that run side by side (``pytest -n``) do not measure the memory that is free: others take it meanwhile.
+# Engine arguments that tests do not set themselves. Two engines, or pytest's own tensors, have room beside one. Engines
+# of tests that run side by side (``pytest -n``) do not measure the memory that is free: others take it meanwhile.
 _ALONE = {"gpu_memory_utilization": 0.3}
 _SIDE_BY_SIDE = {"gpu_memory_utilization": 0.05, "kv_cache_memory_bytes": 2**28}
 ENGINE: dict[str, Any] = (_SIDE_BY_SIDE if "PYTEST_XDIST_WORKER" in os.environ else _ALONE) if ON_CUDA else {}

@@ -13,7 +13,7 @@ from posenc_runtime.encodings.distance import BiasForm, Flat, Linear, Log, Power
 from posenc_runtime.kernels.attention.cope import Cope
 from posenc_runtime.kernels.attention.paged import PagedBatch
 from posenc_runtime.kernels.attention.window import zero_norms
-from tests.tolerance import ATTENTION_TIMES_TORCH
+from tests.tolerance import ATTENTION_TIMES_TORCH, COPE_GATE_ROUNDING
 
 UNTOUCHED = 7.0  # in outputs of padding
 
@@ -203,6 +203,13 @@ class Tensors:
             added[:, key] = z_below * (1 - position + below) + z_above * (position - below)
         return added
 
+    def _moved_by_rounded_gates(self) -> float:
+        """What a logit, and with values of size 1 an output, changes by where positions add up gates in whole units."""
+        case = self.case
+        logits = case.qe_scale * self.query.nan_to_num().double() @ case.cope().pos_emb.double()
+        newer = max(length for length, _ in case.requests)
+        return COPE_GATE_ROUNDING * math.sqrt(newer) * float(logits.diff(dim=-1).square().mean().sqrt())
+
     def faults(self) -> list[str]:
         """What is wrong with the output, in words."""
         exact = self.dense(torch.float64)
@@ -212,6 +219,8 @@ class Tensors:
         allowed = ATTENTION_TIMES_TORCH * (plain + band)
         if self.case.tolerance is not None:
             allowed += 2 * self.case.tolerance * max(values.abs().max() for values in self.values)
+        if self.case.bias == "cope":
+            allowed += 2 * self._moved_by_rounded_gates()
         faults = []
         error = (found - exact).abs().max()
         if not error <= allowed:  # nor a NaN

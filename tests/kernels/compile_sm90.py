@@ -1,6 +1,7 @@
 """Compile the Triton kernels for an H100 as they would be launched, without one.
 
-Prints, as JSON, the opcodes of each, and how many of its programs a multiprocessor has room for.
+Prints, as JSON, the opcodes of each, how many of its programs a multiprocessor has room for, and how many products of
+matrices it was to have.
 """
 
 from __future__ import annotations
@@ -121,5 +122,8 @@ if __name__ == "__main__":
         "stored": {name: code() for name, code in STORED.items()},
         "attention": compile_attention.machine_codes(),
     }
-    programs = {name: code.programs for of_part in machine_codes.values() for name, code in of_part.items()}
-    print(json.dumps({"programs": programs} | {part: opcodes(of_part) for part, of_part in machine_codes.items()}))
+    codes = {name: code for of_part in machine_codes.values() for name, code in of_part.items()}
+    programs = {name: code.programs for name, code in codes.items()}
+    products = {name: code.products for name, code in codes.items()}
+    found = {part: opcodes(of_part) for part, of_part in machine_codes.items()}
+    print(json.dumps({"programs": programs, "products": products} | found))

@@ -12,11 +12,17 @@ def mend() -> None:
     """From here on the interpreter finds these where kernels have assembly."""
     cope_tile.reciprocal = _reciprocal
     cope_in_place._looked_up = _looked_up
+    cope_in_place._plus_large = _plus_large
 
 
 @triton.jit
 def _reciprocal(b_numbers):  # type: ignore[no-untyped-def]
     return 1.0 / b_numbers
+
+
+@triton.jit
+def _plus_large(b_sums):  # type: ignore[no-untyped-def]
+    return b_sums + 1.5 * 2**23
 
 
 @triton.jit

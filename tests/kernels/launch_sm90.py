@@ -42,10 +42,12 @@ class MachineCode:
     Attributes:
         instructions: alone.
         programs: that a multiprocessor has room for.
+        products: of matrices by a group of warps, that the compiler asked the assembler for.
     """
 
     instructions: bytes
     programs: int
+    products: int
 
 
 class Launch:
@@ -68,7 +70,7 @@ class Launch:
         compiled = self._compiled()
         cubin = compiled.asm["cubin"]
         used = Compiled(compiled.name, _registers(cubin), 0, self.num_warps, compiled.metadata.shared)
-        return MachineCode(_instructions(cubin), used.programs)
+        return MachineCode(_instructions(cubin), used.programs, compiled.asm["ptx"].count("wgmma.mma_async"))
 
     def shared_bytes(self) -> int:
         """Of a program; known before it is assembled, which takes long."""

@@ -183,6 +183,14 @@ def test_attention_multiplies_on_tensor_cores(attention: Opcodes) -> None:
             assert counted(counts, "HMMA") > 0, name
 
 
+def test_the_assembler_leaves_out_no_product_of_matrices(compiled: dict[str, Any], attention: Opcodes) -> None:
+    # It did where a product started at a constant, and left a product of nothing, with nothing, in its place.
+    of_nothing = "HGMMA.64x8x16.F16"
+    kept = {name: counted(counts, "HGMMA") - counts.get(of_nothing, 0) for name, counts in attention.items()}
+    assert kept == {name: compiled["products"][name] for name in attention}
+    assert kept["cope-64 cope-prefill"] > 0
+
+
 def test_positions_of_a_prompts_keys_are_found_by_the_threads_that_have_their_scores(attention: Opcodes) -> None:
     prefill = attention["cope-64 cope-prefill"]
     a_thread = 64 * 32 // 128  # scores of a tile
@@ -190,10 +198,11 @@ def test_positions_of_a_prompts_keys_are_found_by_the_threads_that_have_their_sc
     # a look-up for each, in tiles of which all keys are there for all rows and in others; none is passed to be summed
     assert counted(prefill, "LDG", ".64") == 2 * a_thread + embeddings
     assert counted(prefill, "STSM") == 0
-    # What threads ask each other for, which a scan adds to: in three loops a row's maximum and its sum, of two rows a
-    # thread, each held by four; and whether all rows stand at the last position, the halves of one number a thread.
+    # What threads ask each other for, which a scan adds to: in three loops a row's maximum and its sum, and in two of
+    # them the sum of its gates, of two rows a thread, each held by four; and whether all rows stand at the last
+    # position, the halves of one number a thread.
     a_row, a_warp = 2, 5  # steps of a reduction
-    assert counted(prefill, "SHFL") == 3 * 2 * 2 * a_row + 2 * a_warp
+    assert counted(prefill, "SHFL") == (3 * 2 + 2) * 2 * a_row + 2 * a_warp
 
 
 def test_a_linear_bias_costs_one_instruction_a_score(attention: Opcodes) -> None:

@@ -35,8 +35,8 @@ def main(
 ) -> None:
     """Measure every kernel on a GPU, and say which targets are reached.
 
-    Without a large one, list what would be measured, and why it is not. Ends with 1 if anything failed; a target that is missed
-    is a result.
+    Without a large one, list what would be measured, and why it is not. Ends with 1 if anything failed; a target that
+    is missed is a result.
     """
     if need_vllm and (lacking := peers.missing()) is not None:
         output.tell(lacking)

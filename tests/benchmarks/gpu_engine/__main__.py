@@ -44,8 +44,8 @@ def main(
 ) -> None:
     """Measure what crossings, reused prefixes and scales cost an engine on a GPU, and say which targets are reached.
 
-    Without a large one, list what would be measured, and why it is not. Ends with 1 if anything failed; a target that is missed
-    is a result.
+    Without a large one, list what would be measured, and why it is not. Ends with 1 if anything failed; a target that
+    is missed is a result.
     """
     end = time.monotonic() + limit
     names = only or USUAL
