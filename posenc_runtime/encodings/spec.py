@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -22,6 +23,11 @@ class Frequencies:
 
     inv_freq: Tensor
     attention_factor: float = 1.0
+
+    @property
+    def wavelengths(self) -> tuple[float, ...]:
+        """Tokens for a full turn, of each pair that turns, the fastest first."""
+        return tuple(2 * math.pi / each for each in self.inv_freq.tolist() if each > 0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from posenc_runtime.encodings.spec import Frequencies, RotarySpec
     from posenc_runtime.kv.deployment import Deployment
 
-_DISTANCES_PER_OCTAVE = 8
+DISTANCES_PER_OCTAVE = 8
 
 
 def scores(frequencies: Frequencies, distances: Sequence[int]) -> list[float]:
@@ -37,15 +37,23 @@ def scores(frequencies: Frequencies, distances: Sequence[int]) -> list[float]:
     return found
 
 
-def averaged(frequencies: Frequencies, furthest: int) -> list[tuple[float, float]]:
-    """Distances that grow evenly on a logarithmic axis, each with the mean score from it to the next one."""
-    octaves = math.log2(furthest)
-    edges = [round(2 ** (step / _DISTANCES_PER_OCTAVE)) for step in range(int(octaves * _DISTANCES_PER_OCTAVE) + 1)]
-    edges = sorted({*edges, furthest})
-    values = scores(frequencies, range(furthest + 1))
+def edges(furthest: int) -> list[int]:
+    """Distances from 1 on that grow evenly on a logarithmic axis, the furthest last."""
+    steps = int(math.log2(furthest) * DISTANCES_PER_OCTAVE) + 1
+    return sorted({*(round(2 ** (step / DISTANCES_PER_OCTAVE)) for step in range(steps)), furthest})
+
+
+def means(values: Sequence[float]) -> list[tuple[float, float]]:
+    """Distances that grow evenly on a logarithmic axis, each with the mean value from it to the next one.
+
+    A cosine at single distances would show waves that it does not have.
+
+    Args:
+        values: of every distance from 0 on.
+    """
     return [
         (math.sqrt(begin * (end - 1)), sum(values[begin:end]) / (end - begin))
-        for begin, end in itertools.pairwise(edges)
+        for begin, end in itertools.pairwise(edges(len(values) - 1))
     ]
 
 
@@ -57,10 +65,10 @@ def draw(name: str, deployment: Deployment, spec: RotarySpec) -> Figure:
     """
     drawn, (axes,) = style.figure(f"{name}: score by distance, {deployment.rope_type}")
     for index, length in enumerate(deployment.scale_set.lengths):
-        points = averaged(deployment.frequencies(spec, index), length)
+        points = means(scores(deployment.frequencies(spec, index), range(length + 1)))
         x, y = zip(*points, strict=True)
         label = f"scale {deployment.scale_set.label(index)}"
-        axes.plot(x, y, label=label, markevery=_DISTANCES_PER_OCTAVE, **style.look(index))
+        axes.plot(x, y, label=label, markevery=DISTANCES_PER_OCTAVE, **style.look(index))
     trained = deployment.original_max_position_embeddings
     axes.axvline(trained, color=style.TEXT, linewidth=1, linestyle="--")
     axes.axhline(0, color=style.FAINT, linewidth=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from server.plots import style
@@ -14,12 +13,6 @@ if TYPE_CHECKING:
     from posenc_runtime.kv.deployment import Deployment
 
 
-def wavelengths(deployment: Deployment, spec: RotarySpec, scale_index: int) -> list[float]:
-    """Tokens for a full turn of each pair that turns, the fastest first."""
-    found = deployment.frequencies(spec, scale_index).inv_freq
-    return [2 * math.pi / each for each in found.tolist() if each > 0]
-
-
 def draw(name: str, deployment: Deployment, spec: RotarySpec) -> Figure:
     """One line for each scale. Above the line of the trained length are pairs that never made a full turn in training.
 
@@ -28,7 +21,7 @@ def draw(name: str, deployment: Deployment, spec: RotarySpec) -> Figure:
     """
     drawn, (axes,) = style.figure(f"{name}: wavelengths by pair, {deployment.rope_type}")
     for index in range(len(deployment.scales)):
-        values = wavelengths(deployment, spec, index)
+        values = deployment.frequencies(spec, index).wavelengths
         axes.plot(
             range(len(values)),
             values,

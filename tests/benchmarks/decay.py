@@ -6,7 +6,6 @@ turn queries and keys. What Shaw's, Transformer-XL's and CoPE's do depends on th
 
 from __future__ import annotations
 
-import itertools
 import pathlib
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +20,7 @@ from posenc_runtime.decoder.encoding import PositionEncoding
 from posenc_runtime.decoder.places import standing_at
 from posenc_runtime.decoder.positions import encoding
 from posenc_runtime.zoo.lengths.recipe import WEIGHTS
-from server.plots import style
+from server.plots import decay, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 FURTHEST = 1024  # tokens, twice the trained length
 ADDED = ("alibi", "kerple_log", "kerple_power", "t5")
 TURNED = ("rope", "xpos")
-_POINTS_PER_OCTAVE = 8
 _PREFIX = "model.position."
 
 
@@ -89,18 +87,15 @@ def draw(weights: pathlib.Path, furthest: int = FURTHEST) -> Figure:
         furthest: tokens, the largest distance.
     """
     # A logarithmic axis has no place for distance 0.
-    steps = torch.arange(furthest.bit_length() * _POINTS_PER_OCTAVE) / _POINTS_PER_OCTAVE
-    edges = torch.unique((2**steps).round().long().clamp(max=furthest))
-    every = torch.arange(furthest)
-    # A cosine at single distances would show waves that it does not have: each point is the mean up to the next one.
-    middles = [(a * (b - 1)) ** 0.5 for a, b in itertools.pairwise(edges.tolist())]
+    edges = torch.tensor(decay.edges(furthest))
+    every = torch.arange(furthest + 1)
     drawn, (added, turned) = style.figure(
         "What encodings do with the distance of query and key", width=11, columns=2, shared=False
     )
     for index, name in enumerate(ADDED):
         values = biases(read(weights / name), edges)
         look = style.look(index)
-        added.plot(edges, values.mean(0), label=name, markevery=_POINTS_PER_OCTAVE, **look)
+        added.plot(edges, values.mean(0), label=name, markevery=decay.DISTANCES_PER_OCTAVE, **look)
         added.fill_between(edges, values.amin(0), values.amax(0), color=look["color"], alpha=0.12, linewidth=0)
     # Near distances matter most: biases from -1 to 1 are drawn evenly, and others by their logarithm.
     added.set_yscale("symlog", linthresh=1)
@@ -108,8 +103,8 @@ def draw(weights: pathlib.Path, furthest: int = FURTHEST) -> Figure:
     for index, name in enumerate(TURNED, start=len(ADDED)):
         decoder = weights / name
         values = shares(read(decoder), PosencConfig.from_pretrained(decoder).head_dim, every)
-        means = [values[a:b].mean().item() for a, b in itertools.pairwise(edges.tolist())]
-        turned.plot(middles, means, label=name, markevery=_POINTS_PER_OCTAVE, **style.look(index))
+        middles, means = zip(*decay.means(values.tolist()), strict=True)
+        turned.plot(middles, means, label=name, markevery=decay.DISTANCES_PER_OCTAVE, **style.look(index))
     turned.axhline(0, color=style.FAINT, linewidth=1)
     turned.set_ylabel("score of a query with an equal key")
     for axes in (added, turned):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import TYPE_CHECKING
 
 from posenc_runtime.kv.deployment import Deployment
@@ -39,10 +38,4 @@ def rotations(model_config: ModelConfig, deployment: Deployment) -> list[Rotatio
     if spec is None:
         return []
     found = [deployment.frequencies(spec, index) for index in range(len(deployment.scales))]
-    return [
-        Rotation(
-            attention_factor=each.attention_factor,
-            wavelengths=tuple(2 * math.pi / value for value in each.inv_freq.tolist() if value > 0),
-        )
-        for each in found
-    ]
+    return [Rotation(each.attention_factor, each.wavelengths) for each in found]

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 from posenc_runtime.kv.deployment import Deployment
 from server.cli import app
-from server.plots import decay, style, wavelengths
+from server.plots import decay, style
 from tests.checkpoints import save_tiny
 
 SPEC = RotarySpec(rotary_dim=8, rope_theta=10_000.0, original_max_position_embeddings=256)
@@ -25,16 +25,16 @@ LINEAR = Deployment(rope_type="linear", scales=(1, 4), original_max_position_emb
 
 def test_wavelengths_are_those_of_the_paper_and_a_linear_scale_stretches_them() -> None:
     by_hand = [2 * math.pi * 10_000 ** (2 * pair / 8) for pair in range(4)]
-    assert wavelengths.wavelengths(LINEAR, SPEC, 0) == pytest.approx(by_hand)
-    assert wavelengths.wavelengths(LINEAR, SPEC, 1) == pytest.approx([4 * each for each in by_hand])
+    assert LINEAR.frequencies(SPEC, 0).wavelengths == pytest.approx(by_hand)
+    assert LINEAR.frequencies(SPEC, 1).wavelengths == pytest.approx([4 * each for each in by_hand])
 
 
 def test_pairs_that_stand_still_have_no_wavelength() -> None:
     still = Deployment(
         rope_type="proportional", scales=(1, 4), original_max_position_embeddings=256, max_model_len=1024
     )
-    unscaled = wavelengths.wavelengths(still, SPEC, 0)
-    assert wavelengths.wavelengths(still, SPEC, 1) == unscaled[:3]
+    unscaled = still.frequencies(SPEC, 0).wavelengths
+    assert still.frequencies(SPEC, 1).wavelengths == unscaled[:3]
 
 
 def rotated(vector: list[float], angles: list[float]) -> list[float]:
@@ -60,10 +60,10 @@ def test_a_score_is_the_product_of_rotated_vectors_over_that_at_distance_0(dista
 
 def test_averages_over_distances_leave_none_out_and_take_none_twice() -> None:
     frequencies = Frequencies(torch.tensor([0.1], dtype=torch.float64))
-    points = decay.averaged(frequencies, 1000)
+    points = decay.means(decay.scores(frequencies, range(1001)))
     middles = [x for x, _ in points]
     assert middles == sorted(middles) and middles[0] == 1 and middles[-1] < 1000
-    flat = decay.averaged(Frequencies(torch.zeros(4, dtype=torch.float64)), 1000)
+    flat = decay.means([1.0] * 1001)
     assert [value for _, value in flat] == pytest.approx([1.0] * len(flat))
     assert points[0][1] == pytest.approx(math.cos(0.1))
     last = [math.cos(0.1 * distance) for distance in range(round(2 ** (79 / 8)), 1000)]
