@@ -1,4 +1,4 @@
-"""What the compiler makes of the Triton kernels for an H100, carried out by a machine of ours: nobody has a GPU here.
+"""What the compiler makes of the Triton kernels for an H100, carried out by a machine of ours, which needs no GPU.
 
 The interpreter knows no threads, no shared memory, no rounding of a tensor core, and runs programs in their order.
 """
