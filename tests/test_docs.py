@@ -353,6 +353,7 @@ STORED = {
     "Accuracy": ["2026-11-21-cpu-accuracy", "2026-11-26-cpu-accuracy-methods"],
     "Short requests": ["2026-11-26-smollm2-short/report"],
     "Long texts": ["2026-11-26-smollm2-text/report"],
+    "RULER": ["2026-11-26-smollm2-ruler/report", "2026-11-26-smollm2-ruler-16384/report"],
     "Growth": ["2026-11-21-cpu-growth"],
     "Crossings": ["2026-11-25-cpu-crossings"],
     "Budget": ["2026-11-25-budget"],
