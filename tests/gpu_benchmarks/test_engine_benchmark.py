@@ -23,7 +23,7 @@ from tests.benchmarks.gpu_engine import __main__ as program
 from tests.benchmarks.gpu_engine import part, report, sides
 from tests.benchmarks.gpu_engine.part import Found, Part, Stage
 from tests.benchmarks.gpu_engine.served import Noticed
-from tests.benchmarks.gpu_engine.sizes import FULL, SCALES, TINY, Sizes
+from tests.benchmarks.gpu_engine.sizes import FULL, SCALES, TINY, Sizes, full
 from tests.benchmarks.gpu_engine.stepped import deployment
 from tests.benchmarks.gpu_engine.stream import Stream
 from tests.benchmarks.intervals import Estimate
@@ -147,6 +147,17 @@ def test_prefixes_are_left_at_the_first_scale_and_reused_at_the_second(sizes: Si
     assert sizes.reused % sizes.block_size == 0
     assert sizes.reused + 8 + 1 <= lengths[0] < sizes.reused + sizes.asked + 1 <= lengths[1]
     assert all(case.prompt_tokens + case.new_tokens <= sizes.throughput_trained for case in sizes.cases)
+
+
+@pytest.mark.parametrize("gigabytes", [80, 141], ids=["h100", "h200"])
+def test_weights_and_caches_of_two_engines_fit_a_gpu(gigabytes: int) -> None:
+    weights = 2 * 8.03e9  # of Llama-3-8B, two bytes each
+    caches = full(gigabytes * 10**9).throughput_arguments["kv_cache_memory_bytes"]
+    assert 2 * (weights + caches) < 0.9 * gigabytes * 1e9
+
+
+def test_a_large_gpu_and_a_list_without_one_leave_no_size_out() -> None:
+    assert full(141 * 10**9) == full(0) == FULL
 
 
 def test_both_engines_differ_in_nothing_but_how_positions_are_rotated() -> None:

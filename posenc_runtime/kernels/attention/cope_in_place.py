@@ -37,7 +37,7 @@ def sums_by_product(b_gates):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _whole(b_sums):  # type: ignore[no-untyped-def]
-    """Whole numbers below 2^22 as int32, by one addition: a conversion takes an H100 four times as long."""
+    """Whole numbers below 2^22 as int32, by one addition, of which a GPU does more at a time than conversions."""
     return _plus_large(b_sums).to(tl.int32, bitcast=True) - _LARGE_BITS
 
 

@@ -166,8 +166,10 @@ _OF_BOTH_BYTES = 120 * 2**30
 
 
 def full(memory_bytes: int) -> Sizes:
-    """What a GPU of so much memory measures."""
-    return FULL if not memory_bytes or memory_bytes >= _OF_BOTH_BYTES else dataclasses.replace(FULL, batches=(1, 32))
+    """What a GPU of so much memory measures; all of it where there is no GPU, and sizes are only listed."""
+    if 0 < memory_bytes < _OF_BOTH_BYTES:
+        return dataclasses.replace(FULL, batches=(1, 32))
+    return FULL
 
 
 TINY = Sizes(
