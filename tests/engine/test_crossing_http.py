@@ -1,4 +1,4 @@
-"""Crossings as clients of OpenAI's API see them."""
+"""Crossings as clients of OpenAI's API see them, from plain vLLM with one flag."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from tests.engine.running_server import Server
 HEADROOM = 8
 
 
-@pytest.fixture(
-    scope="module",
-    params=["posenc", pytest.param("vllm", marks=pytest.mark.promise("crossings over HTTP", "one flag"))],
-)
-def server(request: pytest.FixtureRequest) -> Server:
-    name: Server = request.param
-    return name
+pytestmark = pytest.mark.promise("crossings over HTTP", "one flag")
+
+
+@pytest.fixture(scope="module")
+def server() -> Server:
+    return "vllm"
 
 
 @pytest.fixture(scope="module")

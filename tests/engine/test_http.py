@@ -19,7 +19,10 @@ from tests.engine.running_server import Server
 HEADROOM = 40
 
 
-@pytest.fixture(scope="module", params=[pytest.param("posenc", marks=pytest.mark.promise("answers over HTTP")), "vllm"])
+OURS = pytest.param("posenc", marks=pytest.mark.promise("answers over HTTP"))
+
+
+@pytest.fixture(scope="module", params=[OURS, "vllm"])
 def server(request: pytest.FixtureRequest) -> Server:
     name: Server = request.param
     return name
@@ -44,7 +47,7 @@ def test_a_completion_says_the_scale_that_it_ran_at(client: openai.OpenAI) -> No
     assert answer.usage is not None and answer.usage.completion_tokens == 8
 
 
-@pytest.mark.parametrize("server", ["posenc"], indirect=True)
+@pytest.mark.parametrize("server", [OURS], indirect=True)
 def test_a_connection_outlives_the_5_seconds_that_clients_keep_an_idle_one(address: str) -> None:
     # Were the server to close it first, the close would meet the client's next request and reset it.
     url = httpx.URL(address)
