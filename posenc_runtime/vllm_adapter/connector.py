@@ -37,6 +37,7 @@ from posenc_runtime.vllm_adapter.worker.answers import let_one_answer
 from posenc_runtime.vllm_adapter.worker.attention_groups import attention_groups
 from posenc_runtime.vllm_adapter.worker.cache_layers import layer_specs
 from posenc_runtime.vllm_adapter.worker.cpu_seeds import keep_seeds
+from posenc_runtime.vllm_adapter.worker.cpu_tiles import ask_for_tiles
 from posenc_runtime.vllm_adapter.worker.worker_half import WorkerHalf
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
             self._worker = WorkerHalf(deployment, vllm_config, kv_cache_config)
             if current_platform.is_cpu():
                 keep_seeds()
+                ask_for_tiles()
 
     @property
     def requires_kv_delivery(self) -> bool:

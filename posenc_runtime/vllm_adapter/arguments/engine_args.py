@@ -76,9 +76,14 @@ def engine_arguments(
                 f"engine.additional_config.{key}: must be left out, got {additional_config[key]!r}: posenc sets it "
                 f"from the section {setting}"
             )
+    # A model with a learned vector for each position has as many as its configuration says.
+    keeps_its_positions = (
+        not deployment.rotates and deployment.max_model_len < deployment.original_max_position_embeddings
+    )
+    longest = {} if keeps_its_positions else {"max_position_embeddings": deployment.max_model_len}
     ours = {
         "max_model_len": deployment.max_model_len,
-        "hf_overrides": {**hf_overrides, "max_position_embeddings": deployment.max_model_len},
+        "hf_overrides": {**hf_overrides, **longest},
         "additional_config": {
             **additional_config,
             KEY: deployment.to_mapping(),

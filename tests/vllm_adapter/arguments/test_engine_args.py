@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.kv.deployment import UNROTATED, Deployment
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.arguments import engine_args
 from posenc_runtime.vllm_adapter.arguments.engine_args import command_line, engine_arguments, serve_arguments
@@ -44,6 +44,22 @@ def test_requests_with_priorities_are_scheduled_by_ours_also_where_they_are_pinn
     assert engine_arguments(pinned, by_priority)["scheduler_cls"].endswith("PosencScheduler")
     staged = engine_arguments(pinned, by_priority | {"pipeline_parallel_size": 2, "async_scheduling": True})
     assert staged["async_scheduling"] is True
+
+
+def test_a_model_that_does_not_rotate_keeps_its_positions_where_fewer_are_served() -> None:
+    def overridden(max_model_len: int) -> dict[str, Any]:
+        learned = Deployment(
+            rope_type=UNROTATED,
+            original_max_position_embeddings=512,
+            max_model_len=max_model_len,
+            on_crossing="pin",
+            allow_beyond_trained=True,
+        )
+        overrides: dict[str, Any] = engine_arguments(learned)["hf_overrides"]
+        return overrides
+
+    assert overridden(64) == {}
+    assert overridden(1024) == {"max_position_embeddings": 1024}
 
 
 def test_overrides_that_nobody_can_read_are_refused() -> None:
