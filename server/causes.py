@@ -38,6 +38,13 @@ _CAUSES = (
         "only {2} of {3} GiB are free: stop other programs that use {1}, or lower the setting",
     ),
     (
+        r"Available memory on node \S+ \(([\d.]+)/([\d.]+) GiB\) on startup is less than desired CPU memory "
+        r"utilization \(([\d.]+), ([\d.]+) GiB\)",
+        "engine.gpu_memory_utilization: on a CPU, this share of the machine's memory must be free, got {3}, which is "
+        "{4} GiB, but only {1} of {2} GiB are free: lower the setting, give the KV cache a size instead "
+        "(engine.kv_cache_memory_bytes), or stop other programs on this machine",
+    ),
+    (
         r"Available memory on node \S+ \(([\d.]+)/([\d.]+) GiB\) on kv cache allocation is less than requested memory "
         r"for kv \(([\d./]+) GiB\)",
         "engine.kv_cache_memory_bytes: this much memory must be free, got {3} GiB, but only {1} of {2} GiB are free: "
@@ -82,11 +89,16 @@ _CAUSES = (
         r"There is no module or parameter named '?([\w.]+)'? in (\w+)",
         "model: the checkpoint has weights {1}, which {2} has not: its config.json may be that of another model",
     ),
+    (
+        r"Worker proc \S+ died unexpectedly \(exit code: -(\d+)\)",
+        "a worker of the engine was ended by signal {1}: the kernel sends 9 if memory runs out (its log says so), 4 "
+        "and 11 are faults of native code, to be reported with the request that came before",
+    ),
 )
 
 # The last line of a traceback, as vLLM logs it, with a carriage return before the end, or as Python prints it.
 _ERROR = re.compile(
-    r"^(?:\(\w+ pid=\d+\) ERROR [^\]]*\] )?((?:\w+\.)*\w*(?:Error|Exception|Unsupported|Refused)): (.+?)\r?$",
+    r"^(?:\([\w-]+ pid=\d+\) ERROR [^\]]*\] )?((?:\w+\.)*\w*(?:Error|Exception|Unsupported|Refused)): (.+?)\r?$",
     re.MULTILINE,
 )
 _OF_OTHERS = (

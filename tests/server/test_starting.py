@@ -113,6 +113,12 @@ SAID = {
         "engine.gpu_memory_utilization: this share of the device's memory must be free, got 0.9, which is 71.2 GiB, "
         "but only 10.5 of 79.1 GiB are free: stop other programs that use cuda:0, or lower the setting",
     ),
+    "others-on-the-machine": (
+        "(VllmWorker-0 pid=1) ERROR [x.py:953] ValueError: Available memory on node 0 (11.58/22.84 GiB) on startup is "
+        "less than desired CPU memory utilization (0.92, 21.01 GiB). On the CPU backend, the flag",
+        "engine.gpu_memory_utilization: on a CPU, this share of the machine's memory must be free, got 0.92, which is "
+        "21.01 GiB, but only 11.58 of 22.84 GiB are free: lower the setting, give the KV cache a size instead",
+    ),
     "damaged": (
         "(Worker pid=1) ERROR [x.py:953] safetensors._safetensors_rust.SafetensorError: Error while deserializing "
         "header: header too small\n",
@@ -146,6 +152,10 @@ SAID = {
         "OSError: [Errno 28] No space left on device",
         "a disk is full: there was no space for",
     ),
+    "worker-killed": (
+        "(EngineCore pid=1) ERROR [x.py:315] Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down",
+        "a worker of the engine was ended by signal 9: the kernel sends 9 if memory runs out (its log says so), 4",
+    ),
     "out-of-memory": (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\nmore",
         "the device has too little memory for the model: CUDA out of memory. Tried to allocate 2.00 GiB.",
@@ -164,7 +174,7 @@ def test_another_cause_is_left_to_what_was_said() -> None:
 
 
 def test_the_first_error_of_an_engine_is_told_in_one_line() -> None:
-    logged = "(Worker pid=7) ERROR 11-26 01:51:10 [multiproc_executor.py:953] "
+    logged = "(VllmWorker-0 pid=7) ERROR 11-26 01:51:10 [multiproc_executor.py:953] "
     said = (
         f"{logged}Traceback (most recent call last):\n{logged}    raise ValueError(text)\n"
         f"{logged}builtins.ValueError: their rule: broken\n"
