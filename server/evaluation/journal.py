@@ -28,16 +28,19 @@ class Journal:
         self.results: dict[str, dict[str, dict[str, Any]]] = {}
 
     def begin_target(self, name: str, described: Mapping[str, Any]) -> None:
-        """Note what a target is.
+        """Note what a target is. One of which nothing was measured, because it did not start, may be another one now.
 
         Raises:
-            EvaluationRefused: when an earlier run had another target of this name.
+            EvaluationRefused: when an earlier run measured another target of this name.
         """
         described = _as_read(described)
-        if (before := self.targets.get(name)) is None:
+        before = self.targets.get(name)
+        if before == described:
+            return
+        if before is None or not self.results[name]:
             self._append({"target": name, "described": described})
             self.targets[name], self.results[name] = described, {}
-        elif before != described:
+        else:
             raise EvaluationRefused(
                 f"--target {name}: {self._path} has results of another target of this name "
                 f"({_difference(before, described)}): give it another name, or another --out"

@@ -55,6 +55,14 @@ def test_another_target_of_the_same_name_is_refused_and_a_further_one_is_added(t
             journal.begin_target("a", {"model": "y"})
 
 
+def test_a_target_that_did_not_start_may_be_mended_and_asked_again(tmp_path: pathlib.Path) -> None:
+    for model in ("does-not-start", "starts"):
+        with opened(tmp_path, "text", OPTIONS) as journal:
+            journal.begin_target("a", {"model": model})
+    with opened(tmp_path, "text", OPTIONS) as journal:
+        assert journal.targets == {"a": {"model": "starts"}}
+
+
 def test_two_processes_do_not_write_to_one_folder(tmp_path: pathlib.Path) -> None:
     with opened(tmp_path, "text", OPTIONS):  # noqa: SIM117
         with pytest.raises(EvaluationRefused, match="another evaluation writes to"), opened(tmp_path, "text", OPTIONS):
