@@ -353,7 +353,12 @@ STORED = {
     "Accuracy": ["2026-11-21-cpu-accuracy", "2026-11-26-cpu-accuracy-methods", "2026-11-26-cpu-accuracy-clipped"],
     "Short requests": ["2026-11-26-smollm2-short/report"],
     "Long texts": ["2026-11-26-smollm2-text/report", "2026-11-26-smollm2-crossing/report"],
-    "RULER": ["2026-11-26-smollm2-ruler/report", "2026-11-26-smollm2-ruler-16384/report"],
+    "RULER": [
+        "2026-11-26-smollm2-ruler/report",
+        "2026-11-26-smollm2-ruler-16384/report",
+        "2026-11-26-smollm2-ruler-values/report",
+        "2026-11-26-smollm2-ruler-tasks/report",
+    ],
     "Growth": ["2026-11-21-cpu-growth"],
     "Crossings": ["2026-11-25-cpu-crossings"],
     "Budget": ["2026-11-25-budget"],
