@@ -358,6 +358,7 @@ STORED = {
         "2026-11-26-smollm2-ruler-16384/report",
         "2026-11-26-smollm2-ruler-values/report",
         "2026-11-26-smollm2-ruler-tasks/report",
+        "2026-11-27-smollm2-ruler-values-16384/report",
     ],
     "Growth": ["2026-11-21-cpu-growth"],
     "Crossings": ["2026-11-25-cpu-crossings"],
