@@ -89,11 +89,6 @@ _CAUSES = (
         r"There is no module or parameter named '?([\w.]+)'? in (\w+)",
         "model: the checkpoint has weights {1}, which {2} has not: its config.json may be that of another model",
     ),
-    (
-        r"Worker proc \S+ died unexpectedly \(exit code: -(\d+)\)",
-        "a worker of the engine was ended by signal {1}: the kernel sends 9 if memory runs out (its log says so), 4 "
-        "and 11 are faults of native code, to be reported with the request that came before",
-    ),
 )
 
 # The last line of a traceback, as vLLM logs it, with a carriage return before the end, or as Python prints it.
@@ -104,7 +99,9 @@ _ERROR = re.compile(
 _OF_OTHERS = (
     *("Engine core initialization failed", "WorkerProc initialization failed"),
     "EngineCore encountered an issue",
+    "cancelled",  # what was asked of a worker that has ended
 )
+_SIGNAL = re.compile(r"Worker proc \S+ died unexpectedly \(exit code: -(\d+)\)")
 
 
 def cause(said: str) -> str | None:
@@ -120,7 +117,9 @@ def cause(said: str) -> str | None:
 
 
 def first_error(said: str) -> str | None:
-    """The first error that a process of an engine ended with, in one line; None where none was written.
+    """The first error that a process of an engine ended with, or the signal that ended a worker, in one line.
+
+    None where neither was written.
 
     Args:
         said: as in ``cause``.
@@ -129,4 +128,9 @@ def first_error(said: str) -> str | None:
         if not message.startswith(_OF_OTHERS):
             is_ours = kind.startswith("posenc_runtime.")
             return str(message if is_ours else f"{kind.rpartition('.')[2]}: {message}")
+    if ended := _SIGNAL.search(said):
+        return (
+            f"a worker was ended by signal {ended[1]}: the kernel sends 9 if memory runs out, and its log says so; 4 "
+            "and 11 are faults of native code"
+        )
     return None

@@ -152,10 +152,6 @@ SAID = {
         "OSError: [Errno 28] No space left on device",
         "a disk is full: there was no space for",
     ),
-    "worker-killed": (
-        "(EngineCore pid=1) ERROR [x.py:315] Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down",
-        "a worker of the engine was ended by signal 9: the kernel sends 9 if memory runs out (its log says so), 4",
-    ),
     "out-of-memory": (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\nmore",
         "the device has too little memory for the model: CUDA out of memory. Tried to allocate 2.00 GiB.",
@@ -171,6 +167,15 @@ def test_a_known_cause_is_one_paragraph_with_what_to_do(said: str, told: str) ->
 
 def test_another_cause_is_left_to_what_was_said() -> None:
     assert cause("KeyError: 'rope'") is None
+
+
+def test_a_signal_that_ended_a_worker_is_told_where_no_process_said_why() -> None:
+    ended = "(EngineCore pid=1) ERROR [x.py:315] Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting\n"
+    after = "(EngineCore pid=1) ERROR [core.py:1512] RuntimeError: cancelled\n"
+    assert cause(f"{ended}{after}") is None  # so that all that was written is kept
+    found = first_error(f"{ended}{after}")
+    assert found is not None and found.startswith("a worker was ended by signal 9: the kernel sends 9 if memory runs")
+    assert first_error(f"KeyError: 'rope'\n{ended}{after}") == "KeyError: 'rope'"
 
 
 def test_the_first_error_of_an_engine_is_told_in_one_line() -> None:
