@@ -50,6 +50,13 @@ def test_wilsons_interval_is_that_of_its_authors_examples() -> None:
     assert wilson(0, 20).low == 0 and wilson(0, 20).high == pytest.approx(0.1611, abs=1e-4)
 
 
+@pytest.mark.parametrize("samples", [6, 7, 13, 20, 24])
+def test_wilsons_interval_stays_within_0_and_1_where_rounding_would_leave_them(samples: int) -> None:
+    assert f"{wilson(0, samples):.2f}".startswith("0.00 (0.00 to ")
+    assert f"{wilson(samples, samples):.2f}".endswith(" to 1.00)")
+    assert wilson(0, samples).low == 0 and wilson(samples, samples).high == 1
+
+
 def test_counts_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="got 3 of 2"):
         wilson(3, 2)
