@@ -1,8 +1,8 @@
 """A module run in a process of its own, forked from one that has imported vLLM, which takes longer than a tiny engine.
 
 Of vLLM nothing has run there but its imports: every engine has a fresh process, and an environment of its own. What has
-to come before those imports is run by an interpreter of its own, and so is everything on CUDA: a process that is forked
-from one that has looked at a GPU cannot use it.
+to come before those imports is run by an interpreter of its own. None of the imports starts CUDA, and the process that
+has imported them is not pytest's: a process that is forked from one that has looked at a GPU cannot use it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from tests.engine import device
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _FORKED = multiprocessing.get_context("forkserver")
-_FORKED.set_forkserver_preload(["vllm.entrypoints.llm", "vllm.v1.worker.cpu_worker"])
+_WORKERS = ("gpu_worker", "gpu_model_runner", "gpu.model_runner") if device.ON_CUDA else ("cpu_worker",)
+_FORKED.set_forkserver_preload(["vllm.entrypoints.llm", *(f"vllm.v1.worker.{worker}" for worker in _WORKERS)])
 
 
 def run(
@@ -35,7 +36,7 @@ def run(
     Raises:
         TimeoutError: when it has not after ``timeout`` seconds; it is killed then.
     """
-    ended = _forked if imported and not device.ON_CUDA else _alone
+    ended = _forked if imported else _alone
     if not ended(module, argument, environment, log, timeout):
         raise TimeoutError(f"{module} has not ended after {timeout:g} s")
 
@@ -74,7 +75,10 @@ def _run(module: str, argument: str, environment: dict[str, str], log: str) -> N
             os.dup2(stream.fileno(), descriptor)
     os.environ.clear()
     os.environ.update(environment)
-    # OpenMP has read its variable when torch was imported.
+    # OpenMP and Inductor have read their variables when they were imported.
+    from torch._inductor import config as inductor
+
     torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", torch.get_num_threads())))
+    inductor.deterministic = environment.get("TORCHINDUCTOR_DETERMINISTIC") == "1"
     sys.argv = [module, argument]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

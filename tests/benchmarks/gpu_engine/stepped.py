@@ -54,6 +54,7 @@ def measure(stage: Stage) -> Found:
         if crossed.crossing:
             usual = statistics.median(crossed.usual)
             remark = f"the median step takes {1000 * usual:.2f} ms, with {sizes.others} others; {budget}"
+            remark += _of_all(len(crossed.crossing), sizes)
             waits = [1000 * sum(window) for window in crossed.crossing]
             yield (
                 [
@@ -70,8 +71,14 @@ def measure(stage: Stage) -> Found:
                 f"{1000 * statistics.median(reused for _, reused in pairs):,.1f} ms reused, with {sizes.asked} tokens "
                 f"behind the prefix; {budget}"
             )
+            remark += _of_all(len(pairs), sizes)
             samples = [{"prefilled": prefilled, "reused": reused} for prefilled, reused in pairs]
             yield [reuse.measured(ratio, remark=remark)], {"first_token_seconds": samples}
+
+
+def _of_all(count: int, sizes: Sizes) -> str:
+    """For a remark, where there was no time for all repetitions."""
+    return "" if count == sizes.repetitions else f"; {count} of {sizes.repetitions} repetitions"
 
 
 def _cross(engine: EngineProcess, stage: Stage) -> Crossed:
