@@ -359,6 +359,8 @@ STORED = {
         "2026-11-26-smollm2-ruler-values/report",
         "2026-11-26-smollm2-ruler-tasks/report",
         "2026-11-27-smollm2-ruler-values-16384/report",
+        "2026-11-27-h100-smollm2-ruler/report",
+        "2026-11-27-h100-smollm2-ruler-32768/report",
     ],
     "Growth": ["2026-11-21-cpu-growth"],
     "Crossings": ["2026-11-25-cpu-crossings"],
@@ -368,6 +370,7 @@ STORED = {
     "Scheduler": ["2026-11-25-cpu-scheduler"],
     "Attention on the CPU": ["2026-11-25-cpu-attention"],
     "Kernels on a GPU": ["2026-11-26-h100-kernels"],
+    "An engine on a GPU": ["2026-11-27-h100-engine-stepped"],
     "Counting": ["2026-11-21-cpu-counting"],
 }
 
