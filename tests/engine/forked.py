@@ -1,8 +1,9 @@
 """A module run in a process of its own, forked from one that has imported vLLM, which takes longer than a tiny engine.
 
 Of vLLM nothing has run there but its imports: every engine has a fresh process, and an environment of its own. What has
-to come before those imports is run by an interpreter of its own. None of the imports starts CUDA, and the process that
-has imported them is not pytest's: a process that is forked from one that has looked at a GPU cannot use it.
+to come before those imports is run by an interpreter of its own.
+
+A process that is forked from one that has started CUDA cannot use the GPU. The imports do not start it.
 """
 
 from __future__ import annotations
@@ -75,9 +76,9 @@ def _run(module: str, argument: str, environment: dict[str, str], log: str) -> N
             os.dup2(stream.fileno(), descriptor)
     os.environ.clear()
     os.environ.update(environment)
-    # OpenMP and Inductor have read their variables when they were imported.
-    from torch._inductor import config as inductor
+    from torch._inductor import config as inductor  # vLLM has imported it here; pytest's process does not need it
 
+    # OpenMP and Inductor have read their variables when they were imported.
     torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", torch.get_num_threads())))
     inductor.deterministic = environment.get("TORCHINDUCTOR_DETERMINISTIC") == "1"
     sys.argv = [module, argument]

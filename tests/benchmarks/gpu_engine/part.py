@@ -61,6 +61,11 @@ class Part:
     measure: Callable[[Stage], Found]
 
 
+def fewer(count: int, wanted: int, unit: str) -> str:
+    """For a remark: how many of those that were wanted there was time for; empty for all of them."""
+    return "" if count == wanted else f", {count} of {wanted} {unit}"
+
+
 def tokens(sizes: Sizes, count: int, seed: str) -> list[int]:
     """A random prompt."""
     draw = random.Random(seed)

@@ -14,7 +14,7 @@ from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from tests.benchmarks.engine_process import EngineFailed, EngineProcess
 from tests.benchmarks.gpu import output
 from tests.benchmarks.gpu.rows import Row, Target, at_least
-from tests.benchmarks.gpu_engine.part import Found, Part, Stage
+from tests.benchmarks.gpu_engine.part import Found, Part, Stage, fewer
 from tests.benchmarks.gpu_engine.sizes import SCALES, Sizes
 from tests.benchmarks.intervals import median_and_quartiles
 from tests.benchmarks.throughput import Invalid, Measured
@@ -145,8 +145,7 @@ def stock_arguments(sizes: Sizes) -> dict[str, Any]:
 
 def _remark(one: Measured, sizes: Sizes) -> str:
     ours, stock = median_and_quartiles(one.ours).value, median_and_quartiles(one.stock).value
-    pairs = "" if len(one.ours) == sizes.pairs else f", {len(one.ours)} of {sizes.pairs} pairs"
-    return f"{ours:,.0f} and {stock:,.0f} tokens/s{pairs}"
+    return f"{ours:,.0f} and {stock:,.0f} tokens/s{fewer(len(one.ours), sizes.pairs, 'pairs')}"
 
 
 def _over_stock(on_crossing: OnCrossing) -> Callable[[Sizes, bool], Any]:

@@ -11,7 +11,7 @@ from tests.benchmarks.crossings import BEFORE, Crossed
 from tests.benchmarks.crossings import Case as Crossing
 from tests.benchmarks.engine_process import EngineFailed, EngineProcess
 from tests.benchmarks.gpu.rows import Row, at_least, at_most
-from tests.benchmarks.gpu_engine.part import Found, Part, Stage, tokens
+from tests.benchmarks.gpu_engine.part import Found, Part, Stage, fewer, tokens
 from tests.benchmarks.gpu_engine.sizes import SCALES, Sizes
 from tests.benchmarks.intervals import median_and_quartiles
 
@@ -54,7 +54,7 @@ def measure(stage: Stage) -> Found:
         if crossed.crossing:
             usual = statistics.median(crossed.usual)
             remark = f"the median step takes {1000 * usual:.2f} ms, with {sizes.others} others; {budget}"
-            remark += _of_all(len(crossed.crossing), sizes)
+            remark += fewer(len(crossed.crossing), sizes.repetitions, "repetitions")
             waits = [1000 * sum(window) for window in crossed.crossing]
             yield (
                 [
@@ -71,14 +71,9 @@ def measure(stage: Stage) -> Found:
                 f"{1000 * statistics.median(reused for _, reused in pairs):,.1f} ms reused, with {sizes.asked} tokens "
                 f"behind the prefix; {budget}"
             )
-            remark += _of_all(len(pairs), sizes)
+            remark += fewer(len(pairs), sizes.repetitions, "repetitions")
             samples = [{"prefilled": prefilled, "reused": reused} for prefilled, reused in pairs]
             yield [reuse.measured(ratio, remark=remark)], {"first_token_seconds": samples}
-
-
-def _of_all(count: int, sizes: Sizes) -> str:
-    """For a remark, where there was no time for all repetitions."""
-    return "" if count == sizes.repetitions else f"; {count} of {sizes.repetitions} repetitions"
 
 
 def _cross(engine: EngineProcess, stage: Stage) -> Crossed:
