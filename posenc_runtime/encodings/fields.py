@@ -26,18 +26,19 @@ def check_fields(owner: Any, values: Mapping[str, Any]) -> None:
     """
     hints = typing.get_type_hints(owner)
     for field in dataclasses.fields(owner):
-        if field.name in values and not _fits(values[field.name], hints[field.name]):
-            raise ValueError(f"{field.name} must be {_rule(hints[field.name])}, got {values[field.name]!r}")
+        if field.name in values and not fits(values[field.name], hints[field.name]):
+            raise ValueError(f"{field.name} must be {rule_of_type(hints[field.name])}, got {values[field.name]!r}")
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of an annotation's type, and finite where it is a number."""
     kind, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
     if kind is types.UnionType:
-        return any(_fits(value, choice) for choice in arguments)
+        return any(fits(value, choice) for choice in arguments)
     if kind is Literal:
         return value in arguments
     if kind in (tuple, Sequence):
-        return isinstance(value, list | tuple) and all(_fits(item, arguments[0]) for item in value)
+        return isinstance(value, list | tuple) and all(fits(item, arguments[0]) for item in value)
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value)
     if kind is int:
@@ -52,12 +53,13 @@ def _is_finite(number: float) -> bool:
         return False
 
 
-def _rule(hint: Any) -> str:
+def rule_of_type(hint: Any) -> str:
+    """What a value of an annotation's type must be: the end of a sentence."""
     kind, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
     if kind is types.UnionType:
-        return " or ".join(_rule(choice) for choice in arguments if choice is not types.NoneType)
+        return " or ".join(rule_of_type(choice) for choice in arguments if choice is not types.NoneType)
     if kind in (tuple, Sequence):
-        return f"a list, each {_rule(arguments[0])}"
+        return f"a list, each {rule_of_type(arguments[0])}"
     if kind is Literal:
         return f"one of {', '.join(arguments)}"
     return _RULES[kind]

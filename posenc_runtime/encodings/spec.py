@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 # Methods import torch only where they compute, so that a command can check parameters without the long import.
 if TYPE_CHECKING:
@@ -92,6 +92,21 @@ class Scaling(Protocol):
         ...
 
 
+class OwnRotation(NamedTuple):
+    """What a checkpoint's configuration says of the method that it was trained with.
+
+    Attributes:
+        trained_length: tokens.
+        parameters: of the method, by name.
+        tuned_length: tokens; the longest request that a rotation past scale 1 was searched for. None where the method
+            computes a rotation for every scale.
+    """
+
+    trained_length: int
+    parameters: dict[str, Any]
+    tuned_length: int | None = None
+
+
 class OwnScaling(Scaling, Protocol):
     """A method that checkpoints were trained with. Such checkpoints have the method's name as their ``rope_type``.
 
@@ -99,10 +114,8 @@ class OwnScaling(Scaling, Protocol):
     """
 
     @classmethod
-    def of_checkpoint(
-        cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int
-    ) -> tuple[int, dict[str, Any]]:
-        """The trained length, tokens, and the method's parameters, read from a checkpoint's configuration.
+    def of_checkpoint(cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int) -> OwnRotation:
+        """Read the lengths and the method's parameters from a checkpoint's configuration.
 
         Args:
             rope_parameters: as Hugging Face writes them.

@@ -19,7 +19,7 @@ from posenc_runtime.vllm_adapter.activation import activate
 from posenc_runtime.vllm_adapter.active import KEY
 from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
 from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused
-from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODULE, WORKER_EXTENSION
+from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODULE, FIT_INTO_MEMORY, WORKER_EXTENSION
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from posenc_runtime.vllm_adapter.checkpoints.weight_files import DamagedWeights, refuse_damaged
 from posenc_runtime.vllm_adapter.hook import ALL_SECTIONS
@@ -27,12 +27,12 @@ from posenc_runtime.vllm_adapter.http import endpoints
 from posenc_runtime.vllm_adapter.http.draining import DEFAULT_SECONDS
 from posenc_runtime.vllm_adapter.http.stock_access import refuse_other_front_ends
 from posenc_runtime.vllm_adapter.quick_exit import exit_quickly
+from posenc_runtime.vllm_adapter.refusals.arguments import refuse_arguments
 from posenc_runtime.vllm_adapter.refusals.cpu_attention import refuse_head_size, refuse_latent_dtype
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_block_size, refuse_unsupported
 from posenc_runtime.vllm_adapter.repeated_signals import heed_repeated_signals
 from posenc_runtime.vllm_adapter.settings.api_keys import refuse_unreadable
 from posenc_runtime.vllm_adapter.settings.completion import Completed, completed
-from posenc_runtime.vllm_adapter.settings.derivation import FIT_INTO_MEMORY
 from posenc_runtime.vllm_adapter.settings.explanations import explained
 from posenc_runtime.vllm_adapter.settings.front_end import (
     AccessSettings,
@@ -89,6 +89,7 @@ def configured(engine_args: Any, make: Callable[[Any], VllmConfig], *, serves: b
     activate()
     endpoints.offer()
     child_processes.install()
+    refuse_arguments(engine_args)
     try:
         arguments = _with_all_they_need(engine_args)
     except (SettingRefused, ArgumentRefused) as error:
@@ -98,7 +99,7 @@ def configured(engine_args: Any, make: Callable[[Any], VllmConfig], *, serves: b
     if serves:
         arguments.shutdown_timeout = _shutdown_timeout(engine_args)
     with _our_environment(engine_args):
-        vllm_config = make(arguments)
+        vllm_config = _made(arguments, make)
     if serves and _starts_servers(engine_args):
         heed_repeated_signals()
         exit_quickly()
@@ -106,6 +107,22 @@ def configured(engine_args: Any, make: Callable[[Any], VllmConfig], *, serves: b
     refuse_block_size(vllm_config)
     refuse_head_size(vllm_config, vllm_config.model_config.get_head_size())
     refuse_latent_dtype(vllm_config)
+    return vllm_config
+
+
+def _made(arguments: Any, make: Callable[[Any], VllmConfig]) -> VllmConfig:
+    """vLLM's configuration, whose longest request is the deployment's, or what memory has room for up to that.
+
+    Where vLLM is to fit the length into the memory, it begins with a length that it derives from the checkpoint's
+    configuration, by keys and factors that a deployment does not follow. So we name the deployment's length, and ask
+    for the fitting afterwards.
+    """
+    if arguments.max_model_len != FIT_INTO_MEMORY:
+        return make(arguments)
+    arguments = copy.copy(arguments)
+    arguments.max_model_len = arguments.additional_config[KEY]["max_model_len"]
+    vllm_config = make(arguments)
+    vllm_config.model_config.original_max_model_len = FIT_INTO_MEMORY
     return vllm_config
 
 
@@ -131,8 +148,8 @@ def _with_all_they_need(engine_args: Any) -> Any:
     scaling, attention = given_sections.scaling, given_sections.attention
     given = {name: getattr(engine_args, name) for name in _LOOKED_AT}
     checkpoint = _checkpoint(engine_args)
-    if longest is None and engine_args.max_model_len not in (None, FIT_INTO_MEMORY):
-        longest = engine_args.max_model_len
+    if engine_args.max_model_len not in (None, FIT_INTO_MEMORY):
+        longest = min(engine_args.max_model_len, longest or engine_args.max_model_len)
     sections = completed(scaling, attention, checkpoint, model=engine_args.model, max_model_len=longest, engine=given)
     arguments = copy.copy(engine_args)
     part = () if checkpoint is None else checkpoint.text_part
@@ -227,9 +244,10 @@ def _arguments(
     elif theirs.kv_connector == CONNECTOR:
         ours["kv_transfer_config"] = theirs = copy.copy(theirs)
         theirs.kv_connector_module_path = CONNECTOR_MODULE
-    for name in ("max_model_len", "scheduler_cls"):
-        if getattr(engine_args, name) is not None:
-            ours.pop(name, None)
+    if engine_args.max_model_len == FIT_INTO_MEMORY:
+        ours["max_model_len"] = FIT_INTO_MEMORY
+    if engine_args.scheduler_cls is not None:
+        ours.pop("scheduler_cls", None)
     return ours
 
 

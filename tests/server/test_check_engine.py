@@ -67,6 +67,11 @@ REFUSED = [
         id="speculative",
     ),
     pytest.param(
+        {"engine": {"kv_offloading_size": 4}},
+        "engine.kv_offloading_size must be left out, got 4: it replaces the KV connector of posenc",
+        id="offloading",
+    ),
+    pytest.param(
         {"engine": {"gpu_memory_utilization": 2.0}},
         "engine.gpu_memory_utilization: must be less than or equal to 1, got 2.0",
         id="out of range",

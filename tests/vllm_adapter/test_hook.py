@@ -149,6 +149,34 @@ def test_a_scheduler_that_cannot_cross_is_refused(model: str) -> None:
         configured(model, scheduler_cls="vllm.v1.core.sched.scheduler.Scheduler")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ({"kv_offloading_size": 4}, "^kv_offloading_size must be left out, got 4"),
+        ({"kv_offloading_size": 4, "kv_offloading_backend": "lmcache"}, "^kv_offloading_size must be left out, got 4"),
+        (
+            {"kv_transfer_config": {"kv_connector": "Nope", "kv_role": "kv_both"}},
+            r"needs kv_transfer_config\.kv_connector to be PosencConnector, got Nope",
+        ),
+        ({"kv_transfer_config": {"kv_connector": "PosencConnector"}}, r"kv_role must be kv_both, got None"),
+        (
+            {"speculative_config": {"model": "nowhere", "num_speculative_tokens": 2}},
+            "does not serve speculative_config",
+        ),
+        ({"decode_context_parallel_size": 2}, "does not serve decode_context_parallel_size above 1"),
+        ({"prefill_context_parallel_size": 2}, "does not serve prefill_context_parallel_size above 1"),
+        ({"ubatch_size": 2}, "does not serve enable_dbo, or ubatch_size above 1"),
+        ({"enable_elastic_ep": True}, "does not serve enable_elastic_ep"),
+    ],
+    ids=lambda each: "-".join(each) if isinstance(each, dict) else "",
+)
+def test_what_vllm_would_refuse_for_another_reason_is_refused_for_ours(
+    arguments: dict[str, Any], rule: str, model: str
+) -> None:
+    with pytest.raises(Unsupported, match=rule):
+        configured(model, **arguments)
+
+
 def test_attention_alone_is_refused_with_what_is_missing(model: str) -> None:
     hook.install()
     arguments = EngineArgs(model=model, additional_config={"posenc_attention": {}})

@@ -43,7 +43,7 @@ def vllms_table(said: dict[str, Any], longest: int) -> torch.Tensor:
 
 
 def assert_equals_vllm(said: dict[str, Any], rope_type: str, longest: int = LONGEST, pairs: int | None = None) -> None:
-    trained, parameters = own(rope_type).of_checkpoint(said, longest)
+    trained, parameters, _ = own(rope_type).of_checkpoint(said, longest)
     spec = RotarySpec(
         rotary_dim=HEAD_DIM, rope_theta=THETA, original_max_position_embeddings=trained, num_rotated_pairs=pairs
     )

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from posenc_runtime.encodings.spec import Frequencies, RotarySpec
+from posenc_runtime.encodings.spec import Frequencies, OwnRotation, RotarySpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,10 +17,8 @@ class Default:
     own_rope_types: ClassVar[tuple[str, ...]] = ("default",)
 
     @classmethod
-    def of_checkpoint(
-        cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int
-    ) -> tuple[int, dict[str, Any]]:
-        return max_position_embeddings, {}
+    def of_checkpoint(cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int) -> OwnRotation:
+        return OwnRotation(max_position_embeddings, {})
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
         import torch

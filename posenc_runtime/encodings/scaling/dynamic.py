@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from posenc_runtime.encodings.scaling.default import Default
 from posenc_runtime.encodings.scaling.ntk import stretched
-from posenc_runtime.encodings.spec import Frequencies, RotarySpec
+from posenc_runtime.encodings.spec import Frequencies, OwnRotation, RotarySpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,10 +36,8 @@ class Dynamic:
             raise ValueError(f"alpha must be at least 1, got {self.alpha}")
 
     @classmethod
-    def of_checkpoint(
-        cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int
-    ) -> tuple[int, dict[str, Any]]:
-        """The trained length, tokens, and the method's parameters, read from a checkpoint's configuration.
+    def of_checkpoint(cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int) -> OwnRotation:
+        """Read the lengths and the method's parameters from a checkpoint's configuration.
 
         Raises:
             ValueError: when there is neither ``factor`` nor ``alpha``.
@@ -47,7 +45,7 @@ class Dynamic:
         said = {name: value for name in ("factor", "alpha") if (value := rope_parameters.get(name)) is not None}
         if not said:
             raise ValueError(f"rope_parameters of rope_type dynamic must have factor or alpha, got {rope_parameters}")
-        return max_position_embeddings, said
+        return OwnRotation(max_position_embeddings, said)
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
         stretch = self.factor * scale - (self.factor - 1)

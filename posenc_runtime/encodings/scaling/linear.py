@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from posenc_runtime.encodings.scaling.default import Default
-from posenc_runtime.encodings.spec import Frequencies, RotarySpec
+from posenc_runtime.encodings.spec import Frequencies, OwnRotation, RotarySpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,15 +27,13 @@ class Linear:
             raise ValueError(f"factor must be at least 1, got {self.factor}")
 
     @classmethod
-    def of_checkpoint(
-        cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int
-    ) -> tuple[int, dict[str, Any]]:
-        """The trained length, tokens, and the method's parameters, read from a checkpoint's configuration.
+    def of_checkpoint(cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int) -> OwnRotation:
+        """Read the lengths and the method's parameters from a checkpoint's configuration.
 
         ``max_position_embeddings`` is taken for the length after the tuning (Gemma 3, DeepSeek Coder). Checkpoints of
         2023 state the length before it, which is then the shorter trained length.
         """
-        return max_position_embeddings, {"factor": rope_parameters["factor"]}
+        return OwnRotation(max_position_embeddings, {"factor": rope_parameters["factor"]})
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
         return Frequencies(Default().frequencies(spec, scale).inv_freq / (self.factor * scale))

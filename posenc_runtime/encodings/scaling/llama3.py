@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from posenc_runtime.encodings.scaling.default import Default
-from posenc_runtime.encodings.spec import Frequencies, RotarySpec
+from posenc_runtime.encodings.spec import Frequencies, OwnRotation, RotarySpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,12 +49,11 @@ class Llama3:
             raise ValueError(f"high_freq_factor must be at least low_freq_factor {low}, got {high}")
 
     @classmethod
-    def of_checkpoint(
-        cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int
-    ) -> tuple[int, dict[str, Any]]:
-        """The trained length, tokens, and the method's parameters, read from a checkpoint's configuration."""
+    def of_checkpoint(cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int) -> OwnRotation:
+        """Read the lengths and the method's parameters from a checkpoint's configuration."""
         said = {name: rope_parameters[name] for name in ("factor", "low_freq_factor", "high_freq_factor")}
-        return max_position_embeddings, said | {"old_context_len": rope_parameters["original_max_position_embeddings"]}
+        said["old_context_len"] = rope_parameters["original_max_position_embeddings"]
+        return OwnRotation(max_position_embeddings, said)
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
         """Plain RoPE's frequencies for fast pairs, divided by ``factor * scale`` for slow pairs, and a blend between.

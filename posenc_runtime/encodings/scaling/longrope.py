@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from posenc_runtime.encodings.scaling.default import Default
-from posenc_runtime.encodings.spec import Frequencies, RotarySpec
+from posenc_runtime.encodings.spec import Frequencies, OwnRotation, RotarySpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,10 +59,8 @@ class LongRope:
                 raise ValueError(f"{name} must be greater than 0, got {given}")
 
     @classmethod
-    def of_checkpoint(
-        cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int
-    ) -> tuple[int, dict[str, Any]]:
-        """The trained length, tokens, and the method's parameters, read from a checkpoint's configuration.
+    def of_checkpoint(cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int) -> OwnRotation:
+        """Read the lengths and the method's parameters from a checkpoint's configuration.
 
         Raises:
             ValueError: when the checkpoint's ``factor`` or ``attention_factor`` does not follow from its lengths.
@@ -81,7 +79,8 @@ class LongRope:
                 "tuned with them, add short_mscale and long_mscale to its configuration"
             )
         said["attention_factor"] = ours
-        return trained, {field.name: said[field.name] for field in dataclasses.fields(cls) if field.name in said}
+        parameters = {field.name: said[field.name] for field in dataclasses.fields(cls) if field.name in said}
+        return OwnRotation(trained, parameters, max_position_embeddings)
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
         """Plain RoPE's frequencies, divided by the short factors at scale 1 and by the long factors at all others.

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from posenc_runtime.encodings.scaling.default import Default
-from posenc_runtime.encodings.spec import Frequencies, RotarySpec
+from posenc_runtime.encodings.spec import Frequencies, OwnRotation, RotarySpec
 
 # What vLLM calls YaRN in models that build it with the class for DeepSeek.
 _DEEPSEEK = ("deepseek_yarn", "deepseek_llama_scaling")
@@ -77,10 +77,8 @@ class Yarn:
             )
 
     @classmethod
-    def of_checkpoint(
-        cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int
-    ) -> tuple[int, dict[str, Any]]:
-        """The trained length, tokens, and the method's parameters, read from a checkpoint's configuration.
+    def of_checkpoint(cls, rope_parameters: Mapping[str, Any], max_position_embeddings: int) -> OwnRotation:
+        """Read the lengths and the method's parameters from a checkpoint's configuration.
 
         The keys are read as the class of vLLM reads them that the ``rope_type`` in ``rope_parameters`` stands for. The
         class for ``yarn`` ignores ``mscale`` and ``mscale_all_dim`` unless both are above 0. The class for
@@ -97,7 +95,7 @@ class Yarn:
             read += ["attention_factor", "truncate"]
             mscales = mscales if said.get("mscale") and said.get("mscale_all_dim") else {}
         parameters = {name: said[name] for name in read if name in said} | {"old_context_len": before} | mscales
-        return max(max_position_embeddings, math.floor(factor * before)), parameters
+        return OwnRotation(max(max_position_embeddings, math.floor(factor * before)), parameters)
 
     def frequencies(self, spec: RotarySpec, scale: float) -> Frequencies:
         """Plain RoPE's frequencies for fast pairs, divided by ``factor * scale`` for slow pairs, and a blend between.

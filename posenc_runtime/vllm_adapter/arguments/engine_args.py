@@ -17,6 +17,7 @@ from posenc_runtime.vllm_adapter.arguments.front_end_arguments import refuse_unu
 from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODULE, SCHEDULER, WORKER_EXTENSION
+from posenc_runtime.vllm_adapter.checkpoints.overrides import rotations_in
 from posenc_runtime.vllm_adapter.hook import ALL_SECTIONS
 from posenc_runtime.vllm_adapter.http.draining import DEFAULT_SECONDS
 from posenc_runtime.vllm_adapter.scheduling.scheduler_choice import needs_ours
@@ -61,12 +62,11 @@ def engine_arguments(
             f"engine.hf_overrides: must be a mapping, got {hf_overrides!r}: posenc must see whether it "
             "changes how positions are rotated"
         )
-    for key in ("max_position_embeddings", "rope_parameters", "rope_scaling", "rope_theta"):
-        if key in hf_overrides:
-            raise ArgumentRefused(
-                f"engine.hf_overrides.{key}: must be left out, got {hf_overrides[key]!r}: the section scaling sets how "
-                "positions are rotated"
-            )
+    for path, value in rotations_in(hf_overrides):
+        raise ArgumentRefused(
+            f"engine.hf_overrides.{path}: must be left out, got {value!r}: the section scaling sets how positions are "
+            "rotated"
+        )
     additional_config = given.pop("additional_config", None) or {}
     if not isinstance(additional_config, Mapping):
         raise ArgumentRefused(f"engine.additional_config: must be a mapping, got {additional_config!r}")

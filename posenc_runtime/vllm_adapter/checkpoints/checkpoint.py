@@ -17,9 +17,12 @@ from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.vllm_adapter import models
 from posenc_runtime.vllm_adapter.attention.choice import Kind
 from posenc_runtime.vllm_adapter.attention.needs import needed_for
+from posenc_runtime.vllm_adapter.checkpoints import overrides
 from posenc_runtime.vllm_adapter.checkpoints.added_yarn import AddedYarn, added_yarn
 from posenc_runtime.vllm_adapter.checkpoints.first_look import look
 from posenc_runtime.vllm_adapter.checkpoints.hub import UnreadableCheckpoint, reason_of
+from posenc_runtime.vllm_adapter.checkpoints.stated_length import stated_length
+from posenc_runtime.vllm_adapter.checkpoints.stated_rotation import refuse_stated, with_whole_lengths
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.model_code.model_rules import caches_latents, other_bases
 from posenc_runtime.vllm_adapter.model_code.rope_parameters import (
@@ -52,7 +55,7 @@ class Checkpoint:
         added_yarn: YaRN that was added to its configuration by hand; None where it has none.
         has_other_rotations: whether it has rotary embeddings that are not scaled: of layers with a window, of a vision
             tower.
-        tuned_length: longest request that its own method was tuned for, tokens; None where that is the trained length.
+        tuned_length: longest request that its own method has a rotation for, tokens; None where there is no such bound.
         text_part: names that lead from its configuration to that of its text; none where it is all of text.
         text_config: the configuration of its text, of which the verdict and the size of its cache are made.
     """
@@ -122,7 +125,8 @@ def read_checkpoint(model: str, engine: Mapping[str, Any], place: str | None = N
     if "://" in place:
         raise UnreadableCheckpoint(source, "posenc cannot read an object store; vLLM reads it with the weights")
     models.register()
-    overrides = engine.get("hf_overrides")
+    given = engine.get("hf_overrides")
+    changed = overrides.without_rotations(given) if isinstance(given, Mapping) else {}
     try:
         config = get_config(
             place,
@@ -131,12 +135,18 @@ def read_checkpoint(model: str, engine: Mapping[str, Any], place: str | None = N
             code_revision=engine.get("code_revision"),
             config_format=engine.get("config_format") or "auto",
             token=engine.get("hf_token"),
-            hf_overrides_kw=_flat(overrides) if isinstance(overrides, Mapping) else None,
+            hf_overrides_kw=overrides.flat(changed),
         )
     except Exception as error:
         # A hub's client and a checkpoint's own code may raise anything: the configuration cannot be read.
+        refuse_stated(place, engine)
         raise UnreadableCheckpoint(source, reason_of(error)) from error
-    return _said_by(config)
+    overrides.apply(config, changed)
+    try:
+        return _said_by(config)
+    except Unsupported:
+        refuse_stated(place, engine)
+        raise
 
 
 def read_again(model_config: ModelConfig) -> Checkpoint:
@@ -149,20 +159,20 @@ def read_again(model_config: ModelConfig) -> Checkpoint:
     """
     from vllm.transformers_utils.config import get_config
 
-    overrides = model_config.hf_overrides
-    is_function = callable(overrides)
+    changed = model_config.hf_overrides
+    is_function = callable(changed)
     config = get_config(
         model_config.hf_config_path or model_config.model,
         model_config.trust_remote_code,
         model_config._hf_config_revision or model_config.revision,
         model_config.code_revision,
         model_config.config_format,
-        hf_overrides_kw={} if is_function else _flat(overrides),
-        hf_overrides_fn=overrides if is_function else None,
+        hf_overrides_kw={} if is_function else overrides.flat(changed),
+        hf_overrides_fn=changed if is_function else None,
         token=model_config.hf_token,
     )
     if not is_function:
-        model_config._apply_dict_overrides(config, _without_served_length(overrides))
+        overrides.apply(config, changed)
     return _said_by(config)
 
 
@@ -201,10 +211,13 @@ def _said_by(config: Any) -> Checkpoint:
     from vllm.transformers_utils.config import get_hf_text_config
 
     models.refuse_variant(config)
-    text_config = get_hf_text_config(config)
+    try:
+        text_config = get_hf_text_config(config)
+    except ValueError as error:
+        raise Unsupported(f"its configuration has no configuration of a text model: {error}") from None
     architectures = getattr(config, "architectures", None) or []
     if not rotates(text_config, architectures):
-        needs, trained = needed_for(text_config), _trained_length(text_config)
+        needs, trained = needed_for(text_config), stated_length(text_config)
         return Checkpoint(
             max_position_embeddings=trained,
             spec=None,
@@ -235,12 +248,12 @@ def _furthest(text_config: Any, needs: Kind, trained: int | None) -> int | None:
 
 def _rotating(text_config: Any, architectures: list[str], *, has_other_parts: bool) -> Checkpoint:
     rope_parameters = scaled_rope_parameters(text_config)
-    longest = getattr(text_config, "max_position_embeddings", None) or _trained_length(text_config)
+    longest = stated_length(text_config)
     if longest is None:
         raise ValueError("max_position_embeddings is missing")
     rope_theta = rope_parameters["rope_theta"]
     if not isinstance(rope_theta, int | float):
-        raise Unsupported(f"rope_theta must be a number, got {rope_theta}")
+        raise ValueError(f"rope_theta must be a number, got {rope_theta!r}")
     rope_type = rope_parameters["rope_type"]
     rotary_dim, num_rotated_pairs = _width(text_config, rope_parameters), None
     if rope_type == PROPORTIONAL:
@@ -248,21 +261,23 @@ def _rotating(text_config: Any, architectures: list[str], *, has_other_parts: bo
         rotary_dim = head_dim(text_config)
     if rope_type == "yarn" and any(caches_latents(text_config, architecture) for architecture in architectures):
         rope_parameters["rope_type"] = "deepseek_yarn"  # vLLM's name for how these models read the other keys
-    trained, parameters = own(rope_type).of_checkpoint(rope_parameters, longest)
+    trained, parameters, tuned_length = own(rope_type).of_checkpoint(with_whole_lengths(rope_parameters), longest)
+    spec = RotarySpec(
+        rotary_dim=rotary_dim,
+        rope_theta=float(rope_theta),
+        original_max_position_embeddings=trained,
+        num_rotated_pairs=num_rotated_pairs,
+    )
+    from_parameters(own(rope_type).rope_type, parameters).frequencies(spec, 1.0)
     others = any(other_bases(text_config, architecture) for architecture in architectures)
     return Checkpoint(
         max_position_embeddings=trained,
-        spec=RotarySpec(
-            rotary_dim=rotary_dim,
-            rope_theta=float(rope_theta),
-            original_max_position_embeddings=trained,
-            num_rotated_pairs=num_rotated_pairs,
-        ),
+        spec=spec,
         rope_type=rope_type,
         parameters=parameters,
         architecture=", ".join(architectures),
         sliding_window=getattr(text_config, "sliding_window", None) or None,
-        tuned_length=longest if longest > trained else None,
+        tuned_length=tuned_length,
         added_yarn=added_yarn(rope_parameters | {"rope_type": rope_type}, longest),
         has_other_rotations=has_other_parts or has_several(text_config) or others,
     )
@@ -285,28 +300,3 @@ def _text_part(config: Any, text_config: Any) -> tuple[str, ...]:
         if isinstance(part, PreTrainedConfig) and (further := _text_part(part, text_config)):
             return (name, *further)
     return ()
-
-
-def _without_served_length(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The mappings of ``hf_overrides``, without the served length that the text of a multimodal model is told."""
-    return {
-        key: {name: value for name, value in each.items() if name != "max_position_embeddings"}
-        | _without_served_length(each)
-        for key, each in overrides.items()
-        if isinstance(each, dict)
-    }
-
-
-def _flat(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of ``hf_overrides`` that vLLM passes on to the configuration: no mappings, and no served length."""
-    return {
-        key: value
-        for key, value in overrides.items()
-        if key != "max_position_embeddings" and not isinstance(value, dict)
-    }
-
-
-def _trained_length(text_config: Any) -> int | None:
-    """The trained length, tokens, under whichever name the architecture has for it; None where it is not stated."""
-    names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-    return min((length for name in names if (length := getattr(text_config, name, None))), default=None)

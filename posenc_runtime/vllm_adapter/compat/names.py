@@ -149,7 +149,6 @@ ENGINE_NAMES: Names = (
         ),
     ),
     ("vllm.transformers_utils.config", "get_hf_text_config", ("config",)),
-    ("vllm.config.model", "ModelConfig._apply_dict_overrides", ("config", "overrides")),
 )
 
 # Used only by the process with the HTTP routes; importing these modules takes seconds.

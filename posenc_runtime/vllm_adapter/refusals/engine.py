@@ -7,10 +7,22 @@ from typing import TYPE_CHECKING
 from posenc_runtime.vllm_adapter.active import deployment_of
 from posenc_runtime.vllm_adapter.attention.choice import choice_of
 from posenc_runtime.vllm_adapter.attention.fused_rotary.asked import reason_against_rotating
-from posenc_runtime.vllm_adapter.carried_names import CONNECTOR
+from posenc_runtime.vllm_adapter.carried_names import FIT_INTO_MEMORY
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.model_code.model_rules import caches_latents
 from posenc_runtime.vllm_adapter.model_code.rope_parameters import PROPORTIONAL, scaled_rope_parameters
+from posenc_runtime.vllm_adapter.refusals.arguments import (
+    DECODE_CONTEXT,
+    DIFFUSION,
+    ELASTIC,
+    POOLING,
+    PREFILL_CONTEXT,
+    SPECULATIVE,
+    UBATCHES,
+    refuse_connector,
+    refuse_offloading,
+    refuse_unshown,
+)
 from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint, refuse_method, rotates
 from posenc_runtime.vllm_adapter.refusals.moving_requests import refuse_moving_requests
 
@@ -40,50 +52,39 @@ def refuse_unsupported(vllm_config: VllmConfig) -> None:
 
 def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> None:
     model, parallel, transfer = vllm_config.model_config, vllm_config.parallel_config, vllm_config.kv_transfer_config
-    if vllm_config.cache_config.kv_offloading_size is not None:
-        raise Unsupported(
-            f"kv_offloading_size must be left out, got {vllm_config.cache_config.kv_offloading_size}: it "
-            "replaces the KV connector of posenc, which gives blocks their scales"
-        )
-    if transfer is None or transfer.kv_connector != CONNECTOR:
-        raise Unsupported(
-            f"additional_config.posenc needs kv_transfer_config.kv_connector to be {CONNECTOR}, got "
-            f"{transfer.kv_connector if transfer else None}: without it no block gets its scale"
-        )
-    if transfer.kv_role != "kv_both":
-        raise Unsupported(
-            f"kv_transfer_config.kv_role must be kv_both, got {transfer.kv_role}: with prefill and decode in "
-            "separate engines, each would choose a request's scale from a different length"
-        )
+    refuse_offloading(vllm_config.cache_config.kv_offloading_size)
+    refuse_connector(getattr(transfer, "kv_connector", None), getattr(transfer, "kv_role", None))
     if deployment is not None:
-        if model.max_model_len > deployment.max_model_len:
+        # Only where the memory says how long requests may be do they end before the deployment's length.
+        longest, is_fitted = deployment.max_model_len, model.original_max_model_len == FIT_INTO_MEMORY
+        if model.max_model_len > longest or (model.max_model_len < longest and not is_fitted):
             raise Unsupported(
-                f"max_model_len must be at most additional_config.posenc.max_model_len {deployment.max_model_len}, "
-                f"which the largest scale covers, got {model.max_model_len}: set both to the same length"
+                f"max_model_len must be additional_config.posenc.max_model_len {longest}, which the largest scale "
+                f"covers, got {model.max_model_len}: set both to the same length"
             )
         refuse_moving_requests(vllm_config, deployment)
-    alone, left_out = "serve it with vLLM, without posenc", "leave that setting out"
     latents = any(caches_latents(model.hf_text_config, architecture) for architecture in model.architectures)
-    refusals = [
-        ("encoder-decoder models", model.is_encoder_decoder, alone),
-        ("pooling and draft models", model.runner_type != "generate", alone),
-        (
-            "multi-head latent attention (MLA) that vLLM runs without latents",
-            latents and not model.use_mla,
-            "let VLLM_MLA_DISABLE be 0",
-        ),
-        ("prefill_context_parallel_size above 1", parallel.prefill_context_parallel_size > 1, left_out),
-        ("decode_context_parallel_size above 1", parallel.decode_context_parallel_size > 1, left_out),
-        ("enable_dbo, or ubatch_size above 1", parallel.use_ubatching, left_out),
-        ("enable_elastic_ep", parallel.enable_elastic_ep, left_out),
-        ("speculative_config", vllm_config.speculative_config is not None, left_out),
-        ("diffusion_config", vllm_config.diffusion_config is not None, left_out),
-    ]
-    for what, is_asked, advice in refusals:
-        if is_asked:
-            raise Unsupported(
-                f"posenc does not serve {what}, because no test shows that every key gets its request's scale: {advice}"
-            )
+    refuse_unshown(
+        {
+            "encoder-decoder models": model.is_encoder_decoder,
+            POOLING: model.runner_type != "generate",
+        },
+        "serve it with vLLM, without posenc",
+    )
+    refuse_unshown(
+        {"multi-head latent attention (MLA) that vLLM runs without latents": latents and not model.use_mla},
+        "let VLLM_MLA_DISABLE be 0",
+    )
+    refuse_unshown(
+        {
+            PREFILL_CONTEXT: parallel.prefill_context_parallel_size > 1,
+            DECODE_CONTEXT: parallel.decode_context_parallel_size > 1,
+            UBATCHES: parallel.use_ubatching,
+            ELASTIC: parallel.enable_elastic_ep,
+            SPECULATIVE: vllm_config.speculative_config is not None,
+            DIFFUSION: vllm_config.diffusion_config is not None,
+        },
+    )
 
 
 def refuse_block_size(vllm_config: VllmConfig) -> None:

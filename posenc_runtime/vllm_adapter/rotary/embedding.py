@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from vllm.model_executor.layers.rotary_embedding.linear_scaling_rope import LinearScalingRotaryEmbedding
 from vllm.model_executor.layers.rotary_embedding.mrope import MRotaryEmbedding
 
 from posenc_runtime.encodings.table import fill_cos_sin
@@ -56,6 +57,8 @@ def scaling(rotary_class: Any) -> Any:
     }
     if num_axes > 1:
         members["__init__"] = _keeping_positions_factor(rotary_class)
+    elif issubclass(rotary_class, LinearScalingRotaryEmbedding):
+        members["__init__"] = _taking_a_whole_factor(rotary_class)
     return type("Posenc" + rotary_class.__name__, (rotary_class,), members)
 
 
@@ -64,6 +67,24 @@ def _keeping_positions_factor(rotary_class: Any) -> Any:
         # vLLM's table has so many times the served length, because the positions of a video may exceed its tokens.
         self.posenc_positions_factor = named.get("positions_factor", 4)
         rotary_class.__init__(self, head_size, rotary_dim, max_position, *others, **named)
+
+    return __init__
+
+
+def _taking_a_whole_factor(rotary_class: Any) -> Any:
+    def __init__(
+        self: Any,
+        head_size: int,
+        rotary_dim: int,
+        max_position_embeddings: int,
+        base: float,
+        is_neox_style: bool,
+        scaling_factors: float | list[float],
+        dtype: torch.dtype,
+    ) -> None:
+        # vLLM's class takes a whole number, as many configurations have it, for a list of factors.
+        factors = float(scaling_factors) if isinstance(scaling_factors, int) else scaling_factors
+        rotary_class.__init__(self, head_size, rotary_dim, max_position_embeddings, base, is_neox_style, factors, dtype)
 
     return __init__
 

@@ -14,8 +14,6 @@ from posenc_runtime.vllm_adapter.settings.section import AUTO, ScalingSettings, 
 _FOR_UNSCALED = "yarn"
 # The factors that model cards give for YaRN, and that YaRN's authors measured without tuning.
 _SCALES = [1.0, 2.0, 4.0]
-# vLLM's max_model_len for the longest request that the cache has room for; auto sets it where no length is given.
-FIT_INTO_MEMORY = -1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

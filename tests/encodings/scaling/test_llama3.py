@@ -22,7 +22,7 @@ SPEC = RotarySpec(rotary_dim=128, rope_theta=500_000.0, original_max_position_em
 
 
 def test_a_checkpoints_trained_length_is_not_the_original_of_its_rope_parameters() -> None:
-    trained, parameters = own("llama3").of_checkpoint(LLAMA_3_1, 131_072)
+    trained, parameters, _ = own("llama3").of_checkpoint(LLAMA_3_1, 131_072)
     assert trained == 131_072
     assert Llama3(**parameters) == Llama3(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, old_context_len=8192)
 

@@ -45,7 +45,7 @@ FOLLOWS = math.sqrt(1 + math.log(32) / math.log(4096))
 def test_a_checkpoint_s_attention_factor_is_made_of_its_own_trained_length(
     said: dict[str, float | None], longest: int, expected: float
 ) -> None:
-    trained, parameters = LongRope.of_checkpoint(LISTS | {"original_max_position_embeddings": 4096} | said, longest)
+    trained, parameters, _ = LongRope.of_checkpoint(LISTS | {"original_max_position_embeddings": 4096} | said, longest)
     sooner = dataclasses.replace(SPEC, original_max_position_embeddings=1024)
     assert trained == 4096
     assert LongRope(**parameters).frequencies(sooner, 1.0).attention_factor == expected

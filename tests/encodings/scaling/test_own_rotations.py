@@ -73,7 +73,7 @@ def test_a_checkpoint_says_its_trained_length_and_its_own_parameters(
     said: dict[str, Any], longest: int, trained: int, parameters: dict[str, Any]
 ) -> None:
     method = own(said["rope_type"])
-    assert method.of_checkpoint(said, longest) == (trained, parameters)
+    assert method.of_checkpoint(said, longest) == (trained, parameters, None)
     from_parameters(method.rope_type, parameters)
 
 
@@ -101,10 +101,10 @@ def test_the_classes_of_vllm_read_other_keys_of_the_same_configuration(
     said: dict[str, Any], as_yarn: dict[str, Any], as_deepseek: dict[str, Any]
 ) -> None:
     plain = {"factor": 4.0, "old_context_len": 32768}
-    assert Yarn.of_checkpoint(BY_HAND | said, 131072) == (131072, plain | as_yarn)
+    assert Yarn.of_checkpoint(BY_HAND | said, 131072) == (131072, plain | as_yarn, None)
     for rope_type in ("deepseek_yarn", "deepseek_llama_scaling"):
         of_deepseek = BY_HAND | said | {"rope_type": rope_type}
-        assert Yarn.of_checkpoint(of_deepseek, 131072) == (131072, plain | as_deepseek)
+        assert Yarn.of_checkpoint(of_deepseek, 131072) == (131072, plain | as_deepseek, None)
 
 
 def test_what_a_checkpoint_has_to_say_is_named() -> None:
@@ -130,7 +130,7 @@ def test_own_parameters_that_scale_nothing_are_plain_rope_to_the_bit() -> None:
 
 
 def test_a_scale_of_a_checkpoints_yarn_slows_the_pairs_that_it_slows_and_no_others() -> None:
-    trained, parameters = Yarn.of_checkpoint(GPT_OSS, 131072)
+    trained, parameters, _ = Yarn.of_checkpoint(GPT_OSS, 131072)
     spec = RotarySpec(rotary_dim=64, rope_theta=150000.0, original_max_position_embeddings=trained)
     unscaled, doubled = (from_parameters("yarn", parameters).frequencies(spec, scale) for scale in (1.0, 2.0))
     slowed = unscaled.inv_freq / doubled.inv_freq

@@ -145,7 +145,7 @@ def engine(**changed: Any) -> types.SimpleNamespace:
             },
             "runner_type": "generate",
             **{"architectures": ["LlamaForCausalLM"], "hf_text_config": config({"rope_type": "default"})},
-            "max_model_len": 512,
+            **{"max_model_len": 512, "original_max_model_len": None},
             "using_transformers_backend": lambda: False,
         },
         "parallel_config": {
@@ -297,15 +297,22 @@ def test_models_that_see_have_axes_or_cache_latents_are_served(kind: str) -> Non
     refuse_unsupported(deployed(engine(**{f"model_config__{kind}": True})))
 
 
-def test_lengths_that_no_scale_covers_are_refused_at_start_up() -> None:
-    refuse_unsupported(deployed(engine(model_config__max_model_len=400)))
-    with pytest.raises(Unsupported, match=r"^max_model_len must be at most .*posenc\.max_model_len 512, .* got 513"):
-        refuse_unsupported(deployed(engine(model_config__max_model_len=513)))
+@pytest.mark.parametrize(("longest", "asked"), [(513, None), (400, None), (400, 400), (513, -1)])
+def test_an_engine_of_another_length_than_the_deployment_is_refused(longest: int, asked: int | None) -> None:
+    lengths = {"model_config__max_model_len": longest, "model_config__original_max_model_len": asked}
+    rule = rf"^max_model_len must be additional_config\.posenc\.max_model_len 512, .* got {longest}"
+    with pytest.raises(Unsupported, match=rule):
+        refuse_unsupported(deployed(engine(**lengths)))
+
+
+def test_requests_may_end_where_the_memory_does() -> None:
+    lengths = {"model_config__max_model_len": 400, "model_config__original_max_model_len": -1}
+    refuse_unsupported(deployed(engine(**lengths)))
 
 
 def test_offloading_that_would_replace_our_connector_is_refused_by_its_own_name() -> None:
     offloading = {"cache_config__kv_offloading_size": 4.0, "kv_transfer_config__kv_connector": "OffloadingConnector"}
-    with pytest.raises(Unsupported, match=r"^kv_offloading_size must be left out, got 4\.0"):
+    with pytest.raises(Unsupported, match=r"^kv_offloading_size must be left out, got 4:"):
         refuse_unsupported(deployed(engine(**offloading)))
 
 

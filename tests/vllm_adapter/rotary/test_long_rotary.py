@@ -137,7 +137,7 @@ def test_short_factors_are_not_taken_further_than_the_checkpoint_was_trained(mon
 
 def test_a_shorter_trained_length_leaves_scale_1_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     short = made().long_short_cos_sin_cache[: TRAINED // 2]
-    _, parameters = LongRope.of_checkpoint(ROPE, LONGEST)
+    _, parameters, _ = LongRope.of_checkpoint(ROPE, LONGEST)
     deployment = dataclasses.replace(
         DEPLOYMENT, parameters=parameters, original_max_position_embeddings=TRAINED // 2, scales=(1.0, 8.0)
     )

@@ -97,7 +97,7 @@ def test_a_part_of_the_table_is_the_beginning_of_it(name: str) -> None:
 
 
 def deployment(rope_parameters: dict[str, Any], method: str, scale: float = 2.0) -> Deployment:
-    trained, parameters = own(method).of_checkpoint(rope_parameters, SERVED)
+    trained, parameters, _ = own(method).of_checkpoint(rope_parameters, SERVED)
     return Deployment(
         rope_type=method if method != "default" else "linear",
         parameters=parameters if method != "default" else {},

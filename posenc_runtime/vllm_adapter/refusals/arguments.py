@@ -1,0 +1,96 @@
+"""Arguments of an engine that cannot be combined with scaling, refused before vLLM makes its configuration of them.
+
+vLLM refuses many of these arguments itself, for reasons of its own: a drafter that is not found, a connector that lacks
+a class. Its reason would come first, and whoever mended that would only then be told that we do not serve the argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from posenc_runtime.vllm_adapter.carried_names import CONNECTOR
+from posenc_runtime.vllm_adapter.errors import Unsupported
+
+POOLING = "pooling and draft models"
+PREFILL_CONTEXT = "prefill_context_parallel_size above 1"
+DECODE_CONTEXT = "decode_context_parallel_size above 1"
+UBATCHES = "enable_dbo, or ubatch_size above 1"
+ELASTIC = "enable_elastic_ep"
+SPECULATIVE = "speculative_config"
+DIFFUSION = "diffusion_config"
+
+
+def refuse_arguments(engine_args: Any) -> None:
+    """Check the arguments of an engine that has a section of ours.
+
+    Args:
+        engine_args: vLLM's ``EngineArgs``, as the user gave them.
+
+    Raises:
+        Unsupported: when one of them is not served; the message names it and the reason.
+    """
+    refuse_offloading(engine_args.kv_offloading_size)
+    transfer = engine_args.kv_transfer_config
+    if transfer is not None:
+        read = transfer.get if isinstance(transfer, Mapping) else lambda name: getattr(transfer, name)
+        refuse_connector(read("kv_connector"), read("kv_role"))
+    refuse_unshown({POOLING: engine_args.runner in ("pooling", "draft")}, "serve it with vLLM, without posenc")
+    refuse_unshown(
+        {
+            PREFILL_CONTEXT: engine_args.prefill_context_parallel_size > 1,
+            DECODE_CONTEXT: engine_args.decode_context_parallel_size > 1,
+            UBATCHES: engine_args.enable_dbo or engine_args.ubatch_size > 1,
+            ELASTIC: engine_args.enable_elastic_ep,
+            SPECULATIVE: engine_args.speculative_config is not None,
+            DIFFUSION: engine_args.diffusion_config is not None,
+        }
+    )
+
+
+def refuse_offloading(size: float | None) -> None:
+    """Check ``kv_offloading_size``, GiB.
+
+    Raises:
+        Unsupported: when it is given.
+    """
+    if size is not None:
+        raise Unsupported(
+            f"kv_offloading_size must be left out, got {size:g}: it replaces the KV connector of posenc, which gives "
+            "blocks their scales"
+        )
+
+
+def refuse_connector(name: str | None, role: str | None) -> None:
+    """Check ``kv_transfer_config``.
+
+    Raises:
+        Unsupported: when its connector is not ours, or does a part of its work.
+    """
+    if name != CONNECTOR:
+        raise Unsupported(
+            f"additional_config.posenc needs kv_transfer_config.kv_connector to be {CONNECTOR}, got {name}: without it "
+            "no block gets its scale"
+        )
+    if role != "kv_both":
+        raise Unsupported(
+            f"kv_transfer_config.kv_role must be kv_both, got {role}: with prefill and decode in separate engines, "
+            "each would choose a request's scale from a different length"
+        )
+
+
+def refuse_unshown(asked: Mapping[str, bool], advice: str = "leave that setting out") -> None:
+    """Refuse what no test shows to be right.
+
+    Args:
+        asked: whether it is asked for, by its name.
+        advice: what to do.
+
+    Raises:
+        Unsupported: when it is asked for.
+    """
+    for what, is_asked in asked.items():
+        if is_asked:
+            raise Unsupported(
+                f"posenc does not serve {what}, because no test shows that every key gets its request's scale: {advice}"
+            )
