@@ -46,7 +46,7 @@ def test_a_refused_rotation_does_not_change_what_is_read_before_it_is_refused(tm
     assert overridden == read(QWEN_3_5, tmp_path, {})
 
 
-def test_windows_and_kinds_of_layers_inside_a_configuration_are_read_as_the_engine_has_them(
+def test_windows_and_kinds_of_layers_inside_a_configuration_are_read(
     tmp_path: pathlib.Path,
 ) -> None:
     window, layers = {"sliding_window": 2048}, {"layer_types": ["sliding_attention"] * 62}
