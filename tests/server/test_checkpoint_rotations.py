@@ -173,7 +173,7 @@ def test_check_refuses_a_checkpoint_that_cannot_be_scaled(model: pathlib.Path, t
         ({"partial_rotary_factor": 0.04}, "rotary_dim must be even and at least 2, got 1"),
         (
             {"partial_rotary_factor": "half"},
-            'rope_parameters.partial_rotary_factor of config.json must be a finite number, got "half": correct it there',
+            'rope_parameters.partial_rotary_factor of config.json must be a finite number, got "half": correct',
         ),
         ({"rope_theta": 1.0}, "rope_theta must be greater than 1, got 1.0"),
         (LONGROPE | {"attention_factor": 1.5}, "which give an attention factor of 1.1726, got 1.5"),
