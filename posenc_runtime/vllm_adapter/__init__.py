@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 
 def register() -> None:
     """Entry point of the group ``vllm.general_plugins``; may be called any number of times in a process.
@@ -10,4 +13,11 @@ def register() -> None:
     """
     from posenc_runtime.vllm_adapter import hook
 
-    hook.install()
+    hook.install(_configure)
+
+
+def _configure(engine_args: Any, make: Callable[[Any], Any], serves: bool) -> Any:
+    """Import what configures an engine only when an engine asks for us."""
+    from posenc_runtime.vllm_adapter.one_flag import configured
+
+    return configured(engine_args, make, serves)

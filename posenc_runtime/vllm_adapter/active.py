@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.hook import DEPLOYMENT_SECTION
+from posenc_runtime.vllm_adapter.sections import DEPLOYMENT_SECTION
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

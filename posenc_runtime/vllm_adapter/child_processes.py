@@ -11,10 +11,10 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from posenc_runtime.vllm_adapter.hook import DEPLOYMENT_SECTION
 from posenc_runtime.vllm_adapter.listening import closed_by_the_last
 from posenc_runtime.vllm_adapter.parent_death import end_with_parent, leave_process_group
 from posenc_runtime.vllm_adapter.quick_exit import exit_quickly
+from posenc_runtime.vllm_adapter.sections import DEPLOYMENT_SECTION
 
 _Target = Callable[..., None]
 

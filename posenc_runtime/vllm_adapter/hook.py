@@ -9,14 +9,19 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# Keys of additional_config. They are here because the modules that read these sections take long to import.
-DEPLOYMENT_SECTION, ATTENTION_SECTION = "posenc", "posenc_attention"
-ACCESS_SECTION, LIMITS_SECTION, HEALTH_SECTION = "posenc_access", "posenc_limits", "posenc_health"
-ALL_SECTIONS = (DEPLOYMENT_SECTION, ATTENTION_SECTION, ACCESS_SECTION, LIMITS_SECTION, HEALTH_SECTION)
+from posenc_runtime.vllm_adapter.sections import ALL_SECTIONS
+
+# Takes the engine's arguments, vLLM's own way from arguments to a configuration, and whether the engine is that of an
+# API server.
+Configure = Callable[[Any, Callable[[Any], Any], bool], Any]
 
 
-def install() -> None:
-    """Wrap ``EngineArgs.create_engine_config``, to look for our sections in the arguments of every engine."""
+def install(configure: Configure) -> None:
+    """Wrap ``EngineArgs.create_engine_config``, to look for our sections in the arguments of every engine.
+
+    Args:
+        configure: makes the configuration of an engine that has a section of ours.
+    """
     try:
         from vllm.engine.arg_utils import EngineArgs
 
@@ -24,21 +29,17 @@ def install() -> None:
     except (ImportError, AttributeError):
         return  # this vLLM configures engines in another way: there are no sections to look for
     if not hasattr(stock, "posenc"):
-        EngineArgs.create_engine_config = _looking_for_sections(stock)
+        EngineArgs.create_engine_config = _looking_for_sections(stock, configure)
 
 
-def _looking_for_sections(stock: Callable[..., Any]) -> Callable[..., Any]:
+def _looking_for_sections(stock: Callable[..., Any], configure: Configure) -> Callable[..., Any]:
     @functools.wraps(stock)
     def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
         additional = getattr(self, "additional_config", None)
         if not isinstance(additional, Mapping) or additional.keys().isdisjoint(ALL_SECTIONS):
             return stock(self, *args, **kwargs)
-        from posenc_runtime.vllm_adapter.one_flag import configured
-
         usage = getattr(kwargs.get("usage_context"), "name", None)
-        return configured(
-            self, lambda completed: stock(completed, *args, **kwargs), serves=usage == "OPENAI_API_SERVER"
-        )
+        return configure(self, lambda completed: stock(completed, *args, **kwargs), usage == "OPENAI_API_SERVER")
 
     create_engine_config.posenc = True  # type: ignore[attr-defined]
     return create_engine_config

@@ -22,7 +22,6 @@ from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused
 from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODULE, FIT_INTO_MEMORY, WORKER_EXTENSION
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from posenc_runtime.vllm_adapter.checkpoints.weight_files import DamagedWeights, refuse_damaged
-from posenc_runtime.vllm_adapter.hook import ALL_SECTIONS
 from posenc_runtime.vllm_adapter.http import endpoints
 from posenc_runtime.vllm_adapter.http.draining import DEFAULT_SECONDS
 from posenc_runtime.vllm_adapter.http.stock_access import refuse_other_front_ends
@@ -31,6 +30,7 @@ from posenc_runtime.vllm_adapter.refusals.arguments import refuse_arguments
 from posenc_runtime.vllm_adapter.refusals.cpu_attention import refuse_head_size, refuse_latent_dtype
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_block_size, refuse_unsupported
 from posenc_runtime.vllm_adapter.repeated_signals import heed_repeated_signals
+from posenc_runtime.vllm_adapter.sections import ALL_SECTIONS
 from posenc_runtime.vllm_adapter.settings.api_keys import refuse_unreadable
 from posenc_runtime.vllm_adapter.settings.completion import Completed, completed
 from posenc_runtime.vllm_adapter.settings.explanations import explained
@@ -73,7 +73,7 @@ class Sections(BaseModel):
     health: HealthSettings = Field(default_factory=HealthSettings)
 
 
-def configured(engine_args: Any, make: Callable[[Any], VllmConfig], *, serves: bool) -> VllmConfig:
+def configured(engine_args: Any, make: Callable[[Any], VllmConfig], serves: bool) -> VllmConfig:
     """The configuration of an engine whose ``additional_config`` has a section of ours.
 
     Args:

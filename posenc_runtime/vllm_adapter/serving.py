@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from posenc_runtime.vllm_adapter import hook
+from posenc_runtime import vllm_adapter
 from posenc_runtime.vllm_adapter.arguments.engine_args import refusals_of_vllm, with_section
 from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused
 from posenc_runtime.vllm_adapter.errors import Failed, Refused, Unsupported
@@ -65,7 +65,7 @@ def engine_configuration(args: argparse.Namespace) -> VllmConfig:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
 
-    hook.install()  # whatever VLLM_PLUGINS says
+    vllm_adapter.register()  # whatever VLLM_PLUGINS says
     try:
         engine_args = AsyncEngineArgs.from_cli_args(args)
         vllm_config = engine_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace, ended: str, leave: Callable[[int], NoReturn]) 
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.entrypoints.cli.serve import ServeSubcommand
 
-    hook.install()  # whatever VLLM_PLUGINS says
+    vllm_adapter.register()  # whatever VLLM_PLUGINS says
     stock = AsyncEngineArgs.create_engine_config
 
     @functools.wraps(stock)

@@ -21,7 +21,7 @@ PYTEST = ("-m", "pytest", "-q", "--no-header", "-rfEs", "-p", "no:cacheprovider"
 
 def looked_at(environment: Environment, tests: list[tuple[str, ...]], log: pathlib.Path) -> tuple[bool, list[str]]:
     """Whether all is as it should be, and lines for people. What tests say goes to the log."""
-    report = environment.run("-W", "ignore", "-m", "posenc_runtime.vllm_adapter.compat")
+    report = environment.run("-W", "ignore", "-m", "posenc_runtime.vllm_adapter.comparison")
     lines = [line for line in report.stdout.splitlines() if line.startswith(("vLLM ", "  "))]
     good = report.returncode == 0
     log.write_text(report.stdout)

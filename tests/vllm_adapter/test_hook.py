@@ -15,8 +15,8 @@ import pytest
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 from vllm.usage.usage_lib import UsageContext
 
+from posenc_runtime import vllm_adapter
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter import hook
 from posenc_runtime.vllm_adapter.carried_names import WORKER_EXTENSION
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import read_again
 from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
@@ -37,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def configured(model: str, section: Any = YARN, **arguments: Any) -> Any:
-    hook.install()
+    vllm_adapter.register()
     additional = {"posenc": section} | arguments.pop("additional_config", {})
     engine_args = EngineArgs(model=model, dtype="float32", block_size=32, additional_config=additional, **arguments)
     return engine_args.create_engine_config()
@@ -55,7 +55,7 @@ def test_scheduler_connector_and_lengths_follow_from_the_section(model: str) -> 
 
 
 def test_arguments_stay_as_they_were_given_and_can_be_used_again(model: str) -> None:
-    hook.install()
+    vllm_adapter.register()
     engine_args = EngineArgs(model=model, dtype="float32", block_size=32, additional_config={"posenc": YARN})
     for _ in range(2):
         assert engine_args.create_engine_config().model_config.max_model_len == 1024
@@ -107,7 +107,7 @@ def test_the_text_of_a_multimodal_model_is_told_no_other_length(seeing: str) -> 
 
 
 def test_the_async_arguments_of_a_server_are_looked_at_as_well(model: str) -> None:
-    hook.install()
+    vllm_adapter.register()
     arguments = AsyncEngineArgs(model=model, dtype="float32", block_size=32, additional_config={"posenc": YARN})
     assert arguments.create_engine_config().model_config.max_model_len == 1024
 
@@ -178,7 +178,7 @@ def test_what_vllm_would_refuse_for_another_reason_is_refused_for_ours(
 
 
 def test_attention_alone_is_refused_with_what_is_missing(model: str) -> None:
-    hook.install()
+    vllm_adapter.register()
     arguments = EngineArgs(model=model, additional_config={"posenc_attention": {}})
     with pytest.raises(SettingRefused, match=r"must be given with additional_config\.posenc"):
         arguments.create_engine_config()
@@ -237,14 +237,14 @@ def test_without_a_section_nothing_of_ours_is_imported_registered_or_said(model:
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True, timeout=200
     )
     assert json.loads(ran.stdout.splitlines()[-1]) == [
-        ["posenc_runtime.vllm_adapter", "posenc_runtime.vllm_adapter.hook"], [], True
+        [f"posenc_runtime.vllm_adapter{name}" for name in ("", ".hook", ".sections")], [], True
     ]  # fmt: skip
     assert "posenc" not in ran.stderr.lower()
 
 
 def test_a_vllm_of_another_make_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm.engine.arg_utils", None)  # as if there were no such module
-    hook.install()
+    vllm_adapter.register()
 
 
 def test_no_entry_point_of_ours_is_in_the_group_that_vllm_warns_of() -> None:
@@ -254,7 +254,7 @@ def test_no_entry_point_of_ours_is_in_the_group_that_vllm_warns_of() -> None:
 
 def served(model: str, rank: int = 0, **arguments: Any) -> Any:
     """The configuration of an API server's engine; the process that starts several of them has the rank -1."""
-    hook.install()
+    vllm_adapter.register()
     given = {"model": model, "dtype": "float32", "block_size": 32, "additional_config": {"posenc": YARN}}
     engine_args = AsyncEngineArgs(**given | arguments)
     engine_args._api_process_count, engine_args._api_process_rank = 2, rank

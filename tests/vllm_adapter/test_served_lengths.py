@@ -12,8 +12,8 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.models import registry
 from vllm.transformers_utils import config as vllm_config
 
+from posenc_runtime import vllm_adapter
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter import hook
 from tests import model_configs
 from tests.model_configs import OWN_CODE
 from tests.most_served import CONFIGURATIONS
@@ -74,7 +74,7 @@ def inspected_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def engine(configuration: dict[str, Any], folder: pathlib.Path, section: dict[str, Any], **arguments: Any) -> Any:
     (folder / "config.json").write_text(json.dumps(configuration))
-    hook.install()
+    vllm_adapter.register()
     return EngineArgs(
         model=str(folder),
         skip_tokenizer_init=True,

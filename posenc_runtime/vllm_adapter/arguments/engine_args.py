@@ -18,9 +18,9 @@ from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODULE, SCHEDULER, WORKER_EXTENSION
 from posenc_runtime.vllm_adapter.checkpoints.overrides import rotations_in
-from posenc_runtime.vllm_adapter.hook import ALL_SECTIONS
 from posenc_runtime.vllm_adapter.http.draining import DEFAULT_SECONDS
 from posenc_runtime.vllm_adapter.scheduling.scheduler_choice import needs_ours
+from posenc_runtime.vllm_adapter.sections import ALL_SECTIONS
 from posenc_runtime.vllm_adapter.settings.front_end import FrontEndSettings
 from posenc_runtime.vllm_adapter.settings.setting_names import (
     DERIVED,

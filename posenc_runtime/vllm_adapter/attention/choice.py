@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from posenc_runtime.encodings.fields import check_fields
 from posenc_runtime.vllm_adapter.active import section_of
-from posenc_runtime.vllm_adapter.hook import ATTENTION_SECTION
+from posenc_runtime.vllm_adapter.sections import ATTENTION_SECTION
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -6,9 +6,11 @@ The text of a multimodal model has a configuration inside the checkpoint's, so o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from transformers import PreTrainedConfig
+# Imported where a configuration is changed: arguments are made without the long import of transformers.
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 _SERVED_LENGTH = "max_position_embeddings"
 _OF_ROTATION = ("rope_parameters", "rope_scaling", "rope_theta")
@@ -44,6 +46,8 @@ def flat(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 def apply(config: PreTrainedConfig, overrides: Mapping[str, Any]) -> None:
     """Change a configuration by the mappings among the overrides, as vLLM does, but leave out the served length."""
+    from transformers import PreTrainedConfig
+
     for key, value in _others(overrides).items():
         if isinstance(value, Mapping):
             part = getattr(config, key, None)

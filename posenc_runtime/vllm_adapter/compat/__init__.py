@@ -1,7 +1,7 @@
 """The releases of vLLM that we know, the internal names of vLLM that we use, and how the releases differ.
 
 No other package names a version. Every process runs its checks at start-up, so that another vLLM fails then, with the
-names that it lacks, and not in the middle of a request. ``python -m posenc_runtime.vllm_adapter.compat`` runs them all.
+names that it lacks, and not in the middle of a request. ``comparison`` compares more, before a release is supported.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Iterable
 
-from posenc_runtime.vllm_adapter.compat import names, overrides
+from posenc_runtime.vllm_adapter.compat import names
 from posenc_runtime.vllm_adapter.compat.differences import (
     ADAPTERS_OF_A_STEP_ALONE,
     CORS_OPEN_BY_DEFAULT,
@@ -55,30 +55,30 @@ def verify() -> None:
 
 
 def verify_server() -> None:
-    """Check the names of vLLM that the process with the HTTP routes uses, and our functions that vLLM calls in it.
+    """Check the names of vLLM that the process with the HTTP routes uses.
 
     Raises:
-        IncompatibleVllm: naming all that is missing or does not fit.
+        IncompatibleVllm: naming all that is missing.
     """
-    _require([*missing(names.SERVER_NAMES, names.SERVER_ATTRIBUTES), *_misfits(overrides.in_server())])
+    _require(missing(names.SERVER_NAMES, names.SERVER_ATTRIBUTES))
 
 
 def verify_core() -> None:
-    """Check the names of vLLM that the process with the scheduler uses, and our functions that vLLM calls in it.
+    """Check the names of vLLM that the process with the scheduler uses.
 
     Raises:
-        IncompatibleVllm: naming all that is missing or does not fit.
+        IncompatibleVllm: naming all that is missing.
     """
-    _require([*missing(names.CORE_NAMES, names.CORE_ATTRIBUTES), *_misfits(overrides.in_scheduler())])
+    _require(missing(names.CORE_NAMES, names.CORE_ATTRIBUTES))
 
 
 def verify_cpu_runner() -> None:
-    """Check the names of vLLM that a worker on the CPU uses, and our functions that vLLM calls in it.
+    """Check the names of vLLM that a worker on the CPU uses.
 
     Raises:
-        IncompatibleVllm: naming all that is missing or does not fit.
+        IncompatibleVllm: naming all that is missing.
     """
-    _require([*missing(names.CPU_RUNNER_NAMES, names.CPU_RUNNER_ATTRIBUTES), *_misfits(overrides.in_cpu_runner())])
+    _require(missing(names.CPU_RUNNER_NAMES, names.CPU_RUNNER_ATTRIBUTES))
 
 
 def has_command() -> bool:
@@ -88,10 +88,6 @@ def has_command() -> bool:
     except importlib.metadata.PackageNotFoundError:
         return False
     return True
-
-
-def _misfits(replaced: Iterable[overrides.Replaced]) -> list[str]:
-    return [found for each in replaced for found in each.misfits()]
 
 
 def _require(lacking: Iterable[str]) -> None:

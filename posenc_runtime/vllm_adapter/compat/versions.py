@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Each was checked by hand and by ``python -m posenc_runtime.vllm_adapter.compat``. The oldest comes first.
+# Each was checked by hand and by ``python -m posenc_runtime.vllm_adapter.comparison``. The oldest comes first.
 SUPPORTED = ("0.31.0", "0.32.0", "0.33.0")
 
 

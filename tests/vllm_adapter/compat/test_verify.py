@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from posenc_runtime.vllm_adapter import compat
@@ -63,38 +61,3 @@ def test_a_parameter_that_went_away_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(KVConnectorBase_V1, "on_new_request", lambda self, arrival: None)
     with pytest.raises(compat.IncompatibleVllm, match=r"KVConnectorBase_V1\.on_new_request\(request\)"):
         compat.verify()
-
-
-def test_a_scheduler_method_that_vllm_calls_with_more_arguments_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from vllm.v1.core.sched.scheduler import Scheduler
-
-    def schedule(self: Any, throttle_prefills: bool = False, urgent: bool = False) -> None:
-        pass
-
-    monkeypatch.setattr(Scheduler, "schedule", schedule)
-    with pytest.raises(compat.IncompatibleVllm, match=r"PosencScheduler\.schedule takes no positional argument urgent"):
-        compat.verify_core()
-
-
-def test_a_route_that_makes_its_answer_of_more_than_our_wrapper_takes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
-
-    def message_stream_converter(self: Any, generator: Any, version: str) -> None:
-        pass
-
-    monkeypatch.setattr(AnthropicServingMessages, "message_stream_converter", message_stream_converter)
-    with pytest.raises(compat.IncompatibleVllm, match=r"message_stream_converter takes no positional argument version"):
-        compat.verify_server()
-
-
-def test_a_runner_that_samples_by_more_than_we_pass_on_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-
-    def sample_tokens(self: Any, grammar_output: Any, *, seeds: Any = None) -> None:
-        pass
-
-    monkeypatch.setattr(GPUModelRunner, "sample_tokens", sample_tokens)
-    with pytest.raises(compat.IncompatibleVllm, match=r"sample_tokens takes no keyword argument seeds"):
-        compat.verify_cpu_runner()

@@ -13,7 +13,8 @@ import sys
 import tempfile
 from typing import Self
 
-from posenc_runtime.vllm_adapter.compat import imports, names, overrides, presence, versions
+from posenc_runtime.vllm_adapter.comparison import imports, overrides
+from posenc_runtime.vllm_adapter.compat import names, presence, versions
 from posenc_runtime.vllm_adapter.compat.differences import DIFFERENCES
 
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -100,7 +101,7 @@ class Report:
             (installed / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {built}\n")
             path = [metadata, str(folder.resolve()), str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
             looked = subprocess.run(
-                [sys.executable, "-m", "posenc_runtime.vllm_adapter.compat", "--report"],
+                [sys.executable, "-m", "posenc_runtime.vllm_adapter.comparison", "--report"],
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(path), "VLLM_LOGGING_LEVEL": "ERROR"},
                 cwd=metadata,
                 capture_output=True,

@@ -9,8 +9,8 @@ import pytest
 import vllm
 
 from posenc_runtime.vllm_adapter import compat
-from posenc_runtime.vllm_adapter.compat.__main__ import main
-from posenc_runtime.vllm_adapter.compat.report import Report
+from posenc_runtime.vllm_adapter.comparison.__main__ import main
+from posenc_runtime.vllm_adapter.comparison.report import Report
 from posenc_runtime.vllm_adapter.compat.versions import SUPPORTED
 
 INSTALLED = pathlib.Path(vllm.__file__).parent

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from posenc_runtime.vllm_adapter import compat
-from posenc_runtime.vllm_adapter.compat import overrides
+from posenc_runtime.vllm_adapter.comparison import overrides
 from posenc_runtime.vllm_adapter.connector import PosencConnector
 from posenc_runtime.vllm_adapter.scheduler import PosencScheduler
 
@@ -91,3 +92,41 @@ def test_every_class_that_only_we_make_is_there_and_made_otherwise_than_vllms() 
         replaced = overrides.Replaced(name, by_name[name].__init__, inspect.unwrap(theirs.__init__))
         unlike |= {name} if replaced.misfits() else set()
     assert unlike == overrides.MADE_BY_US
+
+
+def told(replaced: Iterable[overrides.Replaced]) -> list[str]:
+    return [misfit for each in replaced for misfit in each.misfits()]
+
+
+def test_a_scheduler_method_that_vllm_calls_with_more_arguments_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    def schedule(self: Any, throttle_prefills: bool = False, urgent: bool = False) -> None:
+        pass
+
+    monkeypatch.setattr(Scheduler, "schedule", schedule)
+    assert "scheduler.PosencScheduler.schedule takes no positional argument urgent" in told(overrides.in_scheduler())
+
+
+def test_a_route_that_makes_its_answer_of_more_than_our_wrapper_takes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
+
+    def message_stream_converter(self: Any, generator: Any, version: str) -> None:
+        pass
+
+    monkeypatch.setattr(AnthropicServingMessages, "message_stream_converter", message_stream_converter)
+    assert any(
+        "message_stream_converter takes no positional argument version" in each for each in told(overrides.in_server())
+    )
+
+
+def test_a_runner_that_samples_by_more_than_we_pass_on_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    def sample_tokens(self: Any, grammar_output: Any, *, seeds: Any = None) -> None:
+        pass
+
+    monkeypatch.setattr(GPUModelRunner, "sample_tokens", sample_tokens)
+    assert "cpu_seeds.sample_tokens takes no keyword argument seeds" in told(overrides.in_cpu_runner())

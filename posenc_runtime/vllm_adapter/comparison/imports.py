@@ -14,7 +14,7 @@ def imported() -> set[tuple[str, str]]:
     """Module and name of each import. Imports in ``compat`` are left out: it knows which release has which name."""
     found = set()
     for source in sorted(_ADAPTER.rglob("*.py")):
-        if pathlib.Path(__file__).parent in source.parents:
+        if _ADAPTER / "compat" in source.parents:
             continue
         for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "vllm" and not node.level:

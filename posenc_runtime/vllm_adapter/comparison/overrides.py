@@ -9,7 +9,7 @@ import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from posenc_runtime.vllm_adapter.compat.signatures import misfits
+from posenc_runtime.vllm_adapter.comparison.signatures import misfits
 
 _OURS = "posenc_runtime.vllm_adapter"
 _METHODS = (classmethod, staticmethod)
@@ -135,7 +135,7 @@ def _classes() -> Iterator[type[Any]]:
     package = importlib.import_module(_OURS)
     for found in pkgutil.walk_packages(package.__path__, f"{_OURS}."):
         # Importing worker_extension would register all our classes in this process.
-        if found.name.startswith((f"{_OURS}.compat", f"{_OURS}.worker_extension")):
+        if found.name.startswith((f"{_OURS}.compat", f"{_OURS}.comparison", f"{_OURS}.worker_extension")):
             continue
         module = importlib.import_module(found.name)
         for _, member in inspect.getmembers(module, inspect.isclass):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from posenc_runtime.vllm_adapter.compat.signatures import misfits
+from posenc_runtime.vllm_adapter.comparison.signatures import misfits
 
 
 def stock(a: int, b: int, c: int = 0, *, d: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""``python -m posenc_runtime.vllm_adapter.compat [FOLDER ...]``: compares vLLM with what we know of it.
+"""``python -m posenc_runtime.vllm_adapter.comparison [FOLDER ...]``: compares vLLM with what we know of it.
 
 Without a folder, it checks the installed vLLM; with folders, also the vLLM that is unpacked in each of them.
 The exit status is 1 where a check fails.
@@ -12,13 +12,13 @@ import pathlib
 import sys
 import warnings
 
-from posenc_runtime.vllm_adapter.compat.report import Report
+from posenc_runtime.vllm_adapter.comparison.report import Report
 from posenc_runtime.vllm_adapter.compat.versions import SUPPORTED
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m posenc_runtime.vllm_adapter.compat",
+        prog="python -m posenc_runtime.vllm_adapter.comparison",
         description=f"Check that vLLM has what posenc uses. Supported releases: {', '.join(SUPPORTED)}.",
     )
     parser.add_argument(
