@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import shlex
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from server import shell_completion
 from server.commands import evaluation, plotting, talking
 from server.commands.options import Config, Overrides, Target
-from server.commands.reading import read_checkpoint, read_settings
+from server.commands.reading import look_at_checkpoint, plan_read, plan_unread, read_settings
 from server.terminal import console as _console
 from server.terminal import refusals as _refusals
+
+if TYPE_CHECKING:
+    from posenc_runtime.vllm_adapter.settings.plan import Plan
+    from server.settings import Settings
 
 # The commands themselves import what takes long to import, rich too, so that help and errors appear at once.
 
@@ -59,10 +63,10 @@ def serve(
     given = [f"server.{name}={value}" for name, value in (("host", host), ("port", port)) if value is not None]
     with _refusals():
         settings = read_settings(target, config, [*(overrides or []), *given])
-        checkpoint = read_checkpoint(settings, is_needed=True, verbose=verbose, has_weights=True)
+        look_at_checkpoint(settings, has_weights=True)
         from server import starting
 
-        starting.serve(settings, checkpoint, verbose=verbose)
+        starting.serve(settings, verbose=verbose)
 
 
 @app.command(short_help="Check a deployment, and print at which scales requests would run.")
@@ -91,17 +95,10 @@ def check(
     """
     with _refusals():
         settings = read_settings(target, config, overrides)
-        checkpoint = read_checkpoint(settings, is_needed=False)
-        from server.checking import checking
+        plan = _checked(settings)
+        from server import report
 
-        with checking():
-            from posenc_runtime.vllm_adapter import serving
-            from server import planning, report
-
-            plan = planning.planned(settings, checkpoint)
-            args = plan.arguments()
-            if checkpoint is not None:
-                serving.engine_configuration(args)
+        checkpoint = plan.checkpoint
         _console().print(report.headline(settings, plan.deployment))
         for remark in plan.remarks:
             _console().print(remark)
@@ -116,6 +113,21 @@ def check(
         _console().print(report.requests_table(plan.deployment, lengths))
 
 
+def _checked(settings: Settings) -> Plan:
+    """What would be served, after all checks that serve makes before it starts an engine."""
+    from server.checking import checking
+    from server.first_look import UnreadableModel
+
+    try:
+        look_at_checkpoint(settings)
+        with checking():
+            from server import starting
+
+            return starting.configured(settings).plan
+    except UnreadableModel as error:
+        return plan_unread(settings, error)
+
+
 @app.command(short_help="Print the command with which plain vLLM runs a deployment.")
 def flags(target: Target = None, config: Config = None, overrides: Overrides = None) -> None:
     """Print the command with which plain vLLM runs a deployment.
@@ -124,13 +136,13 @@ def flags(target: Target = None, config: Config = None, overrides: Overrides = N
     """
     with _refusals():
         settings = read_settings(target, config, overrides)
-        checkpoint = read_checkpoint(settings, is_needed=False)
+        plan_read(settings)
         from server.checking import checking
 
         with checking():
             from server import planning
 
-            command = planning.planned(settings, checkpoint).command()
+            command = planning.command(settings)
         _console().print(shlex.join(command), markup=False, highlight=False)
 
 
@@ -162,8 +174,7 @@ def size(
         from server import gpus
 
         gpu_bytes = gpus.memory_of(gpu)
-        checkpoint = read_checkpoint(settings, is_needed=True)
-        assert checkpoint is not None
+        look_at_checkpoint(settings)
         from server.checking import checking
 
         with checking():
@@ -171,7 +182,6 @@ def size(
 
             found = sizing.sized(
                 settings,
-                checkpoint,
                 gpu=gpu,
                 gpu_bytes=gpu_bytes,
                 context=context,

@@ -80,7 +80,6 @@ class Size:
 
 def sized(
     settings: Settings,
-    checkpoint: Checkpoint,
     *,
     gpu: str,
     gpu_bytes: int,
@@ -99,9 +98,15 @@ def sized(
         Refused: when a setting or an argument is refused, or the cache of the model's layers is not known.
     """
     from server.first_look import look
-    from server.planning import planned
+    from server.planning import plan_settings
 
-    deployment = planned(settings, checkpoint).deployment
+    plan = plan_settings(settings)
+    deployment, checkpoint = plan.deployment, plan.checkpoint
+    if checkpoint is None:
+        raise SettingRefused(
+            f"model: must have a configuration that can be read here, got {settings.model!r}: vLLM reads the "
+            "configuration of an object store's with the weights"
+        )
     model_bytes = 4 if settings.engine.get("dtype") in ("float32", "float") else 2
     if weights is None:
         known = weights_of(look(settings).place, checkpoint.text_config, model_bytes)

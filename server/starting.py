@@ -3,7 +3,6 @@ address. Decision 58."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import logging
@@ -19,6 +18,7 @@ from rich.console import Console
 from posenc_runtime.vllm_adapter.errors import Failed
 from server.causes import cause, first_error
 from server.checking import checking
+from server.first_look import refused_if_unreadable
 from server.greeting import READY
 from server.held_output import HeldOutput
 from server.json_lines import JsonLines
@@ -27,17 +27,16 @@ from server.settings import Settings
 
 # Functions import modules that take long to import and write meanwhile, when output is held.
 if TYPE_CHECKING:
-    from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
-    from server.planning import Plan
+    from posenc_runtime.vllm_adapter.serving import Configured
+    from posenc_runtime.vllm_adapter.settings.plan import Plan
 
 _LAST_WORDS_SECONDS = 0.5  # for the last output of an engine to get here
 
 
-def serve(settings: Settings, checkpoint: Checkpoint | None, *, verbose: bool) -> NoReturn:
+def serve(settings: Settings, *, verbose: bool) -> NoReturn:
     """Serve until told to stop; then this process ends.
 
     Args:
-        checkpoint: None where vLLM alone can read it.
         verbose: show what vLLM writes while it starts, which is otherwise shown only where that fails.
 
     Raises:
@@ -45,37 +44,41 @@ def serve(settings: Settings, checkpoint: Checkpoint | None, *, verbose: bool) -
         Failed: when the engine does not start, or ends by itself.
     """
     with checking(verbose=verbose):
-        plan, args = _checked(settings, checkpoint, verbose=verbose)
+        server = configured(settings, verbose=verbose)
     # A copy of stdout, made before HeldOutput replaces it.
     with os.fdopen(os.dup(1), "w") as stdout:
         out = JsonLines(stdout) if settings.log_format == "json" else stdout
         terminal = Console(file=cast(IO[str], out), soft_wrap=True)
-        _say_what_is_served(plan, terminal)
+        _say_what_is_served(settings, server.plan, terminal)
+        run = functools.partial(_run, server, terminal)
         if verbose:
-            _run(args, terminal, functools.partial(_say, terminal))
-        _run_quietly(args, terminal)
+            run(functools.partial(_say, terminal))
+        _run_quietly(run, terminal)
 
 
-def _checked(settings: Settings, checkpoint: Checkpoint | None, *, verbose: bool) -> tuple[Plan, argparse.Namespace]:
-    """What is going to be served, and vLLM's arguments, after every check that is possible before an engine starts."""
+def configured(settings: Settings, *, verbose: bool = False) -> Configured:
+    """What is going to be served, after every check that is possible before an engine starts.
+
+    Raises:
+        Refused: when a setting, the checkpoint or the configuration of the engine is refused.
+    """
     from posenc_runtime.vllm_adapter import serving
-    from server.planning import planned
+    from server.planning import serve_namespace
 
-    plan = planned(settings, checkpoint)
-    args = plan.arguments(quiet=not verbose)
-    serving.engine_configuration(args)
-    return plan, args
+    args = serve_namespace(settings, quiet=not verbose)
+    with refused_if_unreadable(settings):
+        return serving.configured(args)
 
 
-def _say_what_is_served(plan: Plan, terminal: Console) -> None:
+def _say_what_is_served(settings: Settings, plan: Plan, terminal: Console) -> None:
     from server import report
 
-    terminal.print(report.headline(plan.settings, plan.deployment))
+    terminal.print(report.headline(settings, plan.deployment))
     for remark in plan.remarks:
         terminal.print(remark)
 
 
-def _run_quietly(args: argparse.Namespace, terminal: Console) -> NoReturn:
+def _run_quietly(run: Callable[[Callable[[str], None]], NoReturn], terminal: Console) -> NoReturn:
     """Start the engine and serve; until it is ready, show its progress instead of its output."""
     progress = Progress(terminal)
 
@@ -87,7 +90,7 @@ def _run_quietly(args: argparse.Namespace, terminal: Console) -> NoReturn:
         _say(terminal, line)
 
     with HeldOutput(progress.heard) as held, _cause_of_failure(held), progress:
-        _run(args, terminal, show)
+        run(show)
 
 
 def _log_into(held: HeldOutput) -> None:
@@ -97,7 +100,7 @@ def _log_into(held: HeldOutput) -> None:
             handler.setStream(held)
 
 
-def _run(args: argparse.Namespace, terminal: Console, show: Callable[[str], None]) -> NoReturn:
+def _run(server: Configured, terminal: Console, show: Callable[[str], None]) -> NoReturn:
     """Start the engine and serve.
 
     Args:
@@ -107,7 +110,7 @@ def _run(args: argparse.Namespace, terminal: Console, show: Callable[[str], None
     from server import plugin
 
     show_ours(show)  # only now: the import of vLLM disables the loggers that exist
-    serving.run(args, plugin.ENDED, functools.partial(_stop_early, terminal))
+    serving.run(server, plugin.ENDED, functools.partial(_stop_early, terminal))
     _leave(terminal, "stopped", 0)
 
 

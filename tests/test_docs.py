@@ -27,7 +27,7 @@ from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings, Limit
 from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings
 from server.cli import app
 from server.load import load
-from server.planning import planned
+from server.planning import plan_settings
 from server.settings import HttpSettings, Settings
 from tests.pages import (
     DOCS,
@@ -183,7 +183,7 @@ def saved(block: Block, folder: pathlib.Path) -> pathlib.Path:
 def test_the_configuration_with_every_section_is_a_deployment(tmp_path: pathlib.Path) -> None:
     [shown, *_] = blocks("yaml", page=DOCS / "configuration.md")
     settings = load(saved(shown, tmp_path), environment={})
-    assert planned(settings, None).deployment.scale_set.lengths == (32768, 65536, 131072)
+    assert plan_settings(settings, is_read=False).deployment.scale_set.lengths == (32768, 65536, 131072)
     assert set(Settings.model_fields) == settings.model_fields_set
 
 
@@ -192,7 +192,8 @@ def test_only_methods_with_parameters_from_a_checkpoint_need_one_for_a_deploymen
 ) -> None:
     for rope_type in sorted({"yarn", "ntk", "dynamic", "linear", "default"}):
         [shown, *_] = blocks("yaml", page=DOCS / f"methods/{rope_type}.md")
-        assert planned(load(saved(shown, tmp_path), environment={}), None).deployment.rope_type == rope_type
+        settings = load(saved(shown, tmp_path), environment={})
+        assert plan_settings(settings, is_read=False).deployment.rope_type == rope_type
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=str)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
+import inspect
 import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,6 +19,26 @@ from posenc_runtime.vllm_adapter.interruption import end_at_signals
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
+
+    from posenc_runtime.vllm_adapter.settings.plan import Plan
+
+
+@dataclasses.dataclass(frozen=True)
+class Configured:
+    """A server that can be started.
+
+    Attributes:
+        args: of vLLM's server.
+        vllm_config: vLLM's whole configuration, as the engine will have it on this machine.
+    """
+
+    args: argparse.Namespace
+    plan: Plan
+    vllm_config: VllmConfig
+
+
+# Front-end arguments for routes that do one part of a request: only the work on its text, or only the engine's.
+_OF_PARTS = ("enable_scale_out", "tokens_only")
 
 
 class EngineDidNotStart(Failed):
@@ -52,30 +74,47 @@ def prepare_environment(*, verbose: bool) -> None:
     os.environ.setdefault("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "75")
 
 
-def engine_configuration(args: argparse.Namespace) -> VllmConfig:
-    """vLLM's whole configuration, as the engine will have it on this machine.
+def configured(args: argparse.Namespace) -> Configured:
+    """What a server is going to be started with: every check that needs no engine has passed.
 
     Args:
         args: from ``engine_args.serve_arguments``.
 
     Raises:
         ArgumentRefused: when vLLM refuses a value, a combination of two, the tokenizer or the generation configuration.
+        SettingRefused: when two settings contradict each other, or nobody knows the trained length.
         Unsupported: when the configuration cannot be combined with scaling.
+        UnreadableCheckpoint: when the checkpoint's configuration cannot be read.
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
 
+    from posenc_runtime.vllm_adapter.one_flag import configure
+
     vllm_adapter.register()  # whatever VLLM_PLUGINS says
+    stock = inspect.unwrap(AsyncEngineArgs.create_engine_config)
+    make = functools.partial(stock, usage_context=UsageContext.OPENAI_API_SERVER)
     try:
-        engine_args = AsyncEngineArgs.from_cli_args(args)
-        vllm_config = engine_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+        plan, vllm_config = configure(AsyncEngineArgs.from_cli_args(args), make, serves=True)
     except Unsupported as error:
         raise Unsupported(with_section(str(error))) from None
+    except Refused:
+        raise
     except (ValueError, TypeError, NotImplementedError, AssertionError, ImportError, OSError, RuntimeError) as error:
         # vLLM refuses settings by these. Any other exception, such as a KeyError, is a bug and must show.
         raise ArgumentRefused("\n".join(refusals_of_vllm(error))) from error
+    _refuse_parts(args, plan)
     _read_beside_weights(vllm_config.model_config)
-    return vllm_config
+    return Configured(args, plan, vllm_config)
+
+
+def _refuse_parts(args: argparse.Namespace, plan: Plan) -> None:
+    for name in _OF_PARTS:
+        if getattr(args, name, False) and len(plan.deployment.scales) > 1:
+            raise ArgumentRefused(
+                f"server.{name}: must be false where scaling.scales has several scales, got true: its routes do only a "
+                "part of a request, and their answers do not say at which scale"
+            )
 
 
 def _read_beside_weights(model_config: ModelConfig) -> None:
@@ -98,12 +137,12 @@ def _refused(setting: str, allowed: str, value: str) -> Iterator[None]:
         raise ArgumentRefused(f"{setting}: must be {allowed}, got {value!r}: {why}") from error
 
 
-def run(args: argparse.Namespace, ended: str, leave: Callable[[int], NoReturn]) -> None:
+def run(server: Configured, ended: str, leave: Callable[[int], NoReturn]) -> None:
     """Serve with vLLM's own server, in this process, until it is told to stop.
 
     Args:
-        args: from ``engine_args.serve_arguments``.
-        ended: attribute of ``args`` that says afterwards whether the engine ended by itself.
+        server: from ``configured``; vLLM makes no other configuration.
+        ended: attribute of its arguments that says afterwards whether the engine ended by itself.
         leave: called with a signal's number when the signal comes before this process serves; ends the process.
 
     Raises:
@@ -114,13 +153,12 @@ def run(args: argparse.Namespace, ended: str, leave: Callable[[int], NoReturn]) 
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.entrypoints.cli.serve import ServeSubcommand
 
-    vllm_adapter.register()  # whatever VLLM_PLUGINS says
-    stock = AsyncEngineArgs.create_engine_config
+    args, stock = server.args, AsyncEngineArgs.create_engine_config
 
     @functools.wraps(stock)
     def create_engine_config(*given: Any, **named: Any) -> VllmConfig:
         end_at_signals(leave)  # vLLM has set its own handlers by now, and starts the engine next
-        return stock(*given, **named)
+        return server.vllm_config
 
     AsyncEngineArgs.create_engine_config = create_engine_config
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from server.commands.options import Config, Overrides, Target
-from server.commands.reading import read_checkpoint, read_settings
+from server.commands.reading import plan_read, read_settings
 from server.terminal import console, refusals
 
 # What takes long to import is imported in the commands, so that help and errors appear at once.
@@ -83,13 +83,8 @@ def _draw(
     if not out.absolute().parent.is_dir():
         raise SettingRefused(f"--out: must be in a folder that exists, got {out}")
     settings = read_settings(target, config, overrides)
-    checkpoint = read_checkpoint(settings, is_needed=True)
-    from server.checking import checking
-
-    with checking():
-        from server.planning import planned
-
-        deployment = planned(settings, checkpoint).deployment
+    plan = plan_read(settings)
+    deployment, checkpoint = plan.deployment, plan.checkpoint
     if checkpoint is None or checkpoint.spec is None or not deployment.rotates:
         raise SettingRefused("model: must have a rotary embedding, got one that rotates nothing: there is no picture")
     name = settings.served_model_name or pathlib.PurePath(settings.model).name

@@ -1,4 +1,4 @@
-"""Reads what a command line names: its settings, and the configuration of their checkpoint."""
+"""Reads what a command line names: its settings, and what they and the configuration of their checkpoint make."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from server.terminal import warn
 
 if TYPE_CHECKING:
-    from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
+    from posenc_runtime.vllm_adapter.settings.plan import Plan
+    from server.first_look import UnreadableModel
     from server.settings import Settings
 
 
@@ -23,44 +24,65 @@ def read_settings(target: str | None, config: pathlib.Path | None, overrides: li
     return settings_of(target, config, overrides)
 
 
-def read_checkpoint(
-    settings: Settings, *, is_needed: bool, verbose: bool = False, has_weights: bool = False
-) -> Checkpoint | None:
-    """The checkpoint's configuration. Names its folder in the settings, if they name a wheel.
-
-    None where it cannot be read and the settings are enough without it; stderr then says so. vLLM itself reads a
-    configuration in an object store, with the weights.
+def look_at_checkpoint(settings: Settings, *, has_weights: bool = False) -> None:
+    """Refuse a checkpoint that is not there before vLLM is imported. Names its folder in settings that name a wheel.
 
     Args:
-        verbose: show what vLLM writes meanwhile.
         has_weights: whether its weights must be there, too.
 
     Raises:
-        SettingRefused: when it cannot be read and is needed, or cannot be scaled.
+        SettingRefused: when there is no such folder, its configuration or a file of its weights is missing or damaged,
+            or a hub does not give it.
     """
-    from server.checking import checking
-    from server.first_look import UnreadableModel, look, look_at_weights
+    from server.first_look import look, look_at_weights
     from server.held_output import HeldOutput
     from server.wheels.preparation import prepared
 
     settings.model = prepared(settings.model)
+    with HeldOutput():
+        found = look(settings)
+        if has_weights:
+            look_at_weights(settings)
+    if found.out_of_reach:
+        from posenc_runtime.vllm_adapter.checkpoints import hub
+
+        hub.stay_offline()
+        warn("from the cache", f"model: {found.out_of_reach}; files that are not in the cache are not downloaded")
+
+
+def plan_read(settings: Settings) -> Plan:
+    """What would be served, as far as settings and checkpoint tell.
+
+    Where a hub does not give the checkpoint's configuration, and the settings are enough without it, stderr says so.
+
+    Raises:
+        SettingRefused: when two settings contradict each other, or the checkpoint cannot be read or scaled.
+    """
+    from server.checking import checking
+    from server.first_look import UnreadableModel
+
     try:
-        with HeldOutput():
-            found = look(settings)
-            if has_weights:
-                look_at_weights(settings)
-        if found.out_of_reach:
-            from posenc_runtime.vllm_adapter.checkpoints import hub
+        look_at_checkpoint(settings)
+        with checking():
+            from server.planning import plan_settings
 
-            hub.stay_offline()
-            warn("from the cache", f"model: {found.out_of_reach}; files that are not in the cache are not downloaded")
-        with checking(verbose=verbose):
-            from server.checkpoint import checkpoint_of
-
-            return checkpoint_of(settings, found.place)
+            return plan_settings(settings)
     except UnreadableModel as error:
-        is_needed = is_needed and "://" not in settings.model
-        if is_needed or settings.scaling.original_max_position_embeddings is None:
-            raise
-        warn("not read", f"{error}; the output below follows from the settings alone")
-        return None
+        return plan_unread(settings, error)
+
+
+def plan_unread(settings: Settings, error: UnreadableModel) -> Plan:
+    """What would be served, without the checkpoint's configuration; stderr says so.
+
+    Raises:
+        UnreadableModel: when the settings are not enough without it.
+    """
+    from server.checking import checking
+
+    if settings.scaling.original_max_position_embeddings is None:
+        raise error
+    warn("not read", f"{error}; the output below follows from the settings alone")
+    with checking():
+        from server.planning import plan_settings
+
+        return plan_settings(settings, is_read=False)

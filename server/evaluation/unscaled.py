@@ -19,14 +19,9 @@ def overrides(settings: Settings) -> list[str]:
     Raises:
         SettingRefused: when the deployment is refused.
     """
-    from server.checking import checking
-    from server.commands.reading import read_checkpoint
+    from server.commands.reading import plan_read
 
-    checkpoint = read_checkpoint(settings, is_needed=True)
-    with checking():
-        from server.planning import planned
-
-        lengths = planned(settings, checkpoint).deployment.scale_set.lengths
+    lengths = plan_read(settings).deployment.scale_set.lengths
     found = [
         f"max_model_len={settings.max_model_len or lengths[-1]}",
         "scaling.scales=[1]",

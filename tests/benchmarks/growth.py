@@ -17,9 +17,8 @@ from transformers import AutoTokenizer
 
 from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
 from posenc_runtime.zoo.passkey import PasskeySample, is_correct, make_sample
-from server.checkpoint import checkpoint_of
 from server.load import load
-from server.planning import planned
+from server.planning import plan_settings
 from server.settings import Settings
 from server.tables import Table
 from tests.benchmarks import record
@@ -168,7 +167,7 @@ def _engine(
     own = {"logits_processors": ["tests.benchmarks.growth_worker:Forcing"], "async_scheduling": False}
     if deployed.rope_parameters is None:
         chosen = load(config, (*deployed.sets, f"max_model_len={served_length(settings, checkpoint)}"))
-        arguments = engine_arguments(planned(chosen, checkpoint_of(chosen)).deployment, chosen.engine | own)
+        arguments = engine_arguments(plan_settings(chosen).deployment, chosen.engine | own)
         plugins = "posenc"
     else:
         length = served_length(settings, checkpoint)

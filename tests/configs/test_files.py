@@ -8,8 +8,9 @@ import pytest
 
 from posenc_runtime.kv.admission import admit
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
+from posenc_runtime.vllm_adapter.settings import plan
 from server.load import load
-from server.planning import planned
+from server.planning import plan_settings
 
 FOLDER = pathlib.Path(__file__).parents[2] / "configs"
 FILES = sorted(FOLDER.glob("*.yaml"))
@@ -38,7 +39,7 @@ def test_every_file_is_promised_and_every_promise_has_a_file() -> None:
 
 @pytest.mark.parametrize("path", [FOLDER / name for name in PROMISED], ids=lambda path: path.stem)
 def test_a_file_gives_the_deployment_that_it_promises(path: pathlib.Path) -> None:
-    deployment = planned(load(path, environment={}), None).deployment
+    deployment = plan_settings(load(path, environment={}), is_read=False).deployment
     trained, served, rope_type = PROMISED[path.name]
     assert (deployment.original_max_position_embeddings, deployment.max_model_len) == (trained, served)
     assert deployment.rope_type == rope_type
@@ -47,9 +48,12 @@ def test_a_file_gives_the_deployment_that_it_promises(path: pathlib.Path) -> Non
 
 
 @pytest.mark.parametrize("path", [FOLDER / name for name in UNROTATED], ids=lambda path: path.stem)
-def test_a_file_without_scaling_gives_its_length_to_every_request(path: pathlib.Path) -> None:
+def test_a_file_without_scaling_gives_its_length_to_every_request(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoint = Checkpoint(max_position_embeddings=2048, spec=None, architecture="Theirs", attention="bias")
-    deployment = planned(load(path, environment={}), checkpoint).deployment
+    monkeypatch.setattr(plan, "read_checkpoint", lambda *_: checkpoint)
+    deployment = plan_settings(load(path, environment={})).deployment
     assert not deployment.rotates and deployment.max_model_len == UNROTATED[path.name]
 
 

@@ -11,7 +11,6 @@ from transformers import PreTrainedTokenizerFast
 
 # Importing vLLM warns; see there.
 import tests.vllm_adapter.conftest  # noqa: F401
-from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.arguments.engine_args import serve_arguments
 from server import shipped
 from server.load import load
@@ -56,11 +55,10 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def arguments(name: str) -> argparse.Namespace:
     """vLLM's, checked by its own parser; how the model is scaled is of no matter."""
     settings = load(shipped.path_of(name), environment={})
-    unscaled = Deployment(rope_type="default", original_max_position_embeddings=256, max_model_len=256)
     return serve_arguments(
         model=settings.model,
         served_model_name=None,
-        deployment=unscaled,
+        rope_type="default",
         engine=settings.engine,
         http=settings.server.arguments,
     )

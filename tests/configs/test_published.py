@@ -12,10 +12,9 @@ import pytest
 
 # Importing vLLM warns; see there.
 import tests.vllm_adapter.conftest  # noqa: F401
-from posenc_runtime.vllm_adapter.checkpoints.checkpoint import read_checkpoint
 from server import shipped
 from server.load import load
-from server.planning import planned
+from server.planning import plan_settings
 from tests import model_configs
 
 PUBLISHED = {
@@ -127,9 +126,11 @@ def test_every_file_that_states_gib_is_compared_with_a_published_configuration()
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_file_is_served_with_the_published_checkpoint(name: str, tmp_path: pathlib.Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED[name]))
-    checkpoint = read_checkpoint(str(tmp_path), {})
     settings = load(shipped.path_of(name), environment={})
-    deployment = planned(settings, checkpoint).deployment
+    settings.model = str(tmp_path)
+    plan = plan_settings(settings)
+    deployment, checkpoint = plan.deployment, plan.checkpoint
+    assert checkpoint is not None
     assert deployment.rope_type == settings.scaling.rope_type
     own = checkpoint.parameters if checkpoint.rope_type == deployment.rope_type else {}
     assert dict(deployment.parameters) == {**own, **settings.scaling.parameters}

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import pathlib
+import types
+from typing import Any
 
 import pytest
 
 # The commands import vLLM as they need it; see there why it is imported before.
 import tests.vllm_adapter.conftest  # noqa: F401
-from posenc_runtime.vllm_adapter import serving
+from posenc_runtime.vllm_adapter import one_flag, serving
+from posenc_runtime.vllm_adapter.settings.plan import PLANNED_FROM, plan_of
 from tests.checkpoints import save_tiny
 
 
@@ -16,7 +19,14 @@ def configured_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
     ``test_check_engine.py`` makes them.
     """
-    monkeypatch.setattr(serving, "engine_configuration", lambda args: None)
+
+    def configure(engine_args: Any, make: Any, *, serves: bool) -> Any:
+        plan = plan_of({name: getattr(engine_args, name) for name in PLANNED_FROM})
+        one_flag._with_all_they_need(engine_args, plan)
+        return plan, types.SimpleNamespace(model_config=None)
+
+    monkeypatch.setattr(one_flag, "configure", configure)
+    monkeypatch.setattr(serving, "_read_beside_weights", lambda model_config: None)
 
 
 @pytest.fixture(scope="module")

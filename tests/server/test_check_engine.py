@@ -150,7 +150,8 @@ def test_an_address_that_is_taken_is_named_with_its_settings(
     # vLLM's own leaves the socket to the garbage collector, which warns.
     monkeypatch.setattr(ServeSubcommand, "cmd", serve)
     with pytest.raises(serving.CannotListen) as caught:
-        serving.run(argparse.Namespace(host="127.0.0.1", port=8000, uds=uds), "ended", sys.exit)
+        args = argparse.Namespace(host="127.0.0.1", port=8000, uds=uds)
+        serving.run(serving.Configured(args, plan=Any, vllm_config=Any), "ended", sys.exit)
     assert str(caught.value) == f"{named}: Address already in use"
 
 

@@ -7,6 +7,8 @@ import pathlib
 
 import pytest
 
+from server.planning import plan_settings
+from server.settings import Settings
 from tests.checkpoints import save_tiny
 from tests.server.command import SCALING, run
 
@@ -36,8 +38,9 @@ def test_a_longrope_checkpoint_says_its_own_factors_and_trained_length(
     assert "trained on 256 tokens, serves 2048; longrope at scales 1, 8" in out
     # sqrt(1 + ln 8 / ln 256) at both; the slowest pair goes from a factor of 1.15 to one of 31
     assert out.count("1.1726") == 2 and "divided by 26.96" in out
-    status, out, _ = run(tmp_path, settings, "flags")
-    assert status == 0 and '"short_factor": [1.0, 1.01, ' in out and '"attention_factor": 1.1726' in out
+    parameters = plan_settings(Settings.model_validate(settings)).deployment.parameters
+    assert parameters["short_factor"][:2] == [1.0, 1.01]
+    assert parameters["attention_factor"] == pytest.approx(1.1726, abs=5e-5)
     # a shorter trained length is the deployment's own: what scale 1 is stays the checkpoint's
     sooner = {"rope_type": "longrope", "scales": [1, 16], "original_max_position_embeddings": 128}
     status, out, _ = run(tmp_path, settings | {"scaling": sooner}, "check")
@@ -99,9 +102,8 @@ def test_a_llama_3_1_says_its_own_rotation_and_is_trained_on_all_that_it_serves(
     status, out, _ = run(tmp_path, settings, "check")
     assert status == 0
     assert "trained on 256 tokens, serves 512; llama3 at scales 1, 2" in out
-    status, out, _ = run(tmp_path, settings, "flags")
-    assert status == 0
-    assert '"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "old_context_len": 64' in out
+    own = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "old_context_len": 64}
+    assert plan_settings(Settings.model_validate(settings)).deployment.parameters == own
 
 
 @pytest.mark.parametrize(

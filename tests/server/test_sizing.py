@@ -21,7 +21,7 @@ from posenc_runtime.vllm_adapter.sizing.weights import Weights, estimated, of_fi
 from server import gpus, shipped
 from server.cli import app
 from server.load import load
-from server.planning import planned
+from server.planning import plan_settings
 from server.sizing import Size, size
 from tests import model_configs
 from tests.configs.test_published import CACHE, GIB, PUBLISHED, head_comment, sees_all, state_bytes, text_config
@@ -187,11 +187,13 @@ def of_qwen(tmp_path: pathlib.Path, weights: Weights, gpu_bytes: int, **more: An
     (tmp_path / "config.json").write_text(json.dumps(model_configs.QWEN_3_8B))
     settings = load(shipped.path_of("qwen3-yarn"), environment={})
     settings.engine.update(more.pop("engine", {}))
-    checkpoint = read_checkpoint(str(tmp_path), {})
+    settings.model = str(tmp_path)
+    plan = plan_settings(settings)
+    assert plan.checkpoint is not None
     return size(
         settings,
-        planned(settings, checkpoint).deployment,
-        checkpoint,
+        plan.deployment,
+        plan.checkpoint,
         weights,
         gpu="ours",
         gpu_bytes=gpu_bytes,

@@ -223,13 +223,16 @@ with HeldOutput():  # importing vLLM is loud
     from posenc_runtime.vllm_adapter import serving
     from posenc_runtime.vllm_adapter.settings.section import SettingRefused
     from server import progress, starting
-    from server.planning import Plan
+    from posenc_runtime.vllm_adapter.settings.plan import Plan
     from server.settings import Settings
 
 progress._LINE_SECONDS = 0.2
 settings = Settings(model="tiny")
 deployment = Deployment(rope_type="default", original_max_position_embeddings=256, max_model_len=256)
-plan = Plan(settings=settings, deployment=deployment, attention=None, remarks=(), max_model_len=256)
+plan = Plan(
+    deployment=deployment, attention=None, front_end=None, checkpoint=None, auto_reason=None, max_model_len=256
+)
+server = serving.Configured(None, plan, None)
 
 def checked(*given, **named):
     os.write(2, b"their words\\n")
@@ -240,9 +243,9 @@ def run(*given):
     os.write(1, b"more of their words\\n")
 {textwrap.indent(textwrap.dedent(run), "    ")}
 
-starting._checked, serving.run = checked, run
+starting.configured, serving.run = checked, run
 try:
-    starting.serve(settings, None, verbose=False)
+    starting.serve(settings, verbose=False)
 except ValueError as error:
     print(error)
 except RuntimeError as error:
@@ -261,7 +264,7 @@ def test_what_is_refused_is_refused_before_anything_is_said_to_start() -> None:
 @pytest.mark.slow
 def test_a_start_shows_what_is_served_then_progress_then_output_after_it_is_ready() -> None:
     out, err = started(
-        "return plan, None",
+        "return server",
         """
         time.sleep(0.5)
         logging.getLogger("vllm.posenc").info("ready: here")
@@ -301,7 +304,7 @@ def test_a_server_that_is_told_to_stop_ends_with_0_though_its_disk_is_full() -> 
 @pytest.mark.slow
 def test_an_engine_that_ends_while_it_serves_is_told_in_one_line() -> None:
     out, err = started(
-        "return plan, None",
+        "return server",
         """
         import subprocess
         prefix = "(EngineCore pid=7) ERROR 11-26 02:00:21 [core.py:1512]"
@@ -335,7 +338,7 @@ NO_ROOM = r"ValueError: No available memory for the cache blocks. Try\n"
 )
 def test_a_start_that_fails_says_why_in_one_line_and_where_the_rest_is(said: str, told: str, is_kept: bool) -> None:
     out, err = started(
-        "return plan, None",
+        "return server",
         f"""
         os.write(2, b"{said}")
         raise serving.EngineDidNotStart("the engine did not start")

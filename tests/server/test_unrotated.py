@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from posenc_runtime.decoder.config import PosencConfig
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
+from posenc_runtime.vllm_adapter.settings.plan import plan_of
 from server.cli import app
 
 BLOOM = BloomConfig(hidden_size=48, n_layer=2, n_head=3, seq_length=256)
@@ -96,5 +97,8 @@ def test_plain_vllm_gets_the_same_deployment(tmp_path: pathlib.Path) -> None:
     words = shlex.split(out)
     carried = json.loads(words[words.index("--additional-config") + 1])
     assert status == 0
-    assert carried["posenc"]["rope_type"] == "none"
-    assert carried["posenc_attention"] == AttentionChoice(window_tolerance=0.01, needs="bias").to_mapping()
+    assert (carried["posenc"], carried["posenc_attention"]) == ({}, {"window_tolerance": 0.01})
+    folder = words[words.index("--model") + 1] if "--model" in words else words[2]
+    plan = plan_of({"model": folder, "max_model_len": 1024, "additional_config": carried})
+    assert not plan.deployment.rotates
+    assert plan.attention == AttentionChoice(window_tolerance=0.01, needs="bias")

@@ -18,10 +18,8 @@ from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODULE, SCHEDULER, WORKER_EXTENSION
 from posenc_runtime.vllm_adapter.checkpoints.overrides import rotations_in
-from posenc_runtime.vllm_adapter.http.draining import DEFAULT_SECONDS
 from posenc_runtime.vllm_adapter.scheduling.scheduler_choice import needs_ours
 from posenc_runtime.vllm_adapter.sections import ALL_SECTIONS
-from posenc_runtime.vllm_adapter.settings.front_end import FrontEndSettings
 from posenc_runtime.vllm_adapter.settings.setting_names import (
     DERIVED,
     OF_SEVERAL_SERVERS,
@@ -30,9 +28,6 @@ from posenc_runtime.vllm_adapter.settings.setting_names import (
     no_argument,
 )
 from posenc_runtime.vllm_adapter.wording import rule_of
-
-# Front-end arguments for routes that do one part of a request: only the work on its text, or only the engine's.
-_OF_PARTS = ("enable_scale_out", "tokens_only")
 
 
 def engine_arguments(
@@ -49,13 +44,7 @@ def engine_arguments(
         ArgumentRefused: when one of the caller's arguments contradicts the deployment.
     """
     given = dict(engine or {})
-    for key, setting in DERIVED.items():
-        if key in given:
-            source = as_path(TOP_LEVEL, key) if key == setting else setting
-            raise ArgumentRefused(f"engine.{key}: must be left out, got {given[key]!r}: posenc sets it from {source}")
-    for key in ("tensor_parallel_size", "pipeline_parallel_size"):
-        if key in given and (type(given[key]) is not int or given[key] < 1):
-            raise ArgumentRefused(f"engine.{key}: must be a whole number of at least 1, got {given[key]!r}")
+    refuse_given(given)
     hf_overrides = given.pop("hf_overrides", None) or {}
     if not isinstance(hf_overrides, Mapping):
         raise ArgumentRefused(
@@ -68,14 +57,6 @@ def engine_arguments(
             "rotated"
         )
     additional_config = given.pop("additional_config", None) or {}
-    if not isinstance(additional_config, Mapping):
-        raise ArgumentRefused(f"engine.additional_config: must be a mapping, got {additional_config!r}")
-    for key, setting in zip(ALL_SECTIONS, ("scaling", "attention", "access", "limits", "health"), strict=True):
-        if key in additional_config:
-            raise ArgumentRefused(
-                f"engine.additional_config.{key}: must be left out, got {additional_config[key]!r}: posenc sets it "
-                f"from the section {setting}"
-            )
     # A model with a learned vector for each position has as many as its configuration says.
     keeps_its_positions = (
         not deployment.rotates and deployment.max_model_len < deployment.original_max_position_embeddings
@@ -122,40 +103,47 @@ def engine_arguments(
     return given | ours
 
 
+def refuse_given(engine: Mapping[str, Any]) -> None:
+    """Check a caller's engine arguments: they leave out what follows from a deployment.
+
+    Raises:
+        ArgumentRefused: when one is given, with the setting that it follows from, or a number of workers is none.
+    """
+    for key, setting in DERIVED.items():
+        if key in engine:
+            source = as_path(TOP_LEVEL, key) if key == setting else setting
+            raise ArgumentRefused(f"engine.{key}: must be left out, got {engine[key]!r}: posenc sets it from {source}")
+    for key in ("tensor_parallel_size", "pipeline_parallel_size"):
+        if key in engine and (type(engine[key]) is not int or engine[key] < 1):
+            raise ArgumentRefused(f"engine.{key}: must be a whole number of at least 1, got {engine[key]!r}")
+    additional_config = engine.get("additional_config") or {}
+    if not isinstance(additional_config, Mapping):
+        raise ArgumentRefused(f"engine.additional_config: must be a mapping, got {additional_config!r}")
+    for key, setting in zip(ALL_SECTIONS, ("scaling", "attention", "access", "limits", "health"), strict=True):
+        if key in additional_config:
+            raise ArgumentRefused(
+                f"engine.additional_config.{key}: must be left out, got {additional_config[key]!r}: posenc sets it "
+                f"from the section {setting}"
+            )
+
+
 def serve_arguments(
-    *,
-    model: str,
-    served_model_name: str | None,
-    deployment: Deployment,
-    engine: Mapping[str, Any],
-    http: Mapping[str, Any],
-    attention: AttentionChoice | None = None,
-    front_end: FrontEndSettings | None = None,
-    max_model_len: int | None = None,
+    *, model: str, served_model_name: str | None, rope_type: str, engine: Mapping[str, Any], http: Mapping[str, Any]
 ) -> argparse.Namespace:
     """Everything that vLLM's server takes, parsed and checked by vLLM's own parser.
 
     Args:
-        engine: engine arguments by name.
+        rope_type: the method that the settings ask for, for suggestions.
+        engine: engine arguments by name, our sections in ``additional_config`` among them.
         http: front-end arguments by name, host and port among them.
-        attention: which attention the layers get; the defaults when left out.
-        front_end: what the API server lets clients ask for; the defaults when left out.
-        max_model_len: vLLM's argument; the deployment's when left out.
 
     Raises:
-        ArgumentRefused: when an argument is unknown, contradicts the deployment, or is refused by vLLM.
+        ArgumentRefused: when an argument is unknown, or is refused by vLLM.
     """
     from vllm.exceptions import VLLMClientError
 
-    for name in _OF_PARTS:
-        if http.get(name) and len(deployment.scales) > 1:
-            raise ArgumentRefused(
-                f"server.{name}: must be false where scaling.scales has several scales, got true: its routes do only a "
-                "part of a request, and their answers do not say at which scale"
-            )
     parser, known = _parser()
-    complete = _complete(deployment, engine, attention, front_end, max_model_len)
-    flags = _serve_flags(known, served_model_name, complete, http, deployment.rope_type)
+    flags = _serve_flags(known, served_model_name, engine, http, rope_type)
     args: argparse.Namespace = parser.parse_args(["--model", model, *flags])
     refuse_unusable(args)
     try:
@@ -167,15 +155,7 @@ def serve_arguments(
 
 
 def command_line(
-    model: str,
-    deployment: Deployment,
-    engine: Mapping[str, Any],
-    attention: AttentionChoice | None = None,
-    *,
-    served_model_name: str | None = None,
-    http: Mapping[str, Any] | None = None,
-    front_end: FrontEndSettings | None = None,
-    max_model_len: int | None = None,
+    *, model: str, served_model_name: str | None, rope_type: str, engine: Mapping[str, Any], http: Mapping[str, Any]
 ) -> list[str]:
     """The command with which plain vLLM runs this deployment.
 
@@ -183,35 +163,19 @@ def command_line(
     module of vLLM's API server.
 
     Args:
-        engine: engine arguments by name.
-        attention: which attention the layers get; the defaults when left out.
-        http: front-end arguments by name; vLLM's own defaults when left out.
-        front_end: what the API server lets clients ask for; the defaults when left out.
-        max_model_len: vLLM's argument; the deployment's when left out.
+        rope_type: the method that the settings ask for, for suggestions.
+        engine: engine arguments by name, our sections in ``additional_config`` among them.
+        http: front-end arguments by name.
 
     Raises:
-        ArgumentRefused: as ``engine_arguments``, and when an argument is unknown.
+        ArgumentRefused: when an argument is unknown.
     """
     _, known = _parser()
-    complete = _complete(deployment, engine, attention, front_end, max_model_len)
-    flags = _serve_flags(known, served_model_name, complete, http or {}, deployment.rope_type)
+    flags = _serve_flags(known, served_model_name, engine, http, rope_type)
     command = ["vllm", "serve", model]
     if not compat.has_command():
         command = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", model]
     return [*command, *flags]
-
-
-def _complete(
-    deployment: Deployment,
-    engine: Mapping[str, Any],
-    attention: AttentionChoice | None,
-    front_end: FrontEndSettings | None,
-    max_model_len: int | None,
-) -> dict[str, Any]:
-    arguments = engine_arguments(deployment, engine, attention)
-    arguments["additional_config"] |= (front_end or FrontEndSettings()).to_additional_config()
-    arguments.setdefault("shutdown_timeout", DEFAULT_SECONDS)
-    return arguments if max_model_len is None else arguments | {"max_model_len": max_model_len}
 
 
 def _serve_flags(

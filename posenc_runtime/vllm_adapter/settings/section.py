@@ -80,6 +80,11 @@ class ScalingSettings(BaseModel):
             refuse_contradictions(self.scales, self.rope_theta, self.allow_beyond_trained)
         return self
 
+    def written(self) -> dict[str, Any]:
+        """What was set, as it is written in a section."""
+        said = self.model_dump(mode="json", exclude_unset=True)
+        return said if self.scales or "scales" not in said else said | {"scales": AUTO}
+
     @property
     def is_complete(self) -> bool:
         """Whether the settings say method and scales, so that nothing is taken from the checkpoint for them."""

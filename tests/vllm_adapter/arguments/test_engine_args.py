@@ -19,8 +19,9 @@ YARN = Deployment(rope_type="yarn", scales=(1.0, 2.0, 8.0), original_max_positio
 
 
 def parsed(engine: dict[str, Any] | None = None, http: dict[str, Any] | None = None) -> Any:
+    complete = engine_arguments(YARN, engine)
     return serve_arguments(
-        model="some/model", served_model_name="served", deployment=YARN, engine=engine or {}, http=http or {}
+        model="some/model", served_model_name="served", rope_type="yarn", engine=complete, http=http or {}
     )
 
 
@@ -194,8 +195,6 @@ def test_a_bad_front_end_argument_is_refused_by_its_path() -> None:
         parsed(http={"max_num_seq": 3})
     with pytest.raises(ArgumentRefused, match=r"server\.uvicorn_log_level: "):
         parsed(http={"uvicorn_log_level": "loud"})
-    with pytest.raises(ArgumentRefused, match=r"server\.enable_scale_out: must be false where scaling\.scales"):
-        parsed(http={"enable_scale_out": True})
     with pytest.raises(ArgumentRefused, match=r"server\.chat_template: .*/nope\.jinja"):
         parsed(http={"chat_template": "/nope.jinja"})
     with pytest.raises(ArgumentRefused, match=r"server\.headless: must be left out, got True"):
@@ -207,13 +206,10 @@ def test_the_flags_for_plain_vllm_mean_the_same(monkeypatch: pytest.MonkeyPatch)
 
     engine = {"max_num_seqs": 7, "enforce_eager": True, "enable_prefix_caching": False}
     monkeypatch.setattr(compat, "has_command", lambda: True)
-    *command, model = command_line("some/model", YARN, engine)[:3]
-    assert (command, model) == (["vllm", "serve"], "some/model")
-    args = (
-        compat.cli_args()
-        .make_arg_parser(FlexibleArgumentParser())
-        .parse_args(command_line("some/model", YARN, engine)[3:])
-    )
+    complete = engine_arguments(YARN, engine)
+    words = command_line(model="some/model", served_model_name=None, rope_type="yarn", engine=complete, http={})
+    assert words[:3] == ["vllm", "serve", "some/model"]
+    args = compat.cli_args().make_arg_parser(FlexibleArgumentParser()).parse_args(words[3:])
     for name, value in engine_arguments(YARN, engine).items():
         if name != "kv_transfer_config":  # parsed into an object of vLLM
             assert getattr(args, name) == value

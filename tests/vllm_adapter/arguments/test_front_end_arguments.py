@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.arguments.engine_args import serve_arguments
 from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused
 
@@ -37,9 +36,8 @@ async def middleware(request: object, call_next: object) -> None:
 
 
 def parsed(engine: dict[str, Any] | None = None, **http: Any) -> argparse.Namespace:
-    unscaled = Deployment(rope_type="default", original_max_position_embeddings=256, max_model_len=256)
     return serve_arguments(
-        model="some/model", served_model_name=None, deployment=unscaled, engine=engine or {}, http=http
+        model="some/model", served_model_name=None, rope_type="default", engine=engine or {}, http=http
     )
 
 
