@@ -8,5 +8,8 @@ SCHEDULER = "posenc_runtime.vllm_adapter.scheduler.PosencScheduler"
 WORKER_EXTENSION = "posenc_runtime.vllm_adapter.worker_extension.PosencWorkerExtension"
 FIT_INTO_MEMORY = -1  # vLLM's max_model_len for the longest request that the cache has room for
 ON_CROSSING = "posenc_on_crossing"  # key of a request's vllm_xargs with which it asks for another on_crossing
+# Key of vllm_xargs that our front end alone sets: the request asks for its prompt, and the token that vLLM makes for it
+# is no part of the answer.
+PROMPT_ALONE = "posenc_prompt_alone"
 FORCED_TOKENS = "posenc_runtime.vllm_adapter.forced_tokens:ForcedTokens"
 FORCED_TOKEN_IDS = "forced_token_ids"  # key of vllm_xargs: what a request must say, where FORCED_TOKENS is loaded

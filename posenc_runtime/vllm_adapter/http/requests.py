@@ -10,7 +10,7 @@ from typing import Any
 
 from posenc_runtime.kv.admission import choose_on_crossing
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.carried_names import ON_CROSSING
+from posenc_runtime.vllm_adapter.carried_names import ON_CROSSING, PROMPT_ALONE
 
 # A key that begins so is meant for us, even if misspelled; vLLM passes on or ignores keys that it does not know.
 _OURS = "posenc"
@@ -102,7 +102,10 @@ def _checked(to_sampling_params: Callable[..., Any], deployment: Deployment) -> 
         is_pinned = wish and chosen == "pin" and len(deployment.scales) > 1
         if is_pinned and not any(vars(request).get(name) for name in lengths):
             asked.arguments[length] = min(asked.arguments[length], deployment.headroom_tokens)
-        return to_sampling_params(*asked.args, **asked.kwargs)
+        params = to_sampling_params(*asked.args, **asked.kwargs)
+        if getattr(request, "echo", False) and getattr(request, "max_tokens", None) == 0:
+            params.extra_args = {**(params.extra_args or {}), PROMPT_ALONE: True}
+        return params
 
     return checked
 

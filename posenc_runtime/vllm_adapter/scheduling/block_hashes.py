@@ -7,6 +7,7 @@ many entries as the request has full blocks.
 from __future__ import annotations
 
 import abc
+import hashlib
 import os
 import weakref
 from collections.abc import Iterable, Sequence
@@ -53,14 +54,17 @@ class LazyHashes(Sequence[bytes], abc.ABC):
 
 
 class PrivateHashes(LazyHashes):
-    """Unique names in the place of hashes: no other request finds a block in the prefix cache by them. Decision 22."""
+    """Unique names in the place of hashes: no other request finds a block in the prefix cache by them. Decision 22.
+
+    vLLM's events for routers say the last 64 bits of a name, so these are unique, too.
+    """
 
     def __init__(self, request: Request, block_size: int) -> None:
         super().__init__(request, block_size)
-        self._own = os.urandom(24)
+        self._own = os.urandom(32)
 
     def _hash(self, number: int) -> bytes:
-        return self._own + number.to_bytes(8, "big")
+        return hashlib.blake2b(number.to_bytes(8, "big"), key=self._own, digest_size=32).digest()
 
 
 class SaltedHashes(LazyHashes):

@@ -20,7 +20,7 @@ from posenc_runtime.kv.ledger import Numbers
 from posenc_runtime.kv.moves import Moves
 from posenc_runtime.kv.regime import regime, salted
 from posenc_runtime.kv.step_plan import Progress, StepPlan
-from posenc_runtime.vllm_adapter.carried_names import ON_CROSSING
+from posenc_runtime.vllm_adapter.carried_names import ON_CROSSING, PROMPT_ALONE
 from posenc_runtime.vllm_adapter.scheduling.block_hashes import PrivateHashes, SaltedHashes
 
 if TYPE_CHECKING:
@@ -306,6 +306,8 @@ class SchedulerHalf:
             asked = None
         if self._has_axes(request) and choose_on_crossing(self.deployment, asked) == "rerotate":
             asked = "recompute"
+        if extra.get(PROMPT_ALONE) and max_tokens == 1:  # vLLM makes 1 of 0; that token is never cached
+            max_tokens = 0
         return {"max_tokens": max_tokens, "on_crossing": asked}
 
     def _has_axes(self, request: Request | EngineCoreRequest) -> bool:

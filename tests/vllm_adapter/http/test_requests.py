@@ -134,3 +134,21 @@ async def test_an_answer_of_several_requests_is_refused_where_they_may_have_seve
     refused = await getattr(serving, method)(object(), object())
     assert refused.startswith(f"{route} is not served where the deployment has several scales")
     refuse_several(types.SimpleNamespace())  # a model that has none of them
+
+
+@pytest.mark.parametrize(
+    ("body", "is_alone"),
+    [
+        ({"echo": True, "max_tokens": 0}, True),
+        ({"echo": True, "max_tokens": 1}, False),
+        ({"max_tokens": 1}, False),
+    ],
+)
+def test_a_request_for_its_prompt_alone_says_so_to_the_engine(body: dict[str, Any], is_alone: bool) -> None:
+    params = sampling(CompletionRequest, **body)
+    assert bool((params.extra_args or {}).get("posenc_prompt_alone")) is is_alone
+
+
+def test_a_client_cannot_say_that_it_asks_for_its_prompt_alone() -> None:
+    with pytest.raises(ValueError, match="only key of vllm_xargs that starts with posenc, got 'posenc_prompt_alone'"):
+        sampling(CompletionRequest, vllm_xargs={"posenc_prompt_alone": True})

@@ -67,6 +67,13 @@ def test_private_hashes_have_the_form_of_vllms_and_are_nobody_elses() -> None:
     assert not own & {*one.block_hashes, *PrivateHashes(one, BLOCK_SIZE), *PrivateHashes(other, BLOCK_SIZE)}
 
 
+def test_what_events_say_of_private_hashes_is_nobody_elses_either() -> None:
+    """vLLM publishes the last 64 bits of a hash."""
+    requests = [arrived() for _ in range(3)]
+    said = {bytes(each[-8:]) for request in requests for each in PrivateHashes(request, BLOCK_SIZE)}
+    assert len(said) == 18
+
+
 def test_nothing_is_hashed_while_a_request_with_private_hashes_grows() -> None:
     hashed = []
 

@@ -15,7 +15,7 @@ from vllm.v1.request import Request
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.kv.ledger import MixedRotations
-from posenc_runtime.vllm_adapter.carried_names import ON_CROSSING
+from posenc_runtime.vllm_adapter.carried_names import ON_CROSSING, PROMPT_ALONE
 from posenc_runtime.vllm_adapter.scheduling.scheduler_half import SchedulerHalf
 
 YARN = Deployment(rope_type="yarn", scales=(1.0, 2.0, 4.0), original_max_position_embeddings=64, max_model_len=256)
@@ -48,6 +48,28 @@ def arrived(
     )
     half.on_new_request(request)
     return request
+
+
+@pytest.mark.parametrize(
+    ("num_prompt_tokens", "max_tokens", "is_alone", "scale"),
+    [(64, 1, True, 1.0), (64, 1, False, 2.0), (65, 1, True, 2.0), (64, 2, True, 2.0)],
+    ids=["prompt", "prompt and a token", "longer prompt", "more than a token"],
+)
+def test_a_request_for_its_prompt_alone_is_admitted_at_the_prompts_length(
+    num_prompt_tokens: int, max_tokens: int, is_alone: bool, scale: float, half: SchedulerHalf
+) -> None:
+    init_none_hash(sha256)
+    request = Request(
+        request_id="echo",
+        prompt_token_ids=list(range(num_prompt_tokens)),
+        sampling_params=SamplingParams(max_tokens=max_tokens, extra_args={PROMPT_ALONE: True} if is_alone else None),
+        pooling_params=None,
+        block_hasher=get_request_block_hasher(16, sha256),
+    )
+    half.on_new_request(request)
+    said = half.said_so_far(request)["posenc"]
+    new_tokens = 0 if is_alone and max_tokens == 1 else max_tokens
+    assert (said["scale"], said["admission_tokens"]) == (scale, num_prompt_tokens + new_tokens)
 
 
 def stock_hashes(cache_salt: str | None = None) -> list[bytes]:

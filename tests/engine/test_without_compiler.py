@@ -1,0 +1,78 @@
+"""On a machine without a C++ compiler everything is served that the docs promise; with one, no request compiles."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.engine.running_server import running_server
+
+COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "clang++")
+PROMPT = "a" * 100
+COMPLETIONS: dict[str, dict[str, Any]] = {
+    "logprobs": {"logprobs": 1},
+    "logprobs of the prompt": {"logprobs": 2, "echo": True},
+    "all sampling": {"temperature": 1.0, "top_k": 5, "top_p": 0.9, "min_p": 0.01},
+    "temperature alone": {"temperature": 1.0},
+    "seed": {"temperature": 1.0, "seed": 3},
+    "several answers": {"temperature": 1.0, "n": 2},
+    "penalties": {"presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.2, "logit_bias": {"5": 2}},
+    "stops": {"stop": ["zzz"], "bad_words": ["b"], "min_tokens": 2},
+    "a choice": {"structured_outputs": {"choice": ["yes", "no"]}},
+    "a pattern": {"structured_outputs": {"regex": "[ab]{3}"}},
+    "a schema": {"structured_outputs": {"json": {"type": "object", "properties": {"a": {"type": "integer"}}}}},
+    "a crossing": {"prompt": "a" * 200, "max_tokens": 100, "ignore_eos": True, "logprobs": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def folder_of_programs(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Links to all programs of the PATH but compilers."""
+    folder = tmp_path_factory.mktemp("programs")
+    for place in os.environ["PATH"].split(os.pathsep):
+        for program in pathlib.Path(place).glob("*"):
+            is_compiler = program.name.startswith(("gcc", "g++", "clang", "x86_64-linux-gnu-g", "cpp", "c++"))
+            if not is_compiler and program.name not in COMPILERS and not (folder / program.name).exists():
+                (folder / program.name).symlink_to(program)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(
+    tiny: pathlib.Path, folder_of_programs: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    settings = {
+        **{"model": str(tiny), "served_model_name": "tiny"},
+        "scaling": {"rope_type": "yarn", "scales": [1, 2, 4], "headroom_tokens": 40},
+        "engine": {"dtype": "float32", "enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": 2**28},
+    }
+    environment = {"PATH": str(folder_of_programs), "CXX": "", "TORCHINDUCTOR_CACHE_DIR": str(folder_of_programs / "c")}
+    with running_server(tmp_path_factory.mktemp("server"), settings, environment) as address:
+        yield address
+
+
+@pytest.mark.parametrize("asked", COMPLETIONS)
+def test_a_completion_is_answered_without_a_compiler(asked: str, address: str) -> None:
+    body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 8, "temperature": 0} | COMPLETIONS[asked]
+    answer = httpx.post(f"{address}/v1/completions", json=body, timeout=120)
+    assert answer.status_code == 200, answer.text
+    choices = answer.json()["choices"]
+    assert len(choices) == body.get("n", 1) and all(choice["text"] for choice in choices)
+    if "logprobs" in body:
+        assert choices[0]["logprobs"]["token_logprobs"][-1] < 0
+    assert httpx.get(f"{address}/health", timeout=10).status_code == 200
+
+
+def test_a_chat_with_likeliest_tokens_is_answered_without_a_compiler(address: str) -> None:
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+    answer = httpx.post(
+        f"{address}/v1/chat/completions", json=body | {"logprobs": True, "top_logprobs": 3}, timeout=120
+    )
+    assert answer.status_code == 200, answer.text
+    (choice,) = answer.json()["choices"]
+    assert [len(each["top_logprobs"]) for each in choice["logprobs"]["content"]] == [3, 3, 3, 3]
