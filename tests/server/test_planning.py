@@ -86,6 +86,16 @@ def test_scales_that_no_request_needs_are_served_and_said(
     assert (list(plan.deployment.scales), [*plan.remarks]) == (scaling.get("scales", [1]), remarks)
 
 
+@pytest.mark.parametrize(("prefix_reuse", "is_said"), [("rerotate", True), ("exact", False)])
+def test_what_reuse_by_rotation_costs_conversations_is_said(
+    prefix_reuse: str, is_said: bool, tmp_path: pathlib.Path
+) -> None:
+    scaling = {"rope_type": "yarn", "scales": [1, 2], "prefix_reuse": prefix_reuse}
+    settings = Settings(model=str(save_tiny(tmp_path / "tiny")), scaling=ScalingSettings.model_validate(scaling))
+    said = [each for each in plan_settings(settings).remarks if each.startswith("scaling.prefix_reuse: ")]
+    assert len(said) == is_said
+
+
 @pytest.mark.parametrize(
     ("log_format", "log_requests", "of_requests", "of_vllm"),
     [

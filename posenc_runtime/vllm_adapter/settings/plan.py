@@ -66,6 +66,11 @@ class Plan:
         if self.auto_reason is not None:
             has_room = "; requests may be as long as the cache has room for"
             said.append(f"auto: {self.auto_reason}{has_room if self.max_model_len == FIT_INTO_MEMORY else ''}")
+        if self.deployment.reuses_prefixes:
+            said.append(
+                "scaling.prefix_reuse: with rerotate, a turn that has copied a prefix shares no blocks, so later "
+                "turns of the conversation compute more again than with exact. It is for documents that many share"
+            )
         if self.checkpoint is None:
             return tuple(said)
         trained = self.deployment.original_max_position_embeddings
