@@ -23,8 +23,9 @@ COMPLETIONS: dict[str, dict[str, Any]] = {
     "several answers": {"temperature": 1.0, "n": 2},
     "penalties": {"presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.2, "logit_bias": {"5": 2}},
     "stops": {"stop": ["zzz"], "bad_words": ["b"], "min_tokens": 2},
-    "a choice": {"structured_outputs": {"choice": ["yes", "no"]}},
-    "a pattern": {"structured_outputs": {"regex": "[ab]{3}"}},
+    # Longer than the answer: the model has no token that ends it.
+    "a choice": {"structured_outputs": {"choice": ["a" * 40, "b" * 40]}},
+    "a pattern": {"structured_outputs": {"regex": "[ab]{40}"}},
     "a schema": {"structured_outputs": {"json": {"type": "object", "properties": {"a": {"type": "integer"}}}}},
     "a crossing": {"prompt": "a" * 200, "max_tokens": 100, "ignore_eos": True, "logprobs": 1},
 }

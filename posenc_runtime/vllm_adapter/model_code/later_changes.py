@@ -36,7 +36,7 @@ def _changes(code: ast.stmt) -> Iterator[ast.stmt]:
             elif (
                 isinstance(statement, ast.Assign)
                 and key in map(ast.unparse, statement.targets)
-                and not weightless.issuperset(_norms(statement.value))
+                and (not weightless.issuperset(_norms(statement.value)) or _is_argument(key, statement.value))
             ):
                 yield statement
 
@@ -55,6 +55,20 @@ def _norms(value: ast.expr) -> Iterator[str]:
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)) if "norm" in name:
                 yield name
+
+
+def _is_argument(key: str, value: ast.expr) -> bool:
+    """Whether a value is made of a key by a function: what that one does is not looked at.
+
+    It may be a norm without weights, as ``justnorm`` of Dory. Such a norm takes the attention factor out of the keys that
+    a model computes, and re-rotation would multiply cached keys by it.
+    """
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and any(ast.unparse(argument) == key for argument in node.args)
+        for node in ast.walk(value)
+    )
 
 
 def _weightless_norms(code: ast.ClassDef) -> Iterator[str]:

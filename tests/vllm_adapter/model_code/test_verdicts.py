@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 from transformers import LlamaConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -13,7 +15,7 @@ from vllm.model_executor.models.registry import (
 )
 
 from posenc_runtime.vllm_adapter.compat import versions
-from posenc_runtime.vllm_adapter.model_code import architecture_tables
+from posenc_runtime.vllm_adapter.model_code import architecture_tables, later_changes
 from posenc_runtime.vllm_adapter.model_code.architecture_tables import USUAL_LANGUAGE_MODELS
 from posenc_runtime.vllm_adapter.model_code.verdicts import verdict
 from tests.pages import DOCS
@@ -93,3 +95,21 @@ def test_a_checkpoint_names_its_language_model() -> None:
     assert verdict("InternVLChatModel", named).kind == "without scaling"
     assert verdict("InternVLChatModel", LlamaConfig()).kind == "rerotate"
     assert verdict("InternVLChatModel").kind == "at load"
+
+
+@pytest.mark.parametrize(
+    ("change", "is_found"),
+    [
+        ("k = justnorm(k).view(t, self.kv_size)", True),
+        ("k = k.view(t, self.num_kv_heads, self.head_dim)", False),
+        ("k = self.k_norm(k)", True),
+    ],
+    ids=["a function", "a view", "a norm with weights"],
+)
+def test_a_function_that_changes_keys_after_their_rotation_is_seen(change: str, is_found: bool) -> None:
+    """As the attention of Dory, new in vLLM 0.33, has it."""
+    layer = (
+        f"class Attention:\n    def forward(self):\n        q, k = self.rotary_emb(positions, q, k)\n        {change}"
+    )
+    (code,) = ast.parse(layer).body
+    assert [ast.unparse(each) for each in later_changes._changes(code)] == ([change] if is_found else [])
