@@ -60,7 +60,7 @@ def _norms(value: ast.expr) -> Iterator[str]:
 def _is_argument(key: str, value: ast.expr) -> bool:
     """Whether a value is made of a key by a function: what that one does is not looked at.
 
-    It may be a norm without weights, as ``justnorm`` of Dory. Such a norm takes the attention factor out of the keys that
+    It may be a norm without weights, as ``justnorm`` of Dory. That takes the attention factor out of the keys that
     a model computes, and re-rotation would multiply cached keys by it.
     """
     return any(
