@@ -11,10 +11,11 @@ import sys
 from types import FunctionType
 
 
-def call_uncompiled(package: str = "vllm") -> list[str]:
+def call_uncompiled(package: str = "vllm.v1") -> list[str]:
     """Put the original in the place of each function that ``torch.compile`` has wrapped, in all imported modules.
 
-    What vLLM compiles as a part of a model is no function of a module, and stays compiled.
+    Functions of models and their layers (the norm of Command R) stay compiled: they are numbers of the model, and an
+    unscaled request has stock vLLM's.
 
     Args:
         package: whose modules; those of its subpackages, too.
@@ -24,7 +25,7 @@ def call_uncompiled(package: str = "vllm") -> list[str]:
     """
     found = []
     for name, module in list(sys.modules.items()):
-        if module is None or name.partition(".")[0] != package:
+        if module is None or not f"{name}.".startswith(f"{package}."):
             continue
         for attribute, value in list(vars(module).items()):
             original = getattr(value, "_torchdynamo_orig_callable", None) if isinstance(value, FunctionType) else None

@@ -25,12 +25,15 @@ def test_each_name_of_a_compiled_function_leads_to_the_original(monkeypatch: pyt
     here, there = types.ModuleType("theirs.here"), types.ModuleType("theirs.deep.there")
     here.doubled = there.imported = doubled  # type: ignore[attr-defined]
     here.other = sum  # type: ignore[attr-defined]
-    for module in (here, there):
+    elsewhere = types.ModuleType("theirs_too")
+    elsewhere.doubled = doubled  # type: ignore[attr-defined]
+    for module in (here, there, elsewhere):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     assert call_uncompiled("theirs") == ["theirs.deep.there.imported", "theirs.here.doubled"]
     for function in (here.doubled, there.imported):
         assert torch.equal(function(torch.ones(3)), torch.full((3,), 2.0))
     assert here.other is sum and call_uncompiled("theirs") == []
+    assert elsewhere.doubled is doubled
 
 
 def test_what_vllms_sampler_compiles_is_a_function_of_a_module() -> None:
