@@ -9,18 +9,15 @@ from server.first_look import look, refused_if_unreadable
 from server.settings import Settings
 
 
-def checkpoint_of(settings: Settings, place: str | None = None) -> Checkpoint:
+def checkpoint_of(settings: Settings) -> Checkpoint:
     """The checkpoint's own configuration.
-
-    Args:
-        place: where the configuration is, from ``first_look.look``; looked for when left out.
 
     Raises:
         UnreadableModel: when a hub does not give it.
         SettingRefused: when there is no such folder, when the folder has no configuration, or when the checkpoint
             cannot be scaled.
     """
-    place = look(settings).place if place is None else place
+    place = look(settings).place
     try:
         with refused_if_unreadable(settings):
             return read_checkpoint(settings.model, settings.engine, place)

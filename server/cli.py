@@ -119,10 +119,12 @@ def _checked(settings: Settings) -> Plan:
     from server.first_look import UnreadableModel
 
     try:
-        look_at_checkpoint(settings)
+        found = look_at_checkpoint(settings)
         with checking():
-            from server import starting
+            from server import planning, starting
 
+            if "://" in found.place:  # vLLM would fetch the weights for its configuration
+                return planning.plan_settings(settings)
             return starting.configured(settings).plan
     except UnreadableModel as error:
         return plan_unread(settings, error)

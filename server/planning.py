@@ -15,7 +15,7 @@ from server.first_look import refused_if_unreadable
 from server.settings import Settings
 
 
-def engine_arguments(settings: Settings) -> dict[str, Any]:
+def written_arguments(settings: Settings) -> dict[str, Any]:
     """vLLM's engine arguments by name, but for the model's names.
 
     Raises:
@@ -77,7 +77,7 @@ def plan_settings(settings: Settings, *, is_read: bool = True) -> Plan:
             cannot be read or scaled.
     """
     with refused_if_unreadable(settings):
-        return plan_of({"model": settings.model, **engine_arguments(settings)}, is_read=is_read)
+        return plan_of({"model": settings.model, **written_arguments(settings)}, is_read=is_read)
 
 
 def _named(settings: Settings, http: dict[str, Any]) -> dict[str, Any]:
@@ -85,6 +85,6 @@ def _named(settings: Settings, http: dict[str, Any]) -> dict[str, Any]:
         "model": settings.model,
         "served_model_name": settings.served_model_name,
         "rope_type": settings.scaling.rope_type,
-        "engine": engine_arguments(settings),
+        "engine": written_arguments(settings),
         "http": http,
     }

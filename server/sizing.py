@@ -102,11 +102,7 @@ def sized(
 
     plan = plan_settings(settings)
     deployment, checkpoint = plan.deployment, plan.checkpoint
-    if checkpoint is None:
-        raise SettingRefused(
-            f"model: must have a configuration that can be read here, got {settings.model!r}: vLLM reads the "
-            "configuration of an object store's with the weights"
-        )
+    assert checkpoint is not None  # it is read, or refused
     model_bytes = 4 if settings.engine.get("dtype") in ("float32", "float") else 2
     if weights is None:
         known = weights_of(look(settings).place, checkpoint.text_config, model_bytes)

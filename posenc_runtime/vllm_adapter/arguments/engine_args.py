@@ -19,7 +19,7 @@ from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODULE, SCHEDULER, WORKER_EXTENSION
 from posenc_runtime.vllm_adapter.checkpoints.overrides import rotations_in
 from posenc_runtime.vllm_adapter.scheduling.scheduler_choice import needs_ours
-from posenc_runtime.vllm_adapter.sections import ALL_SECTIONS
+from posenc_runtime.vllm_adapter.sections import SECTION_KEYS
 from posenc_runtime.vllm_adapter.settings.setting_names import (
     DERIVED,
     OF_SEVERAL_SERVERS,
@@ -119,7 +119,7 @@ def refuse_given(engine: Mapping[str, Any]) -> None:
     additional_config = engine.get("additional_config") or {}
     if not isinstance(additional_config, Mapping):
         raise ArgumentRefused(f"engine.additional_config: must be a mapping, got {additional_config!r}")
-    for key, setting in zip(ALL_SECTIONS, ("scaling", "attention", "access", "limits", "health"), strict=True):
+    for setting, key in SECTION_KEYS.items():
         if key in additional_config:
             raise ArgumentRefused(
                 f"engine.additional_config.{key}: must be left out, got {additional_config[key]!r}: posenc sets it "

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from posenc_runtime.vllm_adapter.sections import ACCESS_SECTION, HEALTH_SECTION, LIMITS_SECTION
+from posenc_runtime.vllm_adapter.sections import SECTION_KEYS
 from posenc_runtime.vllm_adapter.settings.addresses import Address, is_address
 
 RouteClass = Literal["open", "inference", "metrics", "administration"]
@@ -143,7 +143,7 @@ class FrontEndSettings(BaseModel):
     def to_additional_config(self) -> dict[str, Any]:
         """What was set, as keys of vLLM's ``additional_config``; a section that says nothing is left out."""
         said = self.model_dump(mode="json", exclude_unset=True)
-        return {_KEYS[name]: section for name, section in said.items() if section}
+        return {SECTION_KEYS[name]: section for name, section in said.items() if section}
 
     @classmethod
     def of_additional_config(cls, additional: Mapping[str, Any] | None) -> Self:
@@ -153,7 +153,6 @@ class FrontEndSettings(BaseModel):
             ValidationError: when a section is refused.
         """
         given = additional or {}
-        return cls.model_validate({name: given[key] for name, key in _KEYS.items() if key in given})
-
-
-_KEYS = {"access": ACCESS_SECTION, "limits": LIMITS_SECTION, "health": HEALTH_SECTION}
+        return cls.model_validate(
+            {name: given[key] for name in cls.model_fields if (key := SECTION_KEYS[name]) in given}
+        )

@@ -14,7 +14,7 @@ from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.carried_names import FIT_INTO_MEMORY
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from posenc_runtime.vllm_adapter.errors import Unsupported
-from posenc_runtime.vllm_adapter.sections import ALL_SECTIONS
+from posenc_runtime.vllm_adapter.sections import SECTION_KEYS
 from posenc_runtime.vllm_adapter.settings.completion import completed
 from posenc_runtime.vllm_adapter.settings.derivation import seen_where_rotated
 from posenc_runtime.vllm_adapter.settings.explanations import explained
@@ -26,8 +26,6 @@ from posenc_runtime.vllm_adapter.settings.front_end import (
 )
 from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings, SettingRefused
 
-# Keys of additional_config, by the names that a deployment's file has for the sections.
-SECTION_KEYS = dict(zip(("scaling", "attention", "access", "limits", "health"), ALL_SECTIONS, strict=True))
 # Engine arguments that those of a deployment depend on.
 LOOKED_AT = (
     *("scheduling_policy", "tensor_parallel_size", "pipeline_parallel_size", "async_scheduling"),
@@ -115,7 +113,7 @@ def plan_of(arguments: Mapping[str, Any], *, is_read: bool = True) -> Plan:
     sections, longest = _sections(ours)
     model, asked = arguments["model"], arguments.get("max_model_len")
     checkpoint = None
-    if is_read and "://" not in model:  # vLLM reads the configuration of an object store's with the weights
+    if is_read:
         try:
             checkpoint = read_checkpoint(model, arguments)
         except Unsupported as error:
