@@ -61,6 +61,7 @@ def test_serving_reads_completes_and_constructs_once(
         raise SystemExit(0)
 
     monkeypatch.setattr(ServeSubcommand, "cmd", started)
+    monkeypatch.setattr(starting, "show_ours", lambda _: None)  # its handler would write to this test's closed output
     monkeypatch.setattr(starting, "_leave", left)
     run(tmp_path, {"model": str(model), "scaling": SCALING}, "serve")
     assert counted == Counter(reads=1, completions=1, constructions=1)
