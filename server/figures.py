@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -87,6 +88,13 @@ class Histogram(BaseModel):
         return zip(self.counts, earlier.counts, strict=True)
 
 
+class PrefillTokens(BaseModel):
+    """Prompt tokens by whether the KV cache has them: ``computed``, or still ``waiting``."""
+
+    computed: int = 0
+    waiting: int = 0
+
+
 class Figures(BaseModel):
     """What all engines of a server count together.
 
@@ -96,6 +104,7 @@ class Figures(BaseModel):
         first_token_seconds: time from a request's arrival to its first token.
         between_tokens_seconds: time from one token of an answer to the next.
         crossing_wait_seconds: time that a request waits because it has to cross.
+        prefill_tokens: prompt tokens of requests that have no first token yet.
     """
 
     by_scale: dict[str, Counts]
@@ -108,6 +117,7 @@ class Figures(BaseModel):
     first_token_seconds: Histogram
     between_tokens_seconds: Histogram
     crossing_wait_seconds: Histogram
+    prefill_tokens: PrefillTokens
 
 
 def figures(samples: Iterable[Sample]) -> Figures | None:
@@ -129,6 +139,7 @@ def figures(samples: Iterable[Sample]) -> Figures | None:
         first_token_seconds=_histogram(by_name, StockMetric.FIRST_TOKEN_SECONDS),
         between_tokens_seconds=_histogram(by_name, StockMetric.BETWEEN_TOKENS_SECONDS),
         crossing_wait_seconds=_histogram(by_name, Metric.CROSSING_WAIT_SECONDS),
+        prefill_tokens=_prefill_tokens(by_name.get(Metric.PREFILL_TOKENS, ())),
     )
 
 
@@ -148,6 +159,13 @@ def _crossings(samples: Iterable[Sample]) -> list[Crossings]:
         found[key] = found.get(key, 0) + int(sample.value)
     in_order = sorted(found.items(), key=lambda each: (float(each[0][0]), float(each[0][1]), each[0][2]))
     return [Crossings(source=source, target=target, how=how, count=count) for (source, target, how), count in in_order]
+
+
+def _prefill_tokens(samples: Iterable[Sample]) -> PrefillTokens:
+    found: Counter[str] = Counter()
+    for sample in samples:
+        found[sample.labels["state"]] += int(sample.value)
+    return PrefillTokens(**found)
 
 
 def _total(by_name: Mapping[str, Sequence[Sample]], metric: str) -> int:

@@ -27,7 +27,7 @@ def show(server: Server, console: Console) -> None:
 
     def ask(title: str, why: str, prompt: str, **asked: object) -> None:
         console.print(f"\n[bold]{title}[/]\n{why}", highlight=False)
-        tell(server.completion({"model": model, "prompt": prompt, "temperature": 0, **asked}), console)
+        tell(server.completion({"model": model, "prompt": prompt, "temperature": 0, **asked}), console, server)
 
     console.print("The demo model was trained on 512 tokens, and is served to 4,096 by YaRN.", highlight=False)
     ask(

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from server.commands.client import Report
+from server.commands.client import Report, Server
+from server.commands.reading_prompt import shown_progress
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-def tell(pieces: Iterable[str | Report], console: Console) -> str:
-    """Print an answer and its report; gives the answer's text."""
+def tell(pieces: Iterator[str | Report], console: Console, server: Server) -> str:
+    """Print an answer and its report; gives the answer's text.
+
+    Args:
+        server: that gives the answer. Until the first piece comes, a terminal shows how far it has read the prompts.
+    """
     text = []
     report = None
-    for piece in pieces:
+    with shown_progress(server, console):
+        begun = list(itertools.islice(pieces, 1))
+    for piece in itertools.chain(begun, pieces):
         if isinstance(piece, Report):
             report = piece
             continue

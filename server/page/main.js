@@ -64,9 +64,12 @@ function show() {
   if (!figures) return;
   history.add(performance.now() / 1000, figures);
   drawCharts(history);
+  const { computed, waiting } = figures.prefill_tokens;
+  tried.forEach((card) => card.progress(figures.prefill_tokens));
   tiles([
     ["Requests running", count(figures.requests_running), ""],
     ["Requests waiting", count(figures.requests_waiting), ""],
+    ["Prompts being read", waiting ? percent(Math.round((1000 * computed) / (computed + waiting)) / 1000) : "none", waiting ? `of ${count(computed + waiting)} tokens` : ""],
     ["KV cache in use", percent(Math.round(1000 * figures.kv_cache_usage) / 1000), ""],
     ["Speed", measure(history.rate((each) => generated(each))), "tokens a second"],
     ["Crossings", count(figures.crossings.reduce((sum, each) => sum + each.count, 0)), "since the start"],

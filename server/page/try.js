@@ -130,5 +130,9 @@ function card(kind, plan, live, wantsKey) {
   }));
   run.setAttribute("aria-describedby", id("title"));
   fill.setAttribute("aria-describedby", id("title"));
-  return { element, draw, isRunning: () => request !== null, run: () => request ?? start() };
+  /** Prompt tokens that the server has read, and that it has not: of all requests, as it does not tell them apart. */
+  const progress = ({ computed, waiting: left }) => {
+    if (request && reached === undefined && left) say(`Reading prompts: ${count(computed)} of ${count(computed + left)} tokens`);
+  };
+  return { element, draw, progress, isRunning: () => request !== null, run: () => request ?? start() };
 }

@@ -62,6 +62,7 @@ class Counters:
         self.generation_tokens = counter("posenc_generation_tokens", "scale")
         self.prefix_hit_tokens = counter("posenc_prefix_hit_tokens", "scale")
         self.kv_blocks = Gauge("posenc_kv_blocks", "", ["scale"], registry=registry)
+        self.prefill_tokens = Gauge("posenc_prefill_tokens", "", ["state"], registry=registry)
         self.crossings = counter("posenc_crossings", "from", "to", "how")
         self.rerotated_tokens = counter("posenc_rerotated_tokens")
         self.running = Gauge("vllm:num_requests_running", "", registry=registry)
@@ -86,6 +87,7 @@ class Fake:
         counts: whether it counts anything, which vLLM does not with ``disable_log_stats``.
         key: the key that all routes want but those of the page; None where they want none.
         token_seconds: time from one token of an answer to the next.
+        prompt_seconds: time in which half of a prompt is read, before the first token.
         text: what each token of an answer is.
         has_template: whether its model has a chat template.
     """
@@ -94,6 +96,7 @@ class Fake:
     counts: bool = True
     key: str | None = None
     token_seconds: float = 0.002
+    prompt_seconds: float = 0.0
     model: str = "demo"
     text: str = " and"
     has_template: bool = True
@@ -152,6 +155,12 @@ class Fake:
         label, crossings = self.deployment.scale_set.label, []
         self.counters.requests.labels(label(index)).inc()
         self.counters.prompt_tokens.labels(label(index)).inc(asked)
+        if self.prompt_seconds:
+            self.counters.prefill_tokens.labels("computed").set(asked // 2)
+            self.counters.prefill_tokens.labels("waiting").set(asked - asked // 2)
+            await asyncio.sleep(self.prompt_seconds)
+            self.counters.prefill_tokens.labels("computed").set(0)
+            self.counters.prefill_tokens.labels("waiting").set(0)
         for done in range(1, body["max_tokens"] + 1):
             await asyncio.sleep(self.token_seconds)
             if asked + done > lengths[index]:

@@ -16,6 +16,10 @@ posenc_requests_total{engine="0",rope_type="yarn",scale="16"} 1
 posenc_requests_total{engine="0",rope_type="yarn",scale="2.5"} 1
 # TYPE posenc_kv_blocks gauge
 posenc_kv_blocks{engine="0",scale="16"} 9
+# TYPE posenc_prefill_tokens gauge
+posenc_prefill_tokens{engine="0",state="computed"} 300
+posenc_prefill_tokens{engine="0",state="waiting"} 700
+posenc_prefill_tokens{engine="1",state="waiting"} 20
 # TYPE posenc_crossings counter
 posenc_crossings_total{engine="0",from="2.5",how="rerotate",to="16"} 1
 posenc_crossings_total{engine="0",from="1",how="rerotate",to="2.5"} 2
@@ -54,6 +58,7 @@ def test_engines_are_added_and_scales_are_in_order() -> None:
         Crossings(source="2.5", target="16", how="rerotate", count=1),
     ]
     assert (found.requests_running, found.requests_waiting, found.rerotated_tokens) == (3, 0, 512)
+    assert (found.prefill_tokens.computed, found.prefill_tokens.waiting) == (300, 720)
     assert found.kv_cache_usage == pytest.approx(0.3)
 
 

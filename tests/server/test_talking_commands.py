@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from server import terminal
 from server.cli import app
 from server.commands import demo, started
+from server.commands.chat import Conversation
 from server.commands.client import Server
 from server.commands.started import DidNotStart
 from tests.benchmarks.servers import free_port
@@ -84,6 +85,16 @@ def test_a_pipe_ends_at_the_first_error_with_one_line(address: str) -> None:
 def test_the_key_comes_from_the_environment_as_for_other_clients(address: str) -> None:
     with running(Fake(key="a secret")) as guarded:
         assert posenc("top", "--once", "--url", guarded, OPENAI_API_KEY="a secret")[0] == 0
+
+
+def test_a_terminal_shows_how_far_a_long_prompt_is_read_until_the_answer_begins() -> None:
+    said = io.StringIO()
+    prompt = " ".join(["word"] * 3000)
+    with running(Fake(token_seconds=0, prompt_seconds=1.5)) as address, Server(address) as server:
+        out = Console(file=said, width=200, force_terminal=True)
+        Conversation(server, out, max_tokens=2, is_chat=True, system="").say(prompt)
+    assert "reading prompts: 1,500 of 3,000 tokens" in said.getvalue()
+    assert said.getvalue().index("reading prompts") < said.getvalue().index(" and and")
 
 
 @pytest.mark.parametrize("command", [("top", "--once"), ("top",), ("chat",)], ids=" ".join)

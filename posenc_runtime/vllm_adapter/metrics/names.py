@@ -24,6 +24,7 @@ class Metric(enum.StrEnum):
     REROTATE_SECONDS = "posenc_rerotate_seconds"
     CROSSING_WAIT_SECONDS = "posenc_crossing_wait_seconds"
     KV_BLOCKS = "posenc_kv_blocks"
+    PREFILL_TOKENS = "posenc_prefill_tokens"
     REROTATE_BUDGET_TOKENS = "posenc_rerotate_budget_tokens"
     COPE_SATURATION_RATIO = "posenc_cope_saturation_ratio"
     STRATEGY_INFO = "posenc_strategy_info"

@@ -11,6 +11,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 
 from posenc_runtime.kv.counts import TOTAL
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.kv.prefills import COMPUTED, WAITING
 from posenc_runtime.vllm_adapter.active import deployment_of
 from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup
 from posenc_runtime.vllm_adapter.metrics.names import PREFIX, Metric
@@ -129,6 +130,13 @@ class PosencPromMetrics(KVConnectorPromMetrics):
             labelnames=[*labelnames, "scale"],
             multiprocess_mode=_ACROSS_SERVERS,
         )
+        self._prefill_tokens = self._gauge_cls(
+            name=Metric.PREFILL_TOKENS,
+            documentation="Prompt tokens of requests that have no first token yet, by whether the KV cache has them "
+            "(computed) or not (waiting).",
+            labelnames=[*labelnames, "state"],
+            multiprocess_mode=_ACROSS_SERVERS,
+        )
         self._budget = self._gauge_cls(
             name=Metric.REROTATE_BUDGET_TOKENS,
             documentation="Most cached tokens that are re-rotated before one step; 0 until the first step.",
@@ -165,6 +173,8 @@ class PosencPromMetrics(KVConnectorPromMetrics):
             for histogram in self._histograms.values():
                 histogram.labels(*values)
             self._budget.labels(*values).set(0)
+            for state in (COMPUTED, WAITING):
+                self._prefill_tokens.labels(*values, state).set(0)
             for scale in scales:
                 self._kv_blocks.labels(*values, scale).set(0)
             for name in _COUNTERS:
@@ -178,6 +188,8 @@ class PosencPromMetrics(KVConnectorPromMetrics):
         values = self.per_engine_labelvalues[engine_idx]
         for scale, level in transfer_stats_data.get("kv_blocks", {}).items():
             self._kv_blocks.labels(*values, scale).set(level)
+        for state, tokens in transfer_stats_data.get("prefill_tokens", {}).items():
+            self._prefill_tokens.labels(*values, state).set(tokens)
         for tokens in transfer_stats_data.get("rerotate_budget_tokens", {}).values():
             self._budget.labels(*values).set(tokens)
         if walked := transfer_stats_data.get("cope_walked"):

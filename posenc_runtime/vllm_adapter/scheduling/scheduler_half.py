@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
@@ -18,6 +19,7 @@ from posenc_runtime.kv.counts import TOTAL
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
 from posenc_runtime.kv.ledger import Numbers
 from posenc_runtime.kv.moves import Moves
+from posenc_runtime.kv.prefills import Prefills
 from posenc_runtime.kv.regime import regime, salted
 from posenc_runtime.kv.step_plan import Progress, StepPlan
 from posenc_runtime.vllm_adapter.carried_names import ON_CROSSING, PROMPT_ALONE
@@ -69,6 +71,7 @@ class SchedulerHalf:
         self._waiting_since: dict[str, float] = {}  # since when requests wait for their crossing
         self._wait_seconds: list[float] = []
         self._budget_report: dict[str, Any] = {}
+        self._prefills = Prefills()
         if deployment.rerotates and deployment.rerotate_budget_tokens is not None:
             self.set_budget(given(deployment.rerotate_budget_tokens))
         self.ended_by_text: set[str] = set()  # requests that a stop string may end, which vLLM does outside the engine
@@ -118,6 +121,7 @@ class SchedulerHalf:
             request.cache_salt = salt
             request.block_hashes.clear()
             request.update_block_hashes()
+        self._prefills.arrived(request_id, request.num_prompt_tokens)
 
     def may_be_due(self) -> Sequence[str]:
         """Ids of the requests that may have to cross before their next token; asked when a step begins."""
@@ -222,6 +226,7 @@ class SchedulerHalf:
             Ids of the blocks that it had still to copy; the caller gives them back.
         """
         self._waiting_since.pop(request.request_id, None)
+        self._prefills.ended(request.request_id)
         return self._coordinator.abandoned(request.request_id)
 
     def build_metadata(self, scheduler_output: SchedulerOutput) -> PosencMetadata:
@@ -235,6 +240,7 @@ class SchedulerHalf:
             # back here: PosencScheduler did so when it preempted, and with vLLM's own scheduler no request copies.
             if request_id in self._client_salts:
                 coordinator.preempted(request_id)
+                self._prefills.preempted(request_id)
         num_scheduled = scheduler_output.num_scheduled_tokens
         self._end_waits(num_scheduled)
         tables = []
@@ -257,6 +263,10 @@ class SchedulerHalf:
             if resumed:
                 coordinator.look_again(request_id)
             tables.append((request_id, block_ids, num_computed_tokens if resumed else 0))
+        if self._prefills:
+            news = ((new.req_id, new.num_computed_tokens) for new in scheduler_output.scheduled_new_reqs)
+            going_on = zip(cached.req_ids, cached.num_computed_tokens, strict=True)
+            self._prefills.scheduled((name, done + num_scheduled[name]) for name, done in chain(news, going_on))
         # Allocations before hits: a request may hit a block that another one gets, and fills, in this very step.
         for request_id, block_ids, num_hit_tokens in tables:
             for group in self.scaled_groups:
@@ -278,12 +288,15 @@ class SchedulerHalf:
         self._arrived.pop(request.request_id, None)
         self._shared_hashes.pop(request.request_id, None)
         self.ended_by_text.discard(request.request_id)
+        self._prefills.ended(request.request_id)
         return {"posenc": self._coordinator.finished(request.request_id, num_output_tokens=request.num_output_tokens)}
 
     def take_report(self) -> dict[str, Any]:
         report, self._budget_report = self._coordinator.take_report() | self._budget_report, {}
         if self._wait_seconds:
             report["crossing_wait_seconds"], self._wait_seconds = self._wait_seconds, []
+        if prefill_tokens := self._prefills.take_report():
+            report["prefill_tokens"] = prefill_tokens
         return report
 
     def _wishes(

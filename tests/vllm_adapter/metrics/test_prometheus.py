@@ -37,6 +37,7 @@ def test_every_scale_is_there_at_zero_before_the_first_request() -> None:
     for scale in ("1", "4"):
         assert value("posenc_requests_total", rope_type="yarn", scale=scale) == 0
         assert value("posenc_kv_blocks", scale=scale) == 0
+    assert value("posenc_prefill_tokens", state="waiting") == value("posenc_prefill_tokens", state="computed") == 0
     strategy = {
         "rope_type": "yarn",
         "scales": "1,4",
@@ -70,6 +71,13 @@ def test_refusals_are_counted_by_reason_from_zero_on_also_in_a_second_server() -
     of = {"model_name": "tiny"}
     assert REGISTRY.get_sample_value("posenc_refused_requests_total", {**of, "reason": "json"}) == 1
     assert REGISTRY.get_sample_value("posenc_refused_requests_total", {**of, "reason": "max_n"}) == 0
+
+
+def test_the_later_level_replaces_the_earlier_one() -> None:
+    metrics = registered()
+    metrics.observe(merged({"prefill_tokens": {"computed": 9, "waiting": 1}}, {"prefill_tokens": {"computed": 0, "waiting": 5}}))
+    assert value("posenc_prefill_tokens", state="computed") == 0
+    assert value("posenc_prefill_tokens", state="waiting") == 5
 
 
 def test_crossings_are_counted_by_where_from_where_to_and_how() -> None:
