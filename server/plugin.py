@@ -63,6 +63,7 @@ class EndpointPlugin:
             engine_client, state, deployment, self._draining, lambda by_itself: setattr(args, ENDED, by_itself)
         )
         log_requests(engine_client, getattr(args, REQUEST_LOG, _of_vllm(args)))
+        await front_end.warm_up(engine_client)
         budget = await front_end.rerotate_budget(engine_client, deployment)
         groups = await front_end.attention_layers(engine_client)
         front_end.show_attention(engine_client, groups)

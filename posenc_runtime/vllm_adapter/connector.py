@@ -38,7 +38,7 @@ from posenc_runtime.vllm_adapter.worker.attention_groups import attention_groups
 from posenc_runtime.vllm_adapter.worker.cache_layers import layer_specs
 from posenc_runtime.vllm_adapter.worker.cpu_seeds import keep_seeds
 from posenc_runtime.vllm_adapter.worker.cpu_tiles import ask_for_tiles
-from posenc_runtime.vllm_adapter.worker.eager_functions import call_uncompiled
+from posenc_runtime.vllm_adapter.worker.eager_functions import compile_nothing_while_serving
 from posenc_runtime.vllm_adapter.worker.worker_half import WorkerHalf
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
             self._worker = WorkerHalf(deployment, vllm_config, kv_cache_config)
             if current_platform.is_cpu():
                 keep_seeds()
-                call_uncompiled()
+                compile_nothing_while_serving()
                 ask_for_tiles()
 
     @property

@@ -10,12 +10,14 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Self
 
+from vllm.platforms import current_platform
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
+from posenc_runtime.kv.chunks import Chunks, even_position
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.scheduling.block_tables import replace_as_new, replace_as_resumed
 from posenc_runtime.vllm_adapter.scheduling.crossing_blocks import CrossingBlocks
@@ -54,10 +56,14 @@ class PosencScheduler(AsyncScheduler):
         self._reblocked: set[str] = set()  # requests whose block table the workers must replace, not append to
         self._read_by_now: list[int] = []  # sources of copies that the step being planned makes
         self._held_back: set[str] = set()  # requests to preempt when no step under way has them
+        # Where chunks have to end at blocks, they stay vLLM's.
+        self._chunks = None if self.need_mamba_block_aligned_split else _chunks(self.vllm_config)
         self._reuse = PrefixReuse(self.kv_cache_manager, self._half) if self._half.deployment.reuses_prefixes else None
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         self._cross()
+        if self._chunks:
+            self._chunks.begin_step(sum(self.get_request_counts()))
         pause_state = self.pause_state
         if self._held_back and pause_state == PauseState.UNPAUSED:
             # A request that is to cross waits for the free blocks: a newly admitted one would be preempted again.
@@ -175,7 +181,7 @@ class PosencScheduler(AsyncScheduler):
         return next(request for request in reversed(self.running) if request.request_id not in self._held_back)
 
     def _reserve_prefill_lookahead(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
-        """Never schedule a token past the length of its request's scale, nor a request that is crossing.
+        """Never schedule a token past the length of its request's scale, nor a request that is crossing; limit chunks.
 
         vLLM calls this for every request that it is about to schedule, running or waiting, before it allocates blocks.
         """
@@ -183,7 +189,10 @@ class PosencScheduler(AsyncScheduler):
         if request_id in self._held_back:
             return 0
         num_new_tokens = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
-        return self._half.allowance(request_id, num_computed_tokens, num_new_tokens)
+        num_new_tokens = self._half.allowance(request_id, num_computed_tokens, num_new_tokens)
+        if self._chunks and num_new_tokens > 1 and (unread := request.num_tokens - num_computed_tokens) > 1:
+            return self._chunks.allow(position=num_computed_tokens, num_unread=unread, num_tokens=num_new_tokens)
+        return num_new_tokens
 
     def _get_local_prefix_cache_hit(
         self, request: Request, max_cache_hit_length: int | None = None
@@ -322,6 +331,21 @@ class PosencScheduler(AsyncScheduler):
         # block carries the request's scale.
         replace_as_resumed(scheduler_output, requests, get_block_ids)
         return super()._build_kv_connector_meta(connector, scheduler_output)
+
+
+def _chunks(vllm_config: VllmConfig) -> Chunks | None:
+    """On a CPU, what keeps steps short where ``long_prefill_token_threshold`` asks for that; None elsewhere.
+
+    A GPU computes many tokens in the time of one, so that costs do not add up there.
+    """
+    config = vllm_config.scheduler_config
+    if not current_platform.is_cpu() or config.long_prefill_token_threshold == 0:
+        return None
+    return Chunks(
+        step_tokens=config.max_num_batched_tokens,
+        chunk_tokens=config.long_prefill_token_threshold,
+        even_position=even_position(vllm_config.model_config.get_hidden_size()),
+    )
 
 
 class _InStep(PosencScheduler):

@@ -13,7 +13,16 @@ require_complete_weights()
 
 
 class PosencWorkerExtension:
-    """Lets the front end ask a worker, by ``collective_rpc``, for its attention backends and its speed."""
+    """Lets the front end ask a worker, by ``collective_rpc``, for its attention backends, its speed, and a warm-up."""
+
+    def posenc_warm_up(self) -> None:
+        """On a CPU, compile what the first requests would compile."""
+        from vllm.platforms import current_platform
+
+        from posenc_runtime.vllm_adapter.worker.eager_functions import compile_functions_of_models
+
+        if current_platform.is_cpu():
+            compile_functions_of_models(self.model_runner)  # type: ignore[attr-defined]
 
     def posenc_attention(self) -> list[list[str]]:
         """Name, backend and position encoding of each attention layer of this worker, in order."""

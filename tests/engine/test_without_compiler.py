@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.checkpoints import save_tiny
 from tests.engine.running_server import running_server
 
 COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "clang++")
@@ -43,18 +44,23 @@ def folder_of_programs(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path
     return folder
 
 
+SETTINGS: dict[str, Any] = {
+    **{"served_model_name": "tiny", "scaling": {"rope_type": "yarn", "scales": [1, 2, 4], "headroom_tokens": 40}},
+    "engine": {"dtype": "float32", "enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": 2**28},
+}
+
+
 @pytest.fixture(scope="module")
 def address(
     tiny: pathlib.Path, folder_of_programs: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    settings = {
-        **{"model": str(tiny), "served_model_name": "tiny"},
-        "scaling": {"rope_type": "yarn", "scales": [1, 2, 4], "headroom_tokens": 40},
-        "engine": {"dtype": "float32", "enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": 2**28},
-    }
-    environment = {"PATH": str(folder_of_programs), "CXX": "", "TORCHINDUCTOR_CACHE_DIR": str(folder_of_programs / "c")}
-    with running_server(tmp_path_factory.mktemp("server"), settings, environment) as address:
+    environment = without_compiler(folder_of_programs)
+    with running_server(tmp_path_factory.mktemp("server"), SETTINGS | {"model": str(tiny)}, environment) as address:
         yield address
+
+
+def without_compiler(folder_of_programs: pathlib.Path) -> dict[str, str]:
+    return {"PATH": str(folder_of_programs), "CXX": "", "TORCHINDUCTOR_CACHE_DIR": str(folder_of_programs / "c")}
 
 
 @pytest.mark.parametrize("asked", COMPLETIONS)
@@ -77,3 +83,28 @@ def test_a_chat_with_likeliest_tokens_is_answered_without_a_compiler(address: st
     assert answer.status_code == 200, answer.text
     (choice,) = answer.json()["choices"]
     assert [len(each["top_logprobs"]) for each in choice["logprobs"]["content"]] == [3, 3, 3, 3]
+
+
+def complete(address: str, num_tokens: int) -> None:
+    body = {"model": "tiny", "prompt": [5] * num_tokens, "max_tokens": 3, "temperature": 0, "ignore_eos": True}
+    answer = httpx.post(f"{address}/v1/completions", json=body, timeout=300)
+    assert answer.status_code == 200, answer.text
+
+
+def test_a_model_whose_functions_are_compiled_is_served_without_a_compiler(
+    folder_of_programs: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    settings = SETTINGS | {"model": str(save_tiny(tmp_path / "model", "cohere"))}
+    with running_server(tmp_path, settings, without_compiler(folder_of_programs)) as address:
+        complete(address, 20)
+
+
+def test_a_model_whose_functions_are_compiled_compiles_them_before_the_first_request(tmp_path: pathlib.Path) -> None:
+    settings = SETTINGS | {"model": str(save_tiny(tmp_path / "model", "cohere"))}
+    kept = tmp_path / "compiled"
+    with running_server(tmp_path, settings, {"TORCHINDUCTOR_CACHE_DIR": str(kept)}) as address:
+        before = {file.name for file in kept.rglob("*.so")}
+        for num_tokens in (1, 2, 7, 20, 300):
+            complete(address, num_tokens)
+        assert before
+        assert {file.name for file in kept.rglob("*.so")} == before

@@ -225,6 +225,7 @@ CORE_NAMES: Names = (
 # Used only by a worker on the CPU, which has imported the module already.
 CPU_RUNNER_NAMES: Names = (
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.sample_tokens", ("grammar_output",)),
+    ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._dummy_run", ("num_tokens",)),
     ("vllm.v1.worker.cpu_model_runner", "CPUModelRunner.sample_tokens", ("grammar_output",)),
 )
 

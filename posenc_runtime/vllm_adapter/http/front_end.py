@@ -1,4 +1,4 @@
-"""Completes vLLM's front end: checks requests, puts scales into answers, and asks workers what they measured."""
+"""Completes vLLM's front end: checks requests, puts scales into answers, asks workers what they measured, and warms them up."""
 
 from __future__ import annotations
 
@@ -56,6 +56,11 @@ async def attention_layers(engine: Any) -> list[LayerGroup]:
     """Which backend attends in each layer of a running engine, as its workers report it."""
     workers = await engine.collective_rpc("posenc_attention")
     return layer_groups((name, backend, encoding) for layers in workers for name, backend, encoding in layers)
+
+
+async def warm_up(engine: Any) -> None:
+    """Have the workers of a running engine compile what the first requests would compile."""
+    await engine.collective_rpc("posenc_warm_up")
 
 
 async def rerotate_budget(engine: Any, deployment: Deployment) -> Budget | None:
