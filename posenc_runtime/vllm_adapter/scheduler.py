@@ -336,7 +336,7 @@ class PosencScheduler(AsyncScheduler):
 def _chunks(vllm_config: VllmConfig) -> Chunks | None:
     """On a CPU, what keeps steps short where ``long_prefill_token_threshold`` asks for that; None elsewhere.
 
-    A GPU computes many tokens in the time of one, so that costs do not add up there.
+    A GPU computes many tokens in the time of one, so that costs do not add up there. Decision 71.
     """
     config = vllm_config.scheduler_config
     if not current_platform.is_cpu() or config.long_prefill_token_threshold == 0:
