@@ -60,7 +60,7 @@ def address(
 
 
 def without_compiler(folder_of_programs: pathlib.Path) -> dict[str, str]:
-    return {"PATH": str(folder_of_programs), "CXX": "", "TORCHINDUCTOR_CACHE_DIR": str(folder_of_programs / "c")}
+    return {"PATH": str(folder_of_programs), "CXX": "g++", "TORCHINDUCTOR_CACHE_DIR": str(folder_of_programs / "c")}
 
 
 @pytest.mark.parametrize("asked", COMPLETIONS)
