@@ -10,6 +10,7 @@ A score is the product of the query, turned by the distance, with the key, which
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -86,8 +87,12 @@ def read_time_attention(
         soft_cap: scores s become ``soft_cap * tanh(s / soft_cap)``; 0 for none.
     """
 
+    @functools.lru_cache(maxsize=512)
+    def row(position: int) -> Tensor:
+        return torch.tensor([float(distance(position, j)) for j in range(position + 1)], dtype=torch.float64)
+
     def score(head: int, position: int, one: Tensor, keys: Tensor) -> Tensor:
-        away = torch.tensor([float(distance(position, j)) for j in range(position + 1)], dtype=torch.float64)
+        away = row(position)
         scores = (turned(one, away, inv_freq, is_neox_style) * keys).sum(-1) * scale * factor(position)
         if soft_cap:
             scores = soft_cap * torch.tanh(scores / soft_cap)

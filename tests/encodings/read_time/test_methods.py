@@ -103,7 +103,7 @@ def test_qwens_configuration_is_read_as_their_backend_did() -> None:
 
 
 def test_a_configuration_with_keys_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(ValueError, match="must have no keys but chunk_size, .* got chunk_length"):
+    with pytest.raises(ValueError, match=r"must have no keys but chunk_size, .* got chunk_length"):
         DualChunk.of_checkpoint({"chunk_length": 8})
 
 
