@@ -115,10 +115,10 @@ def read_time_attention(
 def turned(one: Tensor, away: Tensor, inv_freq: Tensor, is_neox_style: bool) -> Tensor:
     """A vector turned by each of several distances, ``[num_distances, head_dim]``."""
     rows = one.repeat(len(away), 1)
-    pairs = len(inv_freq)
-    for pair in range(pairs):
-        first, second = (pair, pair + pairs) if is_neox_style else (2 * pair, 2 * pair + 1)
-        cos, sin = torch.cos(away * inv_freq[pair]), torch.sin(away * inv_freq[pair])
-        rows[:, first] = one[first] * cos - one[second] * sin
-        rows[:, second] = one[first] * sin + one[second] * cos
+    pairs = torch.arange(len(inv_freq))
+    first, second = (pairs, pairs + len(inv_freq)) if is_neox_style else (2 * pairs, 2 * pairs + 1)
+    angle = torch.outer(away, inv_freq)
+    cos, sin = torch.cos(angle), torch.sin(angle)
+    rows[:, first] = one[first] * cos - one[second] * sin
+    rows[:, second] = one[first] * sin + one[second] * cos
     return rows

@@ -172,28 +172,21 @@ void attend_all(const Paged& paged, const ReadTime& read_time) {
   if (num_partials) write_merged<Q>(paged, tasks, partials);
 }
 
-template <typename Q>
-void attend_in(const Paged& paged, const ReadTime& read_time, int32_t cache_dtype) {
-  switch (cache_dtype) {
-    case 3:
-      return attend_all<E4M3, Q>(paged, read_time);
-    case 4:
-      return attend_all<E5M2, Q>(paged, read_time);
-    default:
-      return attend_all<Q, Q>(paged, read_time);
-  }
-}
-
 }  // namespace posenc
 
+// Queries of a cache in 8 bits are float32, so that each 8-bit type is compiled once.
 extern "C" void posenc_read_time_attention(const posenc::Paged* paged, const posenc::ReadTime* read_time,
-                                           int32_t query_dtype, int32_t cache_dtype) {
-  switch (query_dtype) {
+                                           int32_t dtype) {
+  switch (dtype) {
     case 0:
-      return posenc::attend_in<float>(*paged, *read_time, cache_dtype);
+      return posenc::attend_all<float, float>(*paged, *read_time);
     case 1:
-      return posenc::attend_in<posenc::BFloat16>(*paged, *read_time, cache_dtype);
+      return posenc::attend_all<posenc::BFloat16, posenc::BFloat16>(*paged, *read_time);
+    case 2:
+      return posenc::attend_all<posenc::Half, posenc::Half>(*paged, *read_time);
+    case 3:
+      return posenc::attend_all<posenc::E4M3, float>(*paged, *read_time);
     default:
-      return posenc::attend_in<posenc::Half>(*paged, *read_time, cache_dtype);
+      return posenc::attend_all<posenc::E5M2, float>(*paged, *read_time);
   }
 }

@@ -7,9 +7,8 @@ import ctypes
 import torch
 from torch import Tensor
 
-from posenc_runtime.encodings.far_pages import FarPages
 from posenc_runtime.kernels.attention.paged import PagedBatch
-from posenc_runtime.kernels.attention.read_time import PLAIN, LayerLogits, ReadTime, check
+from posenc_runtime.kernels.attention.read_time import EIGHT_BITS, PLAIN, LayerLogits, ReadTime, check
 from posenc_runtime.kernels.cpu import layout
 from posenc_runtime.kernels.cpu.build import DTYPES, kernels
 
@@ -38,37 +37,47 @@ def read_time_attention(
         NoCompiler: when the kernel cannot be compiled here.
     """
     check(query, key_cache, value_cache, batch, read_time, out, logits)
+    if key_cache.dtype in EIGHT_BITS and query.dtype != torch.float32:
+        num_tokens = int(batch.query_start_loc[-1])  # the others are padding
+        wide = torch.empty(out.shape, dtype=torch.float32)
+        _attend(query.float(), key_cache, value_cache, batch, read_time, scale, wide, logits)
+        out[:num_tokens] = wide[:num_tokens]
+    else:
+        _attend(query, key_cache, value_cache, batch, read_time, scale, out, logits)
+
+
+def _attend(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    batch: PagedBatch,
+    read_time: ReadTime,
+    scale: float,
+    out: Tensor,
+    logits: LayerLogits,
+) -> None:
     arguments = layout.paged_of_halves(query, key_cache, value_cache, batch, scale, out)
-    num_kv_heads = key_cache.shape[1]
-    # They must outlive the call.
+    # Kept in names, because they must outlive the call.
     phases = read_time.phases.contiguous()
-    scales = [_of_heads(given, num_kv_heads) for given in (logits.k_scale, logits.v_scale)]
-    numbers = _numbers(read_time.pages)
+    k_scales, v_scales = (_of_heads(given, key_cache.shape[1]) for given in (logits.k_scale, logits.v_scale))
+    pages = read_time.pages
     structure = layout.ReadTime(
         phases.data_ptr(),
         _address(logits.sinks),
-        *map(_address, scales),
+        _address(k_scales),
+        _address(v_scales),
         phases.numel(),
         int(read_time.is_neox_style),
-        *numbers,
-        logits.soft_cap,
-    )
-    kernels().posenc_read_time_attention(
-        ctypes.byref(arguments),
-        ctypes.byref(structure),
-        ctypes.c_int32(DTYPES[query.dtype]),
-        ctypes.c_int32(_CACHES[key_cache.dtype]),
-    )
-
-
-def _numbers(pages: FarPages) -> tuple[float, ...]:
-    return (
         pages.trained_length,
         pages.page,
         pages.edge,
         pages.distance,
         _TEMPERATURES[pages.temperature],
         float(pages.tempered_from),
+        logits.soft_cap,
+    )
+    kernels().posenc_read_time_attention(
+        ctypes.byref(arguments), ctypes.byref(structure), ctypes.c_int32(_CACHES[key_cache.dtype])
     )
 
 
