@@ -1,6 +1,7 @@
 """Chooses an implementation: the Triton kernel on CUDA, torch elsewhere. Triton is imported only where it runs.
 
-Attention in torch is only for tests. The CPU backend calls ``kernels.cpu``, which has another cache layout.
+Attention in torch is only for tests. The CPU backend calls ``kernels.cpu``, which has another cache layout; attention
+with positions at read time reads vLLM's own.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from posenc_runtime.encodings.distance import BiasForm
+from posenc_runtime.kernels.attention import read_time_reference
 from posenc_runtime.kernels.attention import reference as attention_reference
 from posenc_runtime.kernels.attention.cope import Cope
 from posenc_runtime.kernels.attention.paged import PagedBatch
+from posenc_runtime.kernels.attention.read_time import PLAIN, LayerLogits, ReadTime
 from posenc_runtime.kernels.attention.window import Window
 from posenc_runtime.kernels.attention.window import record_key_norms as record_key_norms_in_torch
+from posenc_runtime.kernels.cpu.layout import are_halves
 from posenc_runtime.kernels.rotary import reference, rerotate_cpu, rotary_store_reference
 from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange
 from posenc_runtime.kernels.rotary.rotary_step import RotaryStep
@@ -93,6 +97,33 @@ def cope_attention(
         kernel(query, key_cache, value_cache, batch, cope, scale, out, counts)
     else:
         attention_reference.cope_attention(query, key_cache, value_cache, batch, cope, scale, out, counts)
+
+
+def read_time_attention(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    batch: PagedBatch,
+    read_time: ReadTime,
+    scale: float,
+    out: Tensor,
+    logits: LayerLogits = PLAIN,
+) -> None:
+    """See ``read_time_reference.read_time_attention``: the entry of attention with positions at read time.
+
+    On the CPU the C++ kernel runs where the caches are ``cpu.layout.keys_and_values`` of vLLM's, and torch where they
+    are not.
+
+    Raises:
+        ValueError: see ``attention.read_time.check``; or when a kernel cannot read a tensor.
+        NoCompiler: when the C++ kernel cannot be compiled here.
+    """
+    if query.is_cuda or not are_halves(key_cache, value_cache):
+        read_time_reference.read_time_attention(query, key_cache, value_cache, batch, read_time, scale, out, logits)
+    else:
+        from posenc_runtime.kernels.cpu.read_time import read_time_attention as kernel
+
+        kernel(query, key_cache, value_cache, batch, read_time, scale, out, logits)
 
 
 def record_key_norms(key_norms: Tensor, keys: Tensor, slot_mapping: Tensor) -> None:

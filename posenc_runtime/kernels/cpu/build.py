@@ -12,7 +12,7 @@ import shutil
 import torch
 
 _FOLDER = pathlib.Path(__file__).parent
-_SOURCES = ("bias.cpp", "cope.cpp", "store.cpp", "instructions.cpp")
+_SOURCES = ("bias.cpp", "cope.cpp", "read_time.cpp", "store.cpp", "instructions.cpp")
 # No flag may let the compiler reorder sums: the exponential rounds a number by adding a constant and subtracting it.
 _FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-std=c++17")
 

@@ -1,6 +1,7 @@
 // Vectors of float32, and the conversion of each data type to and from them.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -25,6 +26,12 @@ struct BFloat16 {
   uint16_t bits;
 };
 typedef _Float16 Half;
+struct E4M3 {  // float8_e4m3fn: no infinity, and a NaN where all other bits are set
+  uint8_t bits;
+};
+struct E5M2 {  // float8_e5m2: the upper half of a float16
+  uint8_t bits;
+};
 
 typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float)), may_alias, aligned(4)));
 typedef uint32_t Words __attribute__((vector_size(kLanes * sizeof(uint32_t))));
@@ -38,6 +45,20 @@ inline float to_float(BFloat16 x) {
   float value;
   std::memcpy(&value, &bits, sizeof value);
   return value;
+}
+
+inline float to_float(E5M2 x) {
+  const uint16_t bits = static_cast<uint16_t>(x.bits << 8);
+  Half value;
+  std::memcpy(&value, &bits, sizeof value);
+  return static_cast<float>(value);
+}
+inline float to_float(E4M3 x) {
+  // Four bits of exponent, biased by 7, in the place of eight, biased by 127. This also holds for subnormal numbers.
+  const uint32_t bits = static_cast<uint32_t>(x.bits & 0x80u) << 24 | static_cast<uint32_t>(x.bits & 0x7fu) << 20;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return (x.bits & 0x7fu) == 0x7fu ? NAN : value * 0x1p120f;
 }
 
 inline Lanes load(const float* from) { return *reinterpret_cast<const Lanes*>(from); }
@@ -59,6 +80,32 @@ inline Lanes load(const Half* from) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 #else
   return __builtin_convertvector(*reinterpret_cast<const Halves*>(from), Lanes);
+#endif
+}
+
+inline Lanes load(const E5M2* from) {
+#if defined(__AVX512F__)
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 8));
+#else
+  Lanes values;
+  for (int i = 0; i < kLanes; ++i) values[i] = to_float(from[i]);
+  return values;
+#endif
+}
+
+inline Lanes load(const E4M3* from) {
+#if defined(__AVX512F__)
+  const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  const __m512i rest = _mm512_and_si512(bytes, _mm512_set1_epi32(0x7f));
+  const __m512i sign = _mm512_slli_epi32(_mm512_andnot_si512(_mm512_set1_epi32(0x7f), bytes), 24);
+  const __m512 value = _mm512_castsi512_ps(_mm512_or_si512(sign, _mm512_slli_epi32(rest, 20)));
+  const __mmask16 is_nan = _mm512_cmpeq_epi32_mask(rest, _mm512_set1_epi32(0x7f));
+  return _mm512_mask_blend_ps(is_nan, _mm512_mul_ps(value, _mm512_set1_ps(0x1p120f)), _mm512_set1_ps(NAN));
+#else
+  Lanes values;
+  for (int i = 0; i < kLanes; ++i) values[i] = to_float(from[i]);
+  return values;
 #endif
 }
 

@@ -1,4 +1,4 @@
-"""The structures of paged.h, bias.cpp, cope.cpp and store.cpp, and the cache layout that these files share."""
+"""The structures of paged.h, bias.cpp, cope.cpp, read_time.cpp and store.cpp, and the cache layout that they share."""
 
 from __future__ import annotations
 
@@ -54,6 +54,18 @@ class Cope(ctypes.Structure):
     )
 
 
+class ReadTime(ctypes.Structure):
+    """``ReadTime`` of read_time.cpp: a layer's pages, the turns of its queries, and what it does to logits."""
+
+    _fields_ = (
+        *((name, _POINTER) for name in ("phases", "sinks", "k_scales", "v_scales")),
+        *((name, _INT) for name in ("num_pairs", "is_neox_style", "trained_length", "page", "edge", "distance")),
+        ("temperature", _INT),
+        ("tempered_from", ctypes.c_double),
+        ("soft_cap", ctypes.c_float),
+    )
+
+
 class New(ctypes.Structure):
     """``New`` of store.cpp: addresses, strides and sizes of a step's keys and values, their slots, and the cache."""
 
@@ -91,12 +103,27 @@ def check_cache(cache: Tensor) -> None:
     block_size, twice = cache.shape[2:]
     if cache.dtype not in DTYPES:
         raise ValueError(f"the CPU attention kernels read float32, bfloat16 and float16, got {cache.dtype}")
-    if block_size % TILE:
-        raise ValueError(f"block_size must be a multiple of {TILE} for the CPU attention kernels, got {block_size}")
-    if twice // 2 % 16:
-        raise ValueError(f"head_dim must be a multiple of 16 for the CPU attention kernels, got {twice // 2}")
+    _check_sizes(block_size, twice // 2)
     if cache.stride()[2:] != (twice, 1):
         raise ValueError(f"each head of a block must be contiguous, got strides {cache.stride()}")
+
+
+def are_halves(key_cache: Tensor, value_cache: Tensor) -> bool:
+    """Whether two tensors are what ``keys_and_values`` makes of a layer's cache."""
+    block_size, head_dim = key_cache.shape[2:]
+    between = block_size * head_dim * key_cache.element_size()
+    return (
+        key_cache.stride() == (*value_cache.stride()[:2], 1, block_size)
+        and value_cache.stride()[2:] == (head_dim, 1)
+        and value_cache.data_ptr() - key_cache.data_ptr() == between
+    )
+
+
+def _check_sizes(block_size: int, head_dim: int) -> None:
+    if block_size % TILE:
+        raise ValueError(f"block_size must be a multiple of {TILE} for the CPU attention kernels, got {block_size}")
+    if head_dim % 16:
+        raise ValueError(f"head_dim must be a multiple of 16 for the CPU attention kernels, got {head_dim}")
 
 
 def paged(query: Tensor, cache: Tensor, batch: PagedBatch, scale: float, out: Tensor) -> Paged:
@@ -112,11 +139,35 @@ def paged(query: Tensor, cache: Tensor, batch: PagedBatch, scale: float, out: Te
                 f"{name} must be {cache.dtype} as the cache is, with contiguous heads, got {tensor.dtype} and strides "
                 f"{tensor.stride()}"
             )
+    return _paged(query, cache, batch, scale, out)
+
+
+def paged_of_halves(
+    query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: PagedBatch, scale: float, out: Tensor
+) -> Paged:
+    """The same structure from the views that ``keys_and_values`` makes; data types are the caller's to check.
+
+    Raises:
+        ValueError: when the caches are not such views, or the kernels cannot read a tensor.
+    """
+    if not are_halves(key_cache, value_cache):
+        raise ValueError(
+            "key_cache and value_cache must be the halves of one cache that layout.keys_and_values makes, got strides "
+            f"{key_cache.stride()} and {value_cache.stride()}"
+        )
+    _check_sizes(*key_cache.shape[2:])
+    for name, tensor in (("query", query), ("out", out)):
+        if tensor.stride(-1) != 1:
+            raise ValueError(f"{name} must have contiguous heads, got strides {tensor.stride()}")
+    return _paged(query, key_cache, batch, scale, out)
+
+
+def _paged(query: Tensor, cache: Tensor, batch: PagedBatch, scale: float, out: Tensor) -> Paged:
+    """From a cache, or its keys: both begin at one address, and have the same strides of blocks and heads."""
     for name in ("block_table", "query_start_loc", "seq_lens"):
         tensor = getattr(batch, name)
         if tensor.dtype != torch.int32 or tensor.stride(-1) != 1:
             raise ValueError(f"{name} must be int32 and contiguous, got {tensor.dtype} and strides {tensor.stride()}")
-    _, num_kv_heads, block_size, twice = cache.shape
     return Paged(
         query.data_ptr(),
         out.data_ptr(),
@@ -130,8 +181,8 @@ def paged(query: Tensor, cache: Tensor, batch: PagedBatch, scale: float, out: Te
         batch.block_table.stride(0),
         len(batch),
         query.shape[1],
-        num_kv_heads,
-        twice // 2,
-        block_size,
+        cache.shape[1],
+        query.shape[2],
+        cache.shape[2],
         scale,
     )

@@ -104,6 +104,20 @@ class Softmax {
     product(weights, stride, values, head_dim_, sums_.data(), head_dim_, rows_, num_keys, head_dim_, true);
   }
 
+  // Adds to a row's sum a logit that has no value.
+  void include(int64_t r, float logit) {
+    if (logit > largest_[r]) {
+      rescale(r, largest_[r] == -INFINITY ? 0.0f : std::exp(largest_[r] - logit));
+      largest_[r] = logit;
+    }
+    total_[r] += std::exp(logit - largest_[r]);
+  }
+
+  // Multiplies the values that have been added.
+  void multiply_values(float factor) {
+    for (float& sum : sums_) sum *= factor;
+  }
+
   // Merges the softmax of the same rows over other keys.
   void merge(const Softmax& other) {
     for (int64_t r = 0; r < rows_; ++r) {
@@ -142,8 +156,8 @@ class Softmax {
   std::vector<float> largest_, total_, sums_;
 };
 
-// Reads a task's queries, keys and values.
-template <typename T>
+// Reads a task's queries, keys and values. T is the cache's data type, and Q that of queries.
+template <typename T, typename Q = T>
 class Reader {
  public:
   Reader(const Paged& paged, const Task& task)
@@ -159,7 +173,7 @@ class Reader {
         blocks_(paged.block_table + task.request * paged.table_stride) {
     const int64_t token = paged.query_start_loc[task.request] + task.first_query;
     for (int64_t r = 0; r < rows; ++r) {
-      const T* from = static_cast<const T*>(paged.query) + (token + r / group) * paged.query_stride_token +
+      const Q* from = static_cast<const Q*>(paged.query) + (token + r / group) * paged.query_stride_token +
                       (task.kv_head * group + r % group) * paged.query_stride_head;
       for (int64_t d = 0; d < paged.head_dim; ++d) queries[r * paged.head_dim + d] = to_float(from[d]) * paged.scale;
     }
@@ -184,7 +198,12 @@ class Reader {
 
   // The scores of all rows with the keys of a span, [rows][stride]. Scores past the request's last key are undefined.
   void scores(int64_t key, int64_t num_keys, float* out, int64_t stride) const {
-    product(queries.data(), paged_.head_dim, head_of(key) + key % paged_.block_size, paged_.block_size, out, stride,
+    scores(queries.data(), key, num_keys, out, stride);
+  }
+
+  // The same of other rows in the place of the queries, [rows][head_dim].
+  void scores(const float* of_rows, int64_t key, int64_t num_keys, float* out, int64_t stride) const {
+    product(of_rows, paged_.head_dim, head_of(key) + key % paged_.block_size, paged_.block_size, out, stride,
             rows, paged_.head_dim, num_keys, false);
   }
 

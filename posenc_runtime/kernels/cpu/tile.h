@@ -101,4 +101,23 @@ inline void exponential(const float* x, float* out) {
   }
 }
 
+// tanh of 32 numbers, by Cephes' tanhf: relative precision near zero, where 1 - 2 / (e^2x + 1) would cancel.
+inline void hyperbolic_tangent(const float* x, float* out) {
+  float doubled[kTile];
+  for (int i = 0; i < kTile; ++i) doubled[i] = 2.0f * std::fabs(x[i]);
+  exponential(doubled, doubled);
+#pragma omp simd
+  for (int i = 0; i < kTile; ++i) {
+    const float square = x[i] * x[i];
+    float p = -5.70498872745e-3f;
+    p = p * square + 2.06390887954e-2f;
+    p = p * square - 5.37397155531e-2f;
+    p = p * square + 1.33314422036e-1f;
+    p = p * square - 3.33332819422e-1f;
+    const float small = x[i] + x[i] * square * p;
+    const float large = std::copysign(1.0f - 2.0f / (doubled[i] + 1.0f), x[i]);
+    out[i] = std::fabs(x[i]) < 0.625f ? small : large;
+  }
+}
+
 }  // namespace posenc

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import torch
 from torch import Tensor
 
@@ -9,20 +11,21 @@ from torch import Tensor
 _TURNS_PER_RADIAN = 0x28BE60DB9391054A7F09D5F47D4D377036D8A5664F10E410
 
 
-def phases(inv_freq: Tensor) -> Tensor:
+def phases(inv_freq: Tensor, part: Fraction = Fraction(1)) -> Tensor:
     """``inv_freq``, rounded to float32 as in tables, as a whole number of 2^-64 turns. Decision 27.
 
     Args:
         inv_freq: rad / token, floating point ``[rotary_dim // 2]``.
+        part: multiplies the rounded frequencies, exactly.
 
     Returns:
         int64 ``[rotary_dim // 2]``, 2^-64 turns / token, modulo one turn.
     """
-    return torch.tensor([_phase(value) for value in inv_freq.float().tolist()], dtype=torch.int64)
+    return torch.tensor([_phase(value, part) for value in inv_freq.float().tolist()], dtype=torch.int64)
 
 
-def _phase(inv_freq: float) -> int:
-    numerator, denominator = inv_freq.as_integer_ratio()
+def _phase(inv_freq: float, part: Fraction) -> int:
+    numerator, denominator = (Fraction(inv_freq) * part).as_integer_ratio()
     # From 2^-192 to 2^-64 turns, rounded to nearest by adding half of the divisor.
     divisor = denominator << 128
     turns = (numerator * _TURNS_PER_RADIAN + divisor // 2) // divisor

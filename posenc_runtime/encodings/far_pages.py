@@ -1,0 +1,114 @@
+"""Positions at read time as data: the one form that kernels compute, and the protocol of a method.
+
+Keys are cached as they were trained: each rotated once, at its own position. A query past the trained length reads old
+keys as if they were nearer, and it does so page by page: a page is an aligned run of keys, and for all keys of a far
+page the query is rotated to one other position. So the cache never changes, and a query needs one more rotation for
+each page. What a query does depends on its own position alone, never on the length of its request. So the keys and
+values of a prefix do not depend on what follows it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from fractions import Fraction
+from typing import ClassVar, Literal, Protocol
+
+Temperature = Literal["none", "logn", "yarn"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FarPages:
+    """Which pages are far from a query, the position to which the query is turned for each, and its logits' factor.
+
+    A query at a position below ``trained_length`` is stock: all keys are near, and the factor is 1.
+
+    Attributes:
+        trained_length: tokens.
+        page: keys of a page; page m has the keys from ``m * page`` on.
+        edge: tokens. Page ``floor((position - edge) / page)`` and all after it are near: the query stays at its own
+            position, so that keys are at their trained distances. The pages before it are far.
+        distance: tokens. Without a leak, every far page's first key is this far from the query, and its later keys are
+            nearer by as much as they are later.
+        leak: with a leak k, the first key of a far page is further away by ``1 / k`` of how much further back it lies
+            than ``distance``. None for no leak.
+        temperature: the factor of the logits of a query past the trained length. ``logn`` is ``ln(i + 1) / ln(L)`` (Su
+            2023, kexue.fm/archives/8823), ``yarn`` is ``(0.1 ln((i + 1) / L) + 1)^2`` (arXiv:2309.00071, equation 22),
+            each at least 1. Here i is the query's position, and L is ``tempered_from``.
+        tempered_from: tokens, at least 2.
+
+    Raises:
+        ValueError: when a number is out of range.
+    """
+
+    trained_length: int
+    page: int
+    edge: int
+    distance: int
+    leak: Fraction | None = None
+    temperature: Temperature = "none"
+    tempered_from: int
+
+    def __post_init__(self) -> None:
+        for name, least in (("trained_length", 1), ("page", 1), ("edge", 0), ("distance", 1), ("tempered_from", 2)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.leak is not None and self.leak < 1:
+            raise ValueError(f"leak must be at least 1, got {self.leak}")
+
+    @property
+    def turned(self) -> Fraction:
+        """The part of ``distance - (position - first key)`` by which a query is turned: ``1 - 1 / leak``."""
+        return Fraction(1) if self.leak is None else 1 - 1 / self.leak
+
+    def first_near_key(self, position: int) -> int:
+        """The first key, of a page's, that a query sees at its trained distance; 0 where all keys are near."""
+        if position < self.trained_length:
+            return 0
+        return max(0, (position - self.edge) // self.page * self.page)
+
+    def target(self, position: int, first_key: int) -> Fraction:
+        """The position to which a query is turned for the page that begins at ``first_key``, exact."""
+        if first_key >= self.first_near_key(position):
+            return Fraction(position)
+        return position + (self.distance - (position - first_key)) * self.turned
+
+    def factor(self, position: int) -> float:
+        """What multiplies the logits of a query, at least 1."""
+        if position < self.trained_length or self.temperature == "none" or position + 1 <= self.tempered_from:
+            return 1.0
+        if self.temperature == "logn":
+            return math.log(position + 1) / math.log(self.tempered_from)
+        return (0.1 * math.log((position + 1) / self.tempered_from) + 1) ** 2
+
+    @property
+    def last_trained_position(self) -> int | None:
+        """The last position of a query whose distances are all below the trained length; None if there is no last.
+
+        Without a leak distances are bounded. With a leak k they grow by ``1 / k`` of a token with each token.
+        """
+        if self.leak is None:
+            return None
+        return math.ceil(self.distance + (self.trained_length - self.distance) * self.leak) - 1
+
+
+class ReadTimeMethod(Protocol):
+    """A method of positions at read time. Each file of ``read_time/`` holds one, a frozen dataclass.
+
+    Attributes:
+        name: the method's, and its file's.
+    """
+
+    name: ClassVar[str]
+
+    def pages(self, trained_length: int, block_size: int | None = None) -> FarPages:
+        """The method for a model, in the form that kernels compute.
+
+        Args:
+            trained_length: tokens.
+            block_size: tokens of a block of the cache, of which a page is a multiple. None leaves the page unchecked.
+
+        Raises:
+            ValueError: when the parameters do not fit the model or the cache. The message names the rule and the value.
+        """
+        ...

@@ -1,0 +1,192 @@
+// Paged attention with positions at read time: queries are turned for far pages. The Python side is read_time.py.
+
+#include "paged.h"
+
+namespace posenc {
+
+// How a layer's queries are turned, and what the layer does to logits: encodings/far_pages.py has the formulas.
+struct ReadTime {
+  const int64_t* phases;  // [num_pairs], 2^-64 turns for each token of a turn
+  const float* sinks;     // [num_heads], or null
+  const float* k_scales;  // [num_kv_heads], or null for 1; v_scales, too
+  const float* v_scales;
+  int64_t num_pairs, is_neox_style;
+  int64_t trained_length, page, edge, distance;
+  int64_t temperature;  // 0: none, 1: logn, 2: yarn
+  double tempered_from;
+  float soft_cap;  // 0 for none
+};
+
+inline int64_t first_near_key(const ReadTime& read_time, int64_t position) {
+  if (position < read_time.trained_length || position < read_time.edge) return 0;
+  return (position - read_time.edge) / read_time.page * read_time.page;
+}
+
+inline float factor_of(const ReadTime& read_time, int64_t position) {
+  const double length = static_cast<double>(position + 1);
+  if (position < read_time.trained_length || !read_time.temperature || length <= read_time.tempered_from) return 1.0f;
+  if (read_time.temperature == 1) return static_cast<float>(std::log(length) / std::log(read_time.tempered_from));
+  const double root = 0.1 * std::log(length / read_time.tempered_from) + 1.0;
+  return static_cast<float>(root * root);
+}
+
+// Cosine and sine of each pair's angle, off by at most 1.3e-7. Overflow of the product drops whole turns. The nearest
+// quarter turn is subtracted without an error; the polynomials of Cephes' sinf and cosf take the rest.
+inline void cos_sin(const ReadTime& read_time, int64_t tokens, float* cosines, float* sines) {
+  const uint64_t turns = static_cast<uint64_t>(tokens);
+#pragma omp simd
+  for (int64_t p = 0; p < read_time.num_pairs; ++p) {
+    const uint64_t angle = turns * static_cast<uint64_t>(read_time.phases[p]);
+    const uint64_t quarter = (angle + (uint64_t{1} << 61)) >> 62;
+    const int32_t rest = static_cast<int32_t>(static_cast<uint32_t>((angle - (quarter << 62)) >> 32));
+    const float x = static_cast<float>(rest) * static_cast<float>(6.283185307179586 / 4294967296.0);
+    const float square = x * x;
+    const float sine =
+        x + x * square * (-1.6666654611e-1f + square * (8.3321608736e-3f + square * -1.9515295891e-4f));
+    const float cosine = 1.0f - 0.5f * square +
+                         square * square *
+                             (4.166664568298827e-2f +
+                              square * (-1.388731625493765e-3f + square * 2.443315711809948e-5f));
+    const int32_t quadrant = static_cast<int32_t>(quarter);
+    const float c = quadrant & 1 ? sine : cosine, s = quadrant & 1 ? cosine : sine;
+    cosines[p] = quadrant == 1 || quadrant == 2 ? -c : c;
+    sines[p] = quadrant >= 2 ? -s : s;
+  }
+}
+
+// The rows of a task as each page reads them.
+class Turned {
+ public:
+  Turned(const ReadTime& read_time, int64_t rows, int64_t group, int64_t head_dim, int64_t first_position,
+         const float* queries)
+      : read_time_(read_time),
+        rows_(rows),
+        group_(group),
+        head_dim_(head_dim),
+        first_position_(first_position),
+        all_near_from_(first_near_key(read_time, first_position + (rows - 1) / group)),
+        queries_(queries),
+        cosines_(read_time.num_pairs),
+        sines_(read_time.num_pairs) {}
+
+  // The rows for the page that begins at `first_key`, [rows][head_dim]; valid until another page is asked for.
+  const float* for_page(int64_t first_key) {
+    if (first_key >= all_near_from_) return queries_;
+    if (first_key == page_) return turned_.data();
+    page_ = first_key;
+    turned_.assign(queries_, queries_ + rows_ * head_dim_);
+    for (int64_t r = 0; r < rows_; r += group_) {
+      const int64_t position = first_position_ + r / group_;
+      if (first_key >= first_near_key(read_time_, position)) continue;
+      cos_sin(read_time_, read_time_.distance - (position - first_key), cosines_.data(), sines_.data());
+      for (int64_t i = 0; i < group_; ++i) turn(turned_.data() + (r + i) * head_dim_);
+    }
+    return turned_.data();
+  }
+
+ private:
+  void turn(float* row) const {
+    const int64_t pairs = read_time_.num_pairs;
+    const float *cosines = cosines_.data(), *sines = sines_.data();
+    if (read_time_.is_neox_style) {
+#pragma omp simd
+      for (int64_t p = 0; p < pairs; ++p) {
+        const float x = row[p], y = row[p + pairs];
+        row[p] = x * cosines[p] - y * sines[p];
+        row[p + pairs] = y * cosines[p] + x * sines[p];
+      }
+    } else {
+#pragma omp simd
+      for (int64_t p = 0; p < pairs; ++p) {
+        const float x = row[2 * p], y = row[2 * p + 1];
+        row[2 * p] = x * cosines[p] - y * sines[p];
+        row[2 * p + 1] = y * cosines[p] + x * sines[p];
+      }
+    }
+  }
+
+  const ReadTime& read_time_;
+  const int64_t rows_, group_, head_dim_, first_position_;
+  const int64_t all_near_from_;
+  const float* queries_;
+  int64_t page_ = -1;
+  std::vector<float> turned_, cosines_, sines_;
+};
+
+// Caps a row's scores with a span of keys, the first of which is `key`. Masks keys from `end` on and those after
+// `position`.
+inline void cap_and_mask(float soft_cap, int64_t position, int64_t key, int64_t width, int64_t end, float* scores) {
+  if (soft_cap > 0) {
+    for (float* tile = scores; tile < scores + width; tile += kTile) {
+      for (int j = 0; j < kTile; ++j) tile[j] /= soft_cap;
+      hyperbolic_tangent(tile, tile);
+      for (int j = 0; j < kTile; ++j) tile[j] *= soft_cap;
+    }
+  }
+  const int64_t visible = std::max<int64_t>(0, std::min(end, position + 1) - key);
+  if (visible < width) std::fill(scores + visible, scores + width, -INFINITY);
+}
+
+template <typename T, typename Q>
+Softmax attend(const Paged& paged, const ReadTime& read_time, const Task& task) {
+  Reader<T, Q> reader(paged, task);
+  const float k_scale = read_time.k_scales ? read_time.k_scales[task.kv_head] : 1.0f;
+  for (int64_t r = 0; r < reader.rows; ++r) {
+    const float factor = k_scale * factor_of(read_time, reader.position(r));
+    for (int64_t d = 0; d < paged.head_dim; ++d) reader.queries[r * paged.head_dim + d] *= factor;
+  }
+  Turned turned(read_time, reader.rows, reader.group, paged.head_dim, reader.first_position, reader.queries.data());
+  Softmax softmax(reader.rows, paged.head_dim);
+  std::vector<float> scores(reader.rows * kSpan);
+  for (int64_t key = last_tile(task.end_key); key >= task.first_key;) {
+    // A span lies in one block, and a page is made of whole blocks.
+    const int64_t first = reader.span(key), width = key + kTile - first;
+    const float* rows = turned.for_page(first / read_time.page * read_time.page);
+    reader.scores(rows, first, width, scores.data(), kSpan);
+    for (int64_t r = 0; r < reader.rows; ++r)
+      cap_and_mask(read_time.soft_cap, reader.position(r), first, width, task.end_key, &scores[r * kSpan]);
+    softmax.weigh(scores.data(), kSpan, width);
+    softmax.add(scores.data(), kSpan, reader.values(first), std::min(width, task.end_key - first));
+    key = first - kTile;
+  }
+  if (read_time.v_scales) softmax.multiply_values(read_time.v_scales[task.kv_head]);
+  if (read_time.sinks && task.first_key == 0)  // once, if the keys are in several tasks
+    for (int64_t r = 0; r < reader.rows; ++r) softmax.include(r, read_time.sinks[reader.head(r)]);
+  return softmax;
+}
+
+template <typename T, typename Q>
+void attend_all(const Paged& paged, const ReadTime& read_time) {
+  int64_t num_partials;
+  const std::vector<Task> tasks = tasks_of(paged, &num_partials);
+  std::vector<Softmax> partials(num_partials, Softmax(0, paged.head_dim));
+#pragma omp parallel for schedule(dynamic)
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    Softmax softmax = attend<T, Q>(paged, read_time, tasks[i]);
+    if (tasks[i].partial < 0) {
+      softmax.write<Q>(paged, tasks[i]);
+    } else {
+      partials[tasks[i].partial] = std::move(softmax);
+    }
+  }
+  if (num_partials) write_merged<Q>(paged, tasks, partials);
+}
+
+}  // namespace posenc
+
+// Queries of a cache in 8 bits are float32, so that each 8-bit type is compiled once.
+extern "C" void posenc_read_time_attention(const posenc::Paged* paged, const posenc::ReadTime* read_time,
+                                           int32_t dtype) {
+  switch (dtype) {
+    case 0:
+      return posenc::attend_all<float, float>(*paged, *read_time);
+    case 1:
+      return posenc::attend_all<posenc::BFloat16, posenc::BFloat16>(*paged, *read_time);
+    case 2:
+      return posenc::attend_all<posenc::Half, posenc::Half>(*paged, *read_time);
+    case 3:
+      return posenc::attend_all<posenc::E4M3, float>(*paged, *read_time);
+    default:
+      return posenc::attend_all<posenc::E5M2, float>(*paged, *read_time);
+  }
+}

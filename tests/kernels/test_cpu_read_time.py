@@ -1,0 +1,136 @@
+"""The C++ kernel of attention with positions at read time, against the oracle."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import pytest
+import torch
+
+from posenc_runtime.kernels.attention import read_time_reference
+from posenc_runtime.kernels.attention.paged import PagedBatch
+from posenc_runtime.kernels.cpu.read_time import read_time_attention
+from tests.kernels.read_time_cases import CASES, Case, Tensors, dual_chunk, rerope
+from tests.tolerance import ATTENTION_FLOAT32, ATTENTION_TIMES_TORCH
+
+
+def attend(tensors: Tensors, kernel=read_time_attention) -> None:  # type: ignore[no-untyped-def]
+    case = tensors.case
+    kernel(
+        tensors.query,
+        tensors.key_cache,
+        tensors.value_cache,
+        case.batch(),
+        case.read_time(),
+        case.scale,
+        tensors.out,
+        tensors.logits,
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_attention_at_read_time_is_as_exact_as_torch(name: str) -> None:
+    tensors, plain = Tensors(CASES[name]), Tensors(CASES[name])
+    attend(tensors)
+    attend(plain, read_time_reference.read_time_attention)
+    assert tensors.error() <= ATTENTION_TIMES_TORCH * plain.error()
+    assert not tensors.wrote_padding()
+
+
+@pytest.mark.slow
+def test_positions_near_a_million_are_exact() -> None:
+    case = Case(
+        ((1_048_600, 1),), rerope(65_536, 32_768, 8192), num_heads=1, head_dim=16, block_size=128, rope_theta=1e6
+    )
+    tensors = Tensors(case)
+    attend(tensors)
+    assert float((tensors.out - tensors.expected).abs().max()) < ATTENTION_FLOAT32
+
+
+@pytest.mark.parametrize("name", ["every kind", "keys in parts", "dual chunk, trained on more"])
+def test_a_request_gets_the_same_bits_whatever_it_is_served_with(name: str) -> None:
+    together = Tensors(CASES[name])
+    attend(together)
+    batch = together.case.batch()
+    for request, (length, own) in enumerate(together.case.requests):
+        begin = int(batch.query_start_loc[request])
+        rows = slice(begin, begin + own)
+        alone = PagedBatch(
+            batch.block_table[request : request + 1],
+            torch.tensor([0, own], dtype=torch.int32),
+            batch.seq_lens[request : request + 1],
+            own,
+            length,
+        )
+        out = torch.empty_like(together.out[rows])
+        read_time_attention(
+            together.query[rows],
+            together.key_cache,
+            together.value_cache,
+            alone,
+            together.case.read_time(),
+            together.case.scale,
+            out,
+            together.logits,
+        )
+        assert torch.equal(out, together.out[rows])
+
+
+@pytest.mark.parametrize(
+    "method", [rerope(128, 64, 64), rerope(256, 128, 64, leak=3), dual_chunk(256, 256, 64)], ids=str
+)
+def test_a_query_gets_the_same_bits_in_whatever_part_of_its_prompt_it_comes(method: object) -> None:
+    whole = Tensors(Case(((700, 700),), method, block_size=64))  # type: ignore[arg-type]
+    attend(whole)
+    table, read_time = whole.case.batch().block_table, whole.case.read_time()
+    for first, last in itertools.pairwise((0, 100, 129, 131, 300, 333, 700)):
+        part = PagedBatch(
+            table,
+            torch.tensor([0, last - first], dtype=torch.int32),
+            torch.tensor([last], dtype=torch.int32),
+            last - first,
+            last,
+        )
+        out = torch.empty_like(whole.query[first:last])
+        read_time_attention(
+            whole.query[first:last], whole.key_cache, whole.value_cache, part, read_time, whole.case.scale, out
+        )
+        if last - first > 16:  # fewer are given to parts of the keys, if there are many
+            assert torch.equal(out, whole.out[first:last])
+        else:
+            torch.testing.assert_close(out, whole.out[first:last], rtol=0, atol=ATTENTION_FLOAT32)
+
+
+def test_what_is_not_a_number_in_one_request_reaches_no_other() -> None:
+    tensors = Tensors(CASES["every kind"])
+    attend(tensors)
+    expected = tensors.out.clone()
+    tensors.query[3] = math.nan
+    attend(tensors)
+    assert tensors.out[3].isnan().all()
+    assert torch.equal(tensors.out[:3], expected[:3]) and torch.equal(tensors.out[4:], expected[4:])
+
+
+@pytest.mark.parametrize("worst", ["e4m3", "e5m2, of heads"])
+def test_a_cached_number_that_is_none_is_not_read_as_one(worst: str) -> None:
+    tensors = Tensors(dataclasses.replace(CASES[worst], requests=((150, 1),)))
+    block = int(tensors.case.batch().block_table[0, 0])
+    tensors.key_cache.view(torch.uint8)[block, :, 5] = 0x7F
+    attend(tensors)
+    assert tensors.out.isnan().all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        pytest.param({"layout": "rows"}, "must be the halves of one cache", id="rows"),
+        pytest.param({"block_size": 16}, "block_size must be a multiple of 32", id="blocks of 16"),
+        pytest.param({"head_dim": 24}, "head_dim must be a multiple of 16", id="head_dim 24"),
+    ],
+)
+def test_caches_that_the_kernel_cannot_read_are_refused(changes: dict[str, object], said: str) -> None:
+    tensors = Tensors(dataclasses.replace(Case(((40, 2),)), **changes))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=said):
+        attend(tensors)
