@@ -34,7 +34,7 @@ def files(incomplete: str) -> list[str]:
 
 def settings(incomplete: str) -> list[str]:
     """Paths of settings, as ``--set`` takes them. vLLM's hundreds are offered once their section was begun."""
-    from posenc_runtime.encodings.scaling import available
+    from posenc_runtime.encodings.methods import available
     from posenc_runtime.vllm_adapter.settings.setting_names import SECTIONS, TOP_LEVEL, known_names
 
     if "=" in incomplete:

@@ -6,7 +6,11 @@ from collections import Counter
 from typing import Any
 
 TOTAL = "all"  # key of a count that is not split by scale
-_LEVELS = ("kv_blocks", "prefill_tokens", "rerotate_budget_tokens")  # gauges: the latest value holds, values are not added
+_LEVELS = (
+    "kv_blocks",
+    "prefill_tokens",
+    "rerotate_budget_tokens",
+)  # gauges: the latest value holds, values are not added
 
 
 class Counts:

@@ -10,7 +10,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
+from posenc_runtime.encodings import read_time
+from posenc_runtime.encodings.far_pages import ReadTimeMethod
 from posenc_runtime.encodings.fields import check_fields
+from posenc_runtime.encodings.methods import turns_queries
 from posenc_runtime.encodings.scaling import from_parameters
 from posenc_runtime.encodings.spec import Frequencies, RotarySpec, Scaling
 from posenc_runtime.kv.scales import ScaleSet, refuse_scales
@@ -50,7 +53,7 @@ class Deployment:
     """Everything that decides how keys are rotated, in every process of an engine.
 
     Attributes:
-        rope_type: name of a method in ``encodings/scaling``, or ``UNROTATED``.
+        rope_type: name of a method in ``encodings/scaling`` or ``encodings/read_time``, or ``UNROTATED``.
         parameters: the method's own, under Hugging Face's names.
         scales: ascending, starting at 1.
         original_max_position_embeddings: trained length, tokens.
@@ -105,13 +108,52 @@ class Deployment:
                 f"scales must be [1] when rope_type is {self.rope_type}, which does not scale, got "
                 f"{list(self.scales)}: choose another rope_type, or leave scales out"
             )
+        if self.turns_queries:
+            self._refuse_scales()
         _ = self.scale_set
-        if self.rotates:
+        if self.turns_queries:
+            _ = self.read_time
+            _ = self.read_time.pages(self.original_max_position_embeddings)
+        elif self.rotates:
             _ = self.method
+
+    def _refuse_scales(self) -> None:
+        """Refuse what only scales need.
+
+        Raises:
+            ValueError: when it is set.
+        """
+        for name in (
+            "scales",
+            "headroom_tokens",
+            "on_crossing",
+            "rerotate_budget_tokens",
+            "prefix_reuse",
+            "rope_theta",
+        ):
+            default = next(field.default for field in dataclasses.fields(self) if field.name == name)
+            if (value := getattr(self, name)) != default:
+                raise ValueError(
+                    f"{name} must be left out where rope_type is {self.rope_type}, which turns queries and has no "
+                    f"scales, got {list(value) if isinstance(value, tuple) else value}"
+                )
 
     @functools.cached_property
     def method(self) -> Scaling:
-        return from_parameters(self.rope_type, self.parameters)
+        """The method that scales. Where queries turn, keys are rotated as the model was trained."""
+        return (
+            from_parameters("default", {}) if self.turns_queries else from_parameters(self.rope_type, self.parameters)
+        )
+
+    @property
+    def turns_queries(self) -> bool:
+        """Whether queries past the trained length are turned when they read keys, which then have no scales."""
+        return turns_queries(self.rope_type)
+
+    @functools.cached_property
+    def read_time(self) -> ReadTimeMethod:
+        """The method by which queries are turned, where they are."""
+        return read_time.from_parameters(self.rope_type, self.parameters)
 
     @functools.cached_property
     def scale_set(self) -> ScaleSet:
@@ -119,7 +161,7 @@ class Deployment:
             scales=self.scales,
             original_max_position_embeddings=self.original_max_position_embeddings,
             max_model_len=self.max_model_len,
-            allow_beyond_trained=self.allow_beyond_trained,
+            allow_beyond_trained=self.allow_beyond_trained or self.turns_queries,
         )
 
     def frequencies(self, own: RotarySpec, scale_index: int) -> Frequencies:
@@ -172,6 +214,11 @@ class Deployment:
     def rotates(self) -> bool:
         """Whether the model has a rotary embedding at all."""
         return self.rope_type != UNROTATED
+
+    @property
+    def scales_keys(self) -> bool:
+        """Whether keys are rotated by the scale of their request; scale 1 may be the only one."""
+        return self.rotates and not self.turns_queries
 
     @property
     def crosses(self) -> bool:

@@ -151,11 +151,13 @@ def _arguments(engine_args: Any, plan: Plan, given: dict[str, Any], additional: 
             f"worker_extension_cls must be left out where additional_config.{KEY} is given, got "
             f"{engine_args.worker_extension_cls}: posenc needs its own class there"
         )
-    transfer = ours.pop("kv_transfer_config")
+    transfer = ours.pop("kv_transfer_config", None)
     theirs = engine_args.kv_transfer_config
     if isinstance(theirs, Mapping):
         theirs = KVTransferConfig(**theirs)
-    if theirs is None:
+    if transfer is None:
+        pass  # where queries turn, a connector is the user's own
+    elif theirs is None:
         ours["kv_transfer_config"] = KVTransferConfig(**transfer)
     elif theirs.kv_connector == CONNECTOR:
         ours["kv_transfer_config"] = theirs = copy.copy(theirs)

@@ -7,9 +7,11 @@ from typing import Any
 
 from posenc_runtime.vllm_adapter.activation import activate
 from posenc_runtime.vllm_adapter.worker.complete_weights import require_complete_weights
+from posenc_runtime.vllm_adapter.worker.query_rotations import turn_queries_after_loading
 
 activate()
 require_complete_weights()
+turn_queries_after_loading()
 
 
 class PosencWorkerExtension:

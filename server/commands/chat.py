@@ -55,7 +55,9 @@ class Conversation:
                 self._is_chat = False
                 self._console.print("this model has no chat template: it completes the text so far", style="dim")
         prompt = self._text + words
-        self._text = prompt + tell(self._server.completion(self._body({"prompt": prompt})), self._console, self._server) + "\n"
+        self._text = (
+            prompt + tell(self._server.completion(self._body({"prompt": prompt})), self._console, self._server) + "\n"
+        )
 
     def _body(self, asked: dict[str, object]) -> dict[str, object]:
         return {"model": self.model, "max_tokens": self._max_tokens, **asked}

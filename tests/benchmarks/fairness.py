@@ -72,7 +72,9 @@ class Measured:
 
 
 def main(
-    target: Annotated[str, typer.Option(help="What posenc serve gets: a model or a shipped configuration.")] = "smollm2",
+    target: Annotated[
+        str, typer.Option(help="What posenc serve gets: a model or a shipped configuration.")
+    ] = "smollm2",
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -94,7 +96,9 @@ def main(
         arguments = (sys.executable, "-m", "server", "serve", target, *sets, "--set", "server.port={port}")
         try:
             with running(Command(arguments)) as address:
-                work = _measure(address, changed or "as shipped", long_prompts, long_tokens, short_tokens, new_tokens, samples, seed)
+                work = _measure(
+                    address, changed or "as shipped", long_prompts, long_tokens, short_tokens, new_tokens, samples, seed
+                )
                 results.append(asyncio.run(work))
         except ServerFailed as error:
             _console.print(f"[bold red]failed[/] {error}", highlight=False)
@@ -130,7 +134,7 @@ def results_table(results: list[Measured], long_prompts: int, long_tokens: int, 
             )
             for one in results
         ),
-        note="Medians, unless a heading says otherwise. A step is the time from one token of a short request to the next.",
+        note="Medians, unless a heading says otherwise. A step: from one token of a short request to the next.",
     )
 
 

@@ -70,13 +70,14 @@ def engine_arguments(
             KEY: deployment.to_mapping(),
             ATTENTION: (attention or AttentionChoice()).to_mapping(),
         },
-        "kv_transfer_config": {
+        "worker_extension_cls": WORKER_EXTENSION,
+    }
+    if not deployment.turns_queries:
+        ours["kv_transfer_config"] = {
             "kv_connector": CONNECTOR,
             "kv_connector_module_path": CONNECTOR_MODULE,
             "kv_role": "kv_both",
-        },
-        "worker_extension_cls": WORKER_EXTENSION,
-    }
+        }
     if attention is not None and attention.fused_rotary == "on" and not _is_cuda():
         raise ArgumentRefused(
             "attention.fused_rotary: must be auto or off on this device, got 'on': the kernel that "

@@ -17,6 +17,7 @@ from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Kind
 from posenc_runtime.vllm_adapter.attention.implementation import Implementation
 from posenc_runtime.vllm_adapter.attention.layers import Asked, batch_of
 from posenc_runtime.vllm_adapter.attention.plain import attend as attend_plainly
+from posenc_runtime.vllm_adapter.attention.read_time_cpu import DividingBuilder, ReadTimeImpl
 from posenc_runtime.vllm_adapter.attention.record import RECORD
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ class PosencCPUBackend(CPUAttentionBackend):
     @staticmethod
     def get_impl_cls() -> Any:
         return IMPLEMENTATION
+
+    @staticmethod
+    def get_builder_cls() -> type[DividingBuilder]:
+        return DividingBuilder
 
 
 class _OwnLayout(CPUAttentionBackendImpl):
@@ -131,5 +136,8 @@ class PlainImpl(_OwnLayout):
 
 
 IMPLEMENTATION = Implementation(
-    CPUAttentionBackendImpl, {"bias": BiasImpl, "cope": CopeImpl, "plain": PlainImpl}, stock_has_alibi_sqrt=False
+    CPUAttentionBackendImpl,
+    {"bias": BiasImpl, "cope": CopeImpl, "plain": PlainImpl},
+    stock_has_alibi_sqrt=False,
+    turning=ReadTimeImpl,
 )

@@ -11,6 +11,7 @@ from vllm.v1.attention.backend import AttentionType
 from posenc_runtime.decoder.encoding import PositionEncoding
 from posenc_runtime.encodings.distance import BiasForm
 from posenc_runtime.kernels.attention.cope import Cope
+from posenc_runtime.vllm_adapter.active import deployment_of
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Kind, choice_of
 from posenc_runtime.vllm_adapter.attention.layers import Asked, refuse, select
 
@@ -22,6 +23,8 @@ class Implementation:
         stock: vLLM's own implementation, for layers that need none of ours.
         own: our implementations; each takes vLLM's ten arguments, and the keywords ``asked`` and ``choice``.
         stock_has_alibi_sqrt: whether the stock one takes ALiBi's square root, by the keyword ``use_alibi_sqrt``.
+        turning: takes the stock one's arguments and its place in layers that see a whole request, where the deployment
+            turns queries.
     """
 
     # vLLM reads these attributes of an implementation's class. Our kernels need a whole request in one process.
@@ -29,9 +32,15 @@ class Implementation:
     supports_dcp = False
 
     def __init__(
-        self, stock: Callable[..., Any], own: Mapping[Kind, Callable[..., Any]], *, stock_has_alibi_sqrt: bool
+        self,
+        stock: Callable[..., Any],
+        own: Mapping[Kind, Callable[..., Any]],
+        *,
+        stock_has_alibi_sqrt: bool,
+        turning: Callable[..., Any] | None = None,
     ) -> None:
         self._stock, self._own, self._stock_has_alibi_sqrt = stock, own, stock_has_alibi_sqrt
+        self._turning = turning
 
     def __call__(
         self,
@@ -76,6 +85,10 @@ class Implementation:
         if kind == "stock":
             if self._stock_has_alibi_sqrt:
                 named["use_alibi_sqrt"] = use_alibi_sqrt
+            deployment = deployment_of(vllm_config)
+            turns = deployment is not None and deployment.turns_queries
+            if turns and self._turning and attn_type == AttentionType.DECODER and sliding_window is None:
+                return self._turning(*arguments, **named)
             return self._stock(*arguments, **named)
         dtype = str(vllm_config.model_config.dtype).removeprefix("torch.")
         refuse(

@@ -1,4 +1,4 @@
-"""Completes vLLM's front end: checks requests, puts scales into answers, asks workers what they measured, and warms them up."""
+"""Completes vLLM's front end: checks requests, puts scales into answers, asks workers what they measured."""
 
 from __future__ import annotations
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from posenc_runtime.encodings.methods import turns_queries
+from posenc_runtime.vllm_adapter.active import KEY
 from posenc_runtime.vllm_adapter.carried_names import CONNECTOR
 from posenc_runtime.vllm_adapter.errors import Unsupported
 
@@ -19,6 +21,8 @@ UBATCHES = "enable_dbo, or ubatch_size above 1"
 ELASTIC = "enable_elastic_ep"
 SPECULATIVE = "speculative_config"
 DIFFUSION = "diffusion_config"
+CONNECTORS = "kv_transfer_config with a rope_type that turns queries"
+OFFLOADING = "kv_offloading_size with a rope_type that turns queries"
 
 
 def refuse_arguments(engine_args: Any) -> None:
@@ -30,9 +34,14 @@ def refuse_arguments(engine_args: Any) -> None:
     Raises:
         Unsupported: when one of them is not served; the message names it and the reason.
     """
-    refuse_offloading(engine_args.kv_offloading_size)
+    section = engine_args.additional_config.get(KEY)
+    turns = isinstance(section, Mapping) and turns_queries(str(section.get("rope_type")))
     transfer = engine_args.kv_transfer_config
-    if transfer is not None:
+    if turns:
+        refuse_unshown({CONNECTORS: transfer is not None, OFFLOADING: engine_args.kv_offloading_size is not None})
+    else:
+        refuse_offloading(engine_args.kv_offloading_size)
+    if transfer is not None and not turns:
         read = transfer.get if isinstance(transfer, Mapping) else lambda name: getattr(transfer, name)
         refuse_connector(read("kv_connector"), read("kv_role"))
     refuse_unshown({POOLING: engine_args.runner in ("pooling", "draft")}, "serve it with vLLM, without posenc")
@@ -42,7 +51,7 @@ def refuse_arguments(engine_args: Any) -> None:
             DECODE_CONTEXT: engine_args.decode_context_parallel_size > 1,
             UBATCHES: engine_args.enable_dbo or engine_args.ubatch_size > 1,
             ELASTIC: engine_args.enable_elastic_ep,
-            SPECULATIVE: engine_args.speculative_config is not None,
+            SPECULATIVE: engine_args.speculative_config is not None and not turns,
             DIFFUSION: engine_args.diffusion_config is not None,
         }
     )
@@ -92,5 +101,5 @@ def refuse_unshown(asked: Mapping[str, bool], advice: str = "leave that setting 
     for what, is_asked in asked.items():
         if is_asked:
             raise Unsupported(
-                f"posenc does not serve {what}, because no test shows that every key gets its request's scale: {advice}"
+                f"posenc does not serve {what}, because no test shows that its answers are right: {advice}"
             )

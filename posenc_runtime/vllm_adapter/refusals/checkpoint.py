@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from posenc_runtime.encodings.methods import turns_queries
 from posenc_runtime.encodings.scaling import available, method, own_rope_types
 from posenc_runtime.vllm_adapter.attention.needs import has_alibi
 from posenc_runtime.vllm_adapter.errors import Unsupported
@@ -15,6 +16,9 @@ from posenc_runtime.vllm_adapter.model_code.rope_parameters import (
     scaled_rope_parameters,
 )
 
+# Rotations by one angle for each pair and position, which stay as they are where queries turn.
+_KEPT = ("default", "linear", "llama3", "yarn")
+
 
 def refuse_method(rope_type: str, own: str) -> None:
     """Check that a method is made for a checkpoint's own rotation.
@@ -25,7 +29,7 @@ def refuse_method(rope_type: str, own: str) -> None:
     Raises:
         Unsupported: when the method is made for another; the message names both rope types.
     """
-    made_for = method(rope_type).own_rope_types
+    made_for = _KEPT if turns_queries(rope_type) else method(rope_type).own_rope_types
     if own not in made_for:
         raise Unsupported(
             f"rope_type {rope_type} is for checkpoints whose own rope_type is {' or '.join(made_for)}, but this one's "

@@ -12,6 +12,7 @@ from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.model_code.model_rules import caches_latents
 from posenc_runtime.vllm_adapter.model_code.rope_parameters import PROPORTIONAL, scaled_rope_parameters
 from posenc_runtime.vllm_adapter.refusals.arguments import (
+    CONNECTORS,
     DECODE_CONTEXT,
     DIFFUSION,
     ELASTIC,
@@ -25,6 +26,7 @@ from posenc_runtime.vllm_adapter.refusals.arguments import (
 )
 from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint, refuse_method, rotates
 from posenc_runtime.vllm_adapter.refusals.moving_requests import refuse_moving_requests
+from posenc_runtime.vllm_adapter.refusals.turning_queries import refuse_turning
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -52,8 +54,12 @@ def refuse_unsupported(vllm_config: VllmConfig) -> None:
 
 def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> None:
     model, parallel, transfer = vllm_config.model_config, vllm_config.parallel_config, vllm_config.kv_transfer_config
-    refuse_offloading(vllm_config.cache_config.kv_offloading_size)
-    refuse_connector(getattr(transfer, "kv_connector", None), getattr(transfer, "kv_role", None))
+    turns = deployment is not None and deployment.turns_queries
+    if turns:
+        refuse_unshown({CONNECTORS: transfer is not None})
+    else:
+        refuse_offloading(vllm_config.cache_config.kv_offloading_size)
+        refuse_connector(getattr(transfer, "kv_connector", None), getattr(transfer, "kv_role", None))
     if deployment is not None:
         # Only where the memory says how long requests may be do they end before the deployment's length.
         longest, is_fitted = deployment.max_model_len, model.original_max_model_len == FIT_INTO_MEMORY
@@ -62,7 +68,10 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
                 f"max_model_len must be additional_config.posenc.max_model_len {longest}, which the largest scale "
                 f"covers, got {model.max_model_len}: set both to the same length"
             )
-        refuse_moving_requests(vllm_config, deployment)
+        if deployment.turns_queries:
+            refuse_turning(vllm_config, deployment)
+        else:
+            refuse_moving_requests(vllm_config, deployment)
     latents = any(caches_latents(model.hf_text_config, architecture) for architecture in model.architectures)
     refuse_unshown(
         {
@@ -81,7 +90,7 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
             DECODE_CONTEXT: parallel.decode_context_parallel_size > 1,
             UBATCHES: parallel.use_ubatching,
             ELASTIC: parallel.enable_elastic_ep,
-            SPECULATIVE: vllm_config.speculative_config is not None,
+            SPECULATIVE: vllm_config.speculative_config is not None and not turns,
             DIFFUSION: vllm_config.diffusion_config is not None,
         },
     )

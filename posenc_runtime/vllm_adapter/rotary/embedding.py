@@ -17,7 +17,10 @@ from torch import Tensor
 from vllm.model_executor.layers.rotary_embedding.linear_scaling_rope import LinearScalingRotaryEmbedding
 from vllm.model_executor.layers.rotary_embedding.mrope import MRotaryEmbedding
 
+from posenc_runtime.encodings.spec import Frequencies
 from posenc_runtime.encodings.table import fill_cos_sin
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.rotary import building
 from posenc_runtime.vllm_adapter.rotary.own_rotation import own_rotation, own_table, table_as_long
 from posenc_runtime.vllm_adapter.rotary.rows import make_room_for_rows
@@ -30,6 +33,9 @@ def scaling(rotary_class: Any) -> Any:
 
     def _compute_cos_sin_cache(self: Any) -> Tensor:
         deployment = building.checked_deployment()
+        if deployment is not None and deployment.turns_queries:
+            self.posenc_own = own_rotation(rotary_class, self)
+            return _long_table(own_table(rotary_class, self, deployment.max_model_len), self.posenc_own, deployment)
         own = own_rotation(rotary_class, self) if deployment is not None and deployment.rotates else None
         made = None
         if deployment is not None and own is not None:
@@ -52,6 +58,7 @@ def scaling(rotary_class: Any) -> Any:
     members: dict[str, Any] = {
         "posenc_scaled": False,
         "posenc_fused": False,
+        "posenc_own": None,
         "_compute_cos_sin_cache": _compute_cos_sin_cache,
         "forward": by_scale(rotary_class.forward),
     }
@@ -107,6 +114,26 @@ def stacked_table(made: Rotary, unscaled: Tensor) -> Tensor:
             num_own = min(len(unscaled), len(part))
             part.narrow(0, 0, num_own).copy_(unscaled.narrow(0, 0, num_own))
     return table
+
+
+def _long_table(table: Tensor, own: Frequencies | None, deployment: Deployment) -> Tensor:
+    """vLLM's own table, with rows up to the longest request where it ends before that.
+
+    Raises:
+        Unsupported: when it ends before that, and is not made of one frequency for each pair.
+    """
+    missing = deployment.max_model_len - len(table)
+    if missing <= 0:
+        return table
+    if own is None:
+        raise Unsupported(
+            f"the rotary embedding must have a position for each of {deployment.max_model_len} tokens, but it ends "
+            f"after {len(table)}: set max_model_len to that"
+        )
+    longer = table.new_empty(deployment.max_model_len, table.shape[1])
+    fill_cos_sin(longer, own)
+    longer.narrow(0, 0, len(table)).copy_(table)
+    return longer
 
 
 def by_scale(parent: Callable[..., Any]) -> Callable[..., Any]:

@@ -30,7 +30,7 @@ class PosencMLAAttention(MLAAttention):
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         deployment = building.checked_deployment()
-        if deployment is None or not deployment.rotates:
+        if deployment is None or not deployment.scales_keys:
             return
         width = self.qk_nope_head_dim + self.qk_rope_head_dim
         factors = query_factors(deployment, self.scale * math.sqrt(width))

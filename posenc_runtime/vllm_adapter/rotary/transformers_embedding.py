@@ -49,7 +49,7 @@ class PosencTransformersRotaryEmbedding(nn.Module):
     def scale(self) -> bool:
         """Build the stacked table, if an engine has a deployment that scales this embedding."""
         deployment = building.checked_deployment()
-        if deployment is None or not deployment.rotates:
+        if deployment is None or not deployment.scales_keys:
             return False
         inv_freq, factor = self._own("inv_freq"), float(self._own("attention_scaling"))
         made = building.enter(deployment, self, Frequencies(inv_freq, factor), is_neox_style=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from posenc_runtime.encodings.scaling import from_parameters
 from posenc_runtime.kv.deployment import Deployment
 
 if TYPE_CHECKING:
@@ -34,8 +35,12 @@ def rotations(model_config: ModelConfig, deployment: Deployment) -> list[Rotatio
 
     if not deployment.rotates:
         return []
-    spec = read_again(model_config).spec
+    checkpoint = read_again(model_config)
+    spec = checkpoint.spec
     if spec is None:
         return []
+    if deployment.turns_queries:
+        own = from_parameters(checkpoint.rope_type, checkpoint.parameters).frequencies(spec, 1.0)
+        return [Rotation(own.attention_factor, own.wavelengths)]
     found = [deployment.frequencies(spec, index) for index in range(len(deployment.scales))]
     return [Rotation(each.attention_factor, each.wavelengths) for each in found]

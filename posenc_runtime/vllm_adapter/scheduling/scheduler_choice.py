@@ -37,7 +37,7 @@ def needs_ours(deployment: Deployment, policy: str) -> NeedsOurs | None:
             "with another scheduler no request crosses. Leave scheduler_cls out, or set on_crossing to pin and "
             "prefix_reuse to exact",
         )
-    if policy == "priority":
+    if policy == "priority" and not deployment.turns_queries:
         return NeedsOurs(
             "scheduling_policy is priority",
             "with another scheduler, blocks that were never computed stay in the prefix cache, and end the engine. "

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from posenc_runtime.encodings.methods import turns_queries
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
 from posenc_runtime.kv.scales import reach
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, reason_against_backend
@@ -16,6 +17,9 @@ from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_method
 from posenc_runtime.vllm_adapter.settings.derivation import derived
 from posenc_runtime.vllm_adapter.settings.section import AUTO, AttentionSettings, ScalingSettings, SettingRefused
 
+# Trained lengths, where queries turn and nobody says how long requests may be: as far as that was measured.
+_LONGEST = 32
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Completed:
@@ -24,8 +28,8 @@ class Completed:
     Attributes:
         auto_reason: why ``rope_type: auto`` stands for this method and these scales; None where the settings name a
             method, or the model has no rotary embeddings.
-        max_model_len: vLLM's argument: the longest request, tokens; ``FIT_INTO_MEMORY`` where ``auto`` chose the
-            scales and no length is given.
+        max_model_len: vLLM's argument: the longest request, tokens; ``FIT_INTO_MEMORY`` where no length is given, and
+            ``auto`` chose the scales or there are none.
     """
 
     deployment: Deployment
@@ -63,7 +67,7 @@ def completed(
             auto = derived(scaling, checkpoint, model, max_model_len)
             scaling, auto_reason = auto.scaling, auto.reason
         deployment = _rotated(scaling, checkpoint, model, max_model_len, engine or {})
-    fits_into_memory = auto_reason is not None and max_model_len is None
+    fits_into_memory = (auto_reason is not None or deployment.turns_queries) and max_model_len is None
     return Completed(
         deployment=deployment,
         attention=_attention(attention, checkpoint),
@@ -96,6 +100,8 @@ def _rotated(
                 f"{model!r} {reason}"
             )
         trained = checkpoint.max_position_embeddings
+    if turns_queries(scaling.rope_type):
+        return _turning_queries(scaling, checkpoint, trained, max_model_len)
     parameters = scaling.parameters
     if checkpoint is not None and checkpoint.rope_type == scaling.rope_type:
         parameters = {**checkpoint.parameters, **parameters}
@@ -127,6 +133,33 @@ def _rotated(
     if checkpoint is not None:
         _refuse_disabled_window(engine, checkpoint, deployment.max_model_len)
     return deployment
+
+
+def _turning_queries(
+    scaling: ScalingSettings, checkpoint: Checkpoint | None, trained: int, max_model_len: int | None
+) -> Deployment:
+    """The deployment of a method that turns queries when they read keys.
+
+    Raises:
+        SettingRefused: when the parameters do not fit the checkpoint, or its rotation cannot be kept.
+    """
+    try:
+        if checkpoint is not None:
+            refuse_method(scaling.rope_type, checkpoint.rope_type)
+            longest = checkpoint.max_position_embeddings
+            if longest is not None and trained > longest:
+                raise ValueError(
+                    f"original_max_position_embeddings: must not exceed the checkpoint's trained length {longest}, got "
+                    f"{trained}"
+                )
+        return Deployment(
+            rope_type=scaling.rope_type,
+            parameters=scaling.parameters,
+            original_max_position_embeddings=trained,
+            max_model_len=max_model_len or _LONGEST * trained,
+        )
+    except ValueError as error:
+        raise SettingRefused(f"scaling.{error}") from None
 
 
 def _reaches_further(scaling: ScalingSettings, checkpoint: Checkpoint | None, trained: int) -> bool:

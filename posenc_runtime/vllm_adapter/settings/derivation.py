@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from posenc_runtime.encodings.scaling import available
+from posenc_runtime.encodings.methods import available
 from posenc_runtime.kv.scales import reach
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
 from posenc_runtime.vllm_adapter.settings.section import AUTO, ScalingSettings, SettingRefused

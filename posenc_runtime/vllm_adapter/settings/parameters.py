@@ -1,4 +1,4 @@
-"""A rotary method's own parameters as a strict pydantic model, so that they are checked like every other setting."""
+"""A method's own parameters as a strict pydantic model, so that they are checked like every other setting."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from posenc_runtime.encodings.scaling import method
+from posenc_runtime.encodings.methods import method
 
 
 def parameters_model(rope_type: str) -> type[BaseModel]:

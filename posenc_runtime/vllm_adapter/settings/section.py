@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from posenc_runtime.encodings.scaling import available, method
+from posenc_runtime.encodings.methods import available, method, turns_queries
 from posenc_runtime.kv.deployment import Deployment, OnCrossing, PrefixReuse, refuse_contradictions
 from posenc_runtime.kv.scales import refuse_scales
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Backend, FusedKeys, FusedRotary
@@ -25,8 +25,8 @@ class ScalingSettings(BaseModel):
     """How requests past the trained length are rotated. Method parameters are keys of this section, too.
 
     Attributes:
-        rope_type: the method: a file of ``posenc_runtime/encodings/scaling``; ``auto`` takes method and scales from
-            the checkpoint.
+        rope_type: the method: a file of ``posenc_runtime/encodings/scaling`` or ``read_time``; ``auto`` takes method
+            and scales from the checkpoint.
         original_max_position_embeddings: trained length, tokens; the checkpoint's own when left out.
         scales: ascending, starting at 1; a request at scale s may grow to s times the trained length. ``auto`` takes
             them from the checkpoint and the served length, and is the empty list here.
@@ -76,9 +76,20 @@ class ScalingSettings(BaseModel):
             raise ValueError(f"rope_type must be one of {AUTO}, {', '.join(available())}, got {self.rope_type!r}")
         parameters_model(self.rope_type).model_validate(self.parameters)
         method(self.rope_type)(**self.parameters)
+        if turns_queries(self.rope_type):
+            self._refuse_scales()
         if self.scales:
             refuse_contradictions(self.scales, self.rope_theta, self.allow_beyond_trained)
         return self
+
+    def _refuse_scales(self) -> None:
+        given = self.model_fields_set - self.parameters.keys() - {"rope_type", "original_max_position_embeddings"}
+        if given:
+            name = min(given)
+            raise ValueError(
+                f"{name} must be left out where rope_type is {self.rope_type}, got {getattr(self, name)!r}: this "
+                "method turns queries when they read keys, so there are no scales, crossings or headroom"
+            )
 
     def written(self) -> dict[str, Any]:
         """What was set, as it is written in a section."""

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from posenc_runtime.encodings.scaling import available
+from posenc_runtime.encodings.methods import available
 from posenc_runtime.vllm_adapter.compat.arguments import argument_names
 from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings, HealthSettings, LimitSettings
 from posenc_runtime.vllm_adapter.settings.parameters import parameters_model

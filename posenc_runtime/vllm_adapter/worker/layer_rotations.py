@@ -64,9 +64,10 @@ def layer_rotations(
     """
     _refuse_rotated_states(vllm_config.compilation_config.static_forward_context, rotaries)
     rows = _rows(rotaries[0])
-    with _without_first_row(rotaries):
-        noted = _keys(model, vllm_config, layers, rows, position=0)
-    later = _keys(model, vllm_config, layers, rows, position=_POSITION)
+    with _without_first_row(rotaries), _at_rows(rows, model):
+        noted = noted_keys(model, vllm_config, layers, [0] * len(rows))
+    with _at_rows(rows, model):
+        later = noted_keys(model, vllm_config, layers, [_POSITION] * len(rows))
     for name, keys in later.items():
         if not keys.isfinite().all():
             raise Unsupported(
@@ -86,7 +87,7 @@ def layer_rotations(
                 f"scaling asks the model how it rotates, but all keys of {name} are zeros: load weights that are not"
             )
         found[name] = _turned(name, keys, getattr(layer, "kv_lora_rank", 0), rows, rotaries)
-        if not _are_equal(keys, later[name]):
+        if not are_equal(keys, later[name]):
             sees_all = getattr(layer, "sliding_window", None) is None
             if found[name] is not None or sees_all or not has_other_rotations:
                 raise Unsupported(
@@ -126,29 +127,41 @@ def _without_first_row(rotaries: Iterable[Rotary]) -> Iterator[None]:
             table[0] = row
 
 
-def _keys(
-    model: nn.Module, vllm_config: VllmConfig, layers: Mapping[str, Any], rows: Sequence[int], *, position: int
+@contextlib.contextmanager
+def _at_rows(rows: Sequence[int], model: nn.Module) -> Iterator[None]:
+    """Let tokens be rotated by rows of the stacked tables, whatever their positions are."""
+    STATE.asked_rows = torch.tensor(rows, dtype=torch.int64, device=next(model.parameters()).device)
+    try:
+        yield
+    finally:
+        STATE.asked_rows = None
+
+
+def noted_keys(
+    model: nn.Module, vllm_config: VllmConfig, layers: Mapping[str, Any], at: Sequence[int]
 ) -> dict[str, Tensor]:
-    """The keys that each layer would cache, ``[num_tokens, num_kv_heads, head_dim]``, on the CPU.
+    """The keys that each layer would cache of equal tokens, ``[num_tokens, num_kv_heads, head_dim]``, on the CPU.
 
     Of MLA's latents, the rotated part alone.
+
+    Args:
+        at: the tokens' positions.
+
+    Raises:
+        Unsupported: when no token reaches one of the layers.
     """
     from vllm.forward_context import set_forward_context
 
-    device, num_tokens = next(model.parameters()).device, len(rows)
-    positions = torch.full((num_tokens,), position, dtype=torch.int64, device=device)
+    device, num_tokens = next(model.parameters()).device, len(at)
+    positions = torch.tensor(at, dtype=torch.int64, device=device)
     if vllm_config.model_config.uses_mrope:
         positions = positions.expand(vllm_config.model_config.mrope_num_dims, num_tokens).contiguous()
-    STATE.asked_rows = torch.tensor(rows, dtype=torch.int64, device=device)
-    try:
-        with (
-            _noting_keys(layers, vllm_config.compilation_config.static_forward_context) as noted,
-            torch.inference_mode(),
-            set_forward_context(None, vllm_config, num_tokens=num_tokens, skip_compiled=True),
-        ):
-            model(positions=positions, **_inputs(model, vllm_config, num_tokens, device))
-    finally:
-        STATE.asked_rows = None
+    with (
+        _noting_keys(layers, vllm_config.compilation_config.static_forward_context) as noted,
+        torch.inference_mode(),
+        set_forward_context(None, vllm_config, num_tokens=num_tokens, skip_compiled=True),
+    ):
+        model(positions=positions, **_inputs(model, vllm_config, num_tokens, device))
     if unseen := sorted(layers.keys() - noted.keys()):
         raise Unsupported(f"scaling asks the model how it rotates, but no token reached {unseen[0]}")
     return noted
@@ -230,12 +243,12 @@ def _turned(name: str, keys: Tensor, first: int, rows: Sequence[int], rotaries: 
     Raises:
         Unsupported: when keys depend on the rows, but not as a rotation of their beginning or their end.
     """
-    if _are_equal(keys, keys[:1].expand_as(keys)):
+    if are_equal(keys, keys[:1].expand_as(keys)):
         return None
     for rotary in rotaries:
         width = rotary.own.rotary_dim
         for offset, is_neox_style in itertools.product(sorted({0, keys.shape[-1] - width}), (True, False)):
-            if offset >= 0 and _are_equal(keys, _rotated(keys, rotary, rows, offset, is_neox_style)):
+            if offset >= 0 and are_equal(keys, _rotated(keys, rotary, rows, offset, is_neox_style)):
                 return Turned(rotary, first + offset, is_neox_style)
     if not rotaries[0].deployment.rerotates:
         return Turned(rotaries[0], first, rotaries[0].is_neox_style)  # that keys depend on the rows is enough
@@ -256,7 +269,8 @@ def _rotated(keys: Tensor, rotary: Rotary, rows: Sequence[int], offset: int, is_
     return rotated
 
 
-def _are_equal(keys: Tensor, others: Tensor) -> bool:
+def are_equal(keys: Tensor, others: Tensor) -> bool:
+    """Whether keys differ by no more than their data type's rounding."""
     difference = (keys.double() - others.double()).abs().amax()
     return bool(difference <= _ROUNDING[keys.dtype] * keys.double().abs().amax())
 

@@ -75,7 +75,9 @@ def test_refusals_are_counted_by_reason_from_zero_on_also_in_a_second_server() -
 
 def test_the_later_level_replaces_the_earlier_one() -> None:
     metrics = registered()
-    metrics.observe(merged({"prefill_tokens": {"computed": 9, "waiting": 1}}, {"prefill_tokens": {"computed": 0, "waiting": 5}}))
+    metrics.observe(
+        merged({"prefill_tokens": {"computed": 9, "waiting": 1}}, {"prefill_tokens": {"computed": 0, "waiting": 5}})
+    )
     assert value("posenc_prefill_tokens", state="computed") == 0
     assert value("posenc_prefill_tokens", state="waiting") == 5
 

@@ -29,7 +29,7 @@ def is_fused(vllm_config: VllmConfig | None) -> bool:
         ValueError: when ``additional_config`` is refused.
     """
     choice, deployment = choice_of(vllm_config), deployment_of(vllm_config)
-    if vllm_config is None or choice is None or deployment is None or not deployment.rotates:
+    if vllm_config is None or choice is None or deployment is None or not deployment.scales_keys:
         return False
     if choice.fused_rotary == "auto":
         return _capability() in MEASURED_FASTER and reason_against_rotating(vllm_config) is None
@@ -43,7 +43,7 @@ def reason_against_rotating(vllm_config: VllmConfig) -> str | None:
         return (
             "the kernel that rotates and writes the KV cache needs an NVIDIA GPU, and this vLLM runs on another device"
         )
-    if deployment is None or not deployment.rotates:
+    if deployment is None or not deployment.scales_keys:
         return "this model has no rotary embeddings"
     if vllm_config.model_config.use_mla:
         return "this model has multi-head latent attention, whose rotated part is cached behind a latent"

@@ -1,0 +1,52 @@
+"""What attention that turns queries cannot be combined with; everything else is as in stock vLLM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from posenc_runtime.vllm_adapter.attention.choice import choice_of
+from posenc_runtime.vllm_adapter.errors import Unsupported
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+    from posenc_runtime.kv.deployment import Deployment
+
+
+def refuse_turning(vllm_config: VllmConfig, deployment: Deployment) -> None:
+    """Check an engine whose queries are turned when they read keys.
+
+    Raises:
+        Unsupported: when the model or a setting does not allow that; the message names it and the reason.
+    """
+    from vllm.platforms import current_platform
+
+    rope_type, model = deployment.rope_type, vllm_config.model_config
+    if not current_platform.is_cpu():
+        raise _refusal(rope_type, "a CPU", f"vLLM for {current_platform.device_name}", "no kernel is chosen there yet")
+    if model.use_mla:
+        raise _refusal(
+            rope_type, "a model that caches keys", "multi-head latent attention", "latents have no positions"
+        )
+    if model.uses_mrope:
+        raise _refusal(rope_type, "one position for each token", "M-RoPE", "images have positions on several axes")
+    if model.is_encoder_decoder:
+        raise _refusal(rope_type, "a decoder", "an encoder with a decoder", "keys of an encoder have no positions")
+    choice = choice_of(vllm_config)
+    if choice is not None and choice.fused_rotary == "on":
+        raise Unsupported(
+            f"attention.fused_rotary must be auto or off where scaling.rope_type is {rope_type}, got on: keys stay as "
+            "vLLM caches them"
+        )
+    try:
+        deployment.read_time.pages(
+            deployment.original_max_position_embeddings, vllm_config.cache_config.block_size or None
+        )
+    except ValueError as error:
+        raise Unsupported(f"scaling.{error}") from None
+
+
+def _refusal(rope_type: str, needs: str, has: str, reason: str) -> Unsupported:
+    return Unsupported(
+        f"scaling.rope_type {rope_type} needs {needs}, got {has}: {reason}. Choose another rope_type, or auto"
+    )

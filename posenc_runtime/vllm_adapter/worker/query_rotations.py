@@ -1,0 +1,91 @@
+"""Tells each attention layer how its queries turn, by the rotary embedding that its keys are found to be rotated by.
+
+No configuration says it for every model, so the model that vLLM built is asked, as for scales. Decision 66.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posenc_runtime.encodings.spec import Frequencies
+from posenc_runtime.kernels.attention.read_time import ReadTime
+from posenc_runtime.vllm_adapter.active import deployment_of
+from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.worker.layer_rotations import are_equal, noted_keys
+
+# Keys at the first are not rotated. At the others the fastest pairs differ much, and slower ones enough.
+_POSITIONS = (0, 1, 7, 64)
+
+
+@functools.cache
+def turn_queries_after_loading() -> None:
+    """Have this process's workers call ``turn_queries`` once they have loaded a model."""
+    from vllm.v1.worker.gpu_worker import Worker
+
+    Worker.load_model = _then_turning(Worker.load_model)
+
+
+def _then_turning(load_model: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(load_model)
+    def load(self: Any, *arguments: Any, **named: Any) -> None:
+        from vllm.config import set_current_vllm_config
+
+        load_model(self, *arguments, **named)
+        with set_current_vllm_config(self.vllm_config):
+            turn_queries(self.get_model(), self.vllm_config)
+
+    return load
+
+
+def turn_queries(model: nn.Module, vllm_config: Any) -> None:
+    """Tell each layer whose attention turns queries how it does; layers that do not rotate stay vLLM's.
+
+    Raises:
+        Unsupported: when a layer rotates its keys by none of the model's rotary embeddings; the message names it.
+    """
+    deployment = deployment_of(vllm_config)
+    if deployment is None or not deployment.turns_queries:
+        return
+    layers = {
+        name: layer
+        for name, layer in vllm_config.compilation_config.static_forward_context.items()
+        if getattr(getattr(layer, "impl", None), "kind", None) == "read_time"
+    }
+    if not layers:
+        raise Unsupported(
+            f"scaling.rope_type {deployment.rope_type} needs a layer that sees a whole request, and this model has none"
+        )
+    trained, device = deployment.original_max_position_embeddings, next(model.parameters()).device
+    pages = deployment.read_time.pages(trained)
+    rotaries: list[Any] = [module for module in model.modules() if getattr(module, "posenc_own", None) is not None]
+    for name, keys in noted_keys(model, vllm_config, layers, _POSITIONS).items():
+        if are_equal(keys, keys[:1].expand_as(keys)):
+            continue
+        for rotary in rotaries:
+            if are_equal(keys, _rotated(keys[:1], rotary.posenc_own, rotary.is_neox_style)):
+                inv_freq = rotary.posenc_own.inv_freq
+                turning = ReadTime.of(pages, inv_freq, is_neox_style=rotary.is_neox_style, device=device)
+                layers[name].impl.turn_by(turning, layers[name])
+                break
+        else:
+            raise Unsupported(
+                f"scaling.rope_type {deployment.rope_type} needs keys that are rotated from their first element on, by "
+                f"one angle for each pair and position, but those of {name} are not: choose another rope_type"
+            )
+
+
+def _rotated(unrotated: Tensor, own: Frequencies, is_neox_style: bool) -> Tensor:
+    """Keys ``[1, num_kv_heads, head_dim]`` of position 0 as they would be at each of ``_POSITIONS``."""
+    inv_freq = own.inv_freq.double().cpu()
+    angles = torch.tensor(_POSITIONS, dtype=torch.float64)[:, None, None] * inv_freq
+    width, keys = 2 * len(inv_freq), unrotated.double()
+    pairs, rest = keys[..., :width], keys[..., width:]
+    x, y = pairs.chunk(2, dim=-1) if is_neox_style else (pairs[..., ::2], pairs[..., 1::2])
+    turned = x * angles.cos() - y * angles.sin(), y * angles.cos() + x * angles.sin()
+    rotated = torch.cat(turned, -1) if is_neox_style else torch.stack(turned, -1).flatten(-2)
+    return torch.cat((rotated, rest.expand(len(_POSITIONS), -1, -1)), -1)
