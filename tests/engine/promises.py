@@ -23,6 +23,9 @@ PROMISES = {
         "docs/scales.md",
         "A request that stays at a larger scale gets the answer of stock vLLM with the same static parameters",
     ),
+    "read_time": Promise(
+        "docs/methods/rerope.md", "Up to the trained length, answers are those of stock vLLM, to the bit."
+    ),
     "mixed batch": Promise("docs/index.md", "requests of different scales share one batch"),
     "rerotate": Promise(
         "docs/scales.md", "an engine that caches keys without rotation, and rotates all of them anew in every step"

@@ -1,0 +1,138 @@
+"""Queries past the trained length turn when they read far keys: what an engine answers then, and what stays stock's."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from tests import families
+from tests.checkpoints import TRAINED
+from tests.engine.beside_stock import assert_same_to_the_bit
+from tests.engine.conftest import PromptMaker
+from tests.engine.families_oracle import Rotations
+from tests.engine.read_time_oracle import Method, ReadTimeOracle
+from tests.engine.run_engine import Answer, run_engine
+from tests.families import family, saving
+from tests.references import read_time
+from tests.tolerance import LOGPROB_FLOAT32
+
+ENGINE = {
+    "dtype": "float32",
+    "enforce_eager": True,
+    "block_size": 32,
+    "max_num_batched_tokens": 128,
+    "max_num_seqs": 8,
+    "kv_cache_memory_bytes": 2**28,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A method as a deployment writes it, and by its distances, for a checkpoint trained on so many tokens."""
+
+    section: dict[str, Any]
+    distance: Any
+    factor: Any
+    page: int
+
+    def method(self) -> Method:
+        return Method(self.distance, self.factor, self.page)
+
+
+def rerope(trained: int, window: int, page: int, leak: int | None = None, *, is_written: bool = True) -> Case:
+    written: dict[str, Any] = {"window": window, "page": page} if is_written else {}
+    if leak is not None:
+        written["leak"] = float(leak)
+    return Case(
+        {"rope_type": "rerope", **written},
+        read_time.rerope_distance(trained, window, page, None if leak is None else Fraction(leak)),
+        read_time.logn_factor(trained, trained),
+        page,
+    )
+
+
+METHODS = {
+    "rerope with the defaults": rerope(TRAINED, 128, 32, is_written=False),
+    "leaky rerope": rerope(TRAINED, 128, 64, 4),
+    "dual chunk": Case(
+        {"rope_type": "dual_chunk", "chunk_size": 160, "local_size": 32},
+        read_time.dual_chunk_distance(TRAINED, 160, 32),
+        read_time.yarn_factor(TRAINED, TRAINED),
+        128,
+    ),
+}
+
+
+def plain(head_dim: int, theta: float, num_layers: int) -> Mapping[int, Tensor]:
+    inv_freq = theta ** -(torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    return dict.fromkeys(range(num_layers), inv_freq)
+
+
+def posenc(section: Mapping[str, Any]) -> dict[str, Any]:
+    return ENGINE | {"additional_config": {"posenc": dict(section)}}
+
+
+def assert_as(oracle: ReadTimeOracle, batch: list[tuple[list[int], int]], answers: list[Answer]) -> None:
+    for (prompt, _), answer in zip(batch, answers, strict=True):
+        greedy, logprobs = oracle.score(prompt, answer.token_ids)
+        assert answer.token_ids == greedy
+        assert max(abs(ours - theirs) for ours, theirs in zip(answer.logprobs, logprobs, strict=True)) < LOGPROB_FLOAT32
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.promise("read_time") if "defaults" in name else ()) for name in METHODS],
+)
+def test_a_mixed_batch_answers_as_the_oracle_at_each_methods_distances(
+    name: str, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    """Short and long ones, prefills in chunks across the trained length, and an answer that grows past it."""
+    method = METHODS[name]
+    oracle = ReadTimeOracle(
+        AutoModelForCausalLM.from_pretrained(tiny, attn_implementation="eager"), method.method(), plain(32, 1e4, 2)
+    )
+    batch = [(prompts(length), 24) for length in (5, 100, 245, 300, 700, 1000)]
+    shared = prompts(500)  # whose blocks later requests find in the prefix cache
+    again = [(shared + prompts(30), 8), (shared[:256] + prompts(50), 8)]
+    first, _, second = run_engine(tiny, posenc(method.section), [batch, [(shared, 1)], again], folder=tmp_path)
+    assert_as(oracle, batch, first)
+    assert_as(oracle, again, second)
+    assert [answer.num_cached_tokens for answer in second] == [480, 256]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_requests_within_the_trained_length_are_stock_vllms_to_the_bit_beside_long_ones(
+    dtype: str, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    short = [(prompts(length), 24) for length in (1, 7, 63, 64, 65, 150, 232)]
+    batch = [*short, (prompts(600), 24)]
+    longest = 4 * TRAINED
+    stock = {"dtype": dtype, "max_model_len": longest, "hf_overrides": {"max_position_embeddings": longest}}
+    ours = posenc({"rope_type": "rerope"}) | {"dtype": dtype, "max_model_len": longest}
+    theirs = run_engine(tiny, ENGINE | stock, [short, batch], plugins="", folder=tmp_path)
+    answers = run_engine(tiny, ours, [short, batch], folder=tmp_path)
+    assert_same_to_the_bit(answers[0], theirs[0])
+    assert_same_to_the_bit(answers[1][:-1], theirs[1][:-1])
+    assert answers[1][-1].logprobs != theirs[1][-1].logprobs
+
+
+@pytest.mark.parametrize("name", ["qwen3_yarn", "gemma2", "gpt_oss", "gemma3", "qwen3_next", "llama_linear"])
+def test_a_family_answers_as_the_oracle(name: str, prompts: PromptMaker, tmp_path: pathlib.Path) -> None:
+    """Own YaRN and linear rotations, soft caps, sinks, windows beside full layers, recurrent layers, partial heads."""
+    of_family, rotations = families.FAMILIES[name], Rotations(name)
+    method = rerope(family.TRAINED, 64, 32)
+    inv_freq, _ = rotations.frequencies(1)
+    oracle = ReadTimeOracle(saving.build(of_family), method.method(), dict.fromkeys(rotations.layers, inv_freq))
+    model = families.make(name, tmp_path / "model")
+    batch = [(prompts(length), 16) for length in (20, 120, 200, 400)]
+    arguments = posenc(method.section) | of_family.engine
+    (answers,) = run_engine(model, arguments, [batch], folder=tmp_path)
+    assert_as(oracle, batch, answers)
