@@ -7,9 +7,7 @@ import functools
 from collections.abc import Iterator
 
 from posenc_runtime.vllm_adapter.model_code.definitions import definitions, definitions_in_transformers
-from posenc_runtime.vllm_adapter.model_code.model_source import ROTARY_NAMES, has_own_model
-
-_FUNCTIONS = frozenset({"apply_rotary_pos_emb", "apply_rotary_emb"})  # of transformers
+from posenc_runtime.vllm_adapter.model_code.model_source import ROTARY_FUNCTIONS, ROTARY_NAMES, has_own_model
 
 
 @functools.cache
@@ -45,7 +43,7 @@ def _rotated_key(statement: ast.stmt) -> str | None:
     match statement:
         case ast.Assign(targets=[ast.Tuple(elts=[_, key])], value=ast.Call(func=function)):
             name = ast.unparse(function)
-            if name in _FUNCTIONS or name.rpartition(".")[2] in ROTARY_NAMES:
+            if name in ROTARY_FUNCTIONS or name.rpartition(".")[2] in ROTARY_NAMES:
                 return ast.unparse(key)
     return None
 
