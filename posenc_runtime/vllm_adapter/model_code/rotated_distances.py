@@ -41,6 +41,18 @@ def tokens_seen_where_rotated(architecture: str, hf_text_config: Any) -> int | N
     return most or None
 
 
+def needs_no_scale(architecture: str, hf_text_config: Any, trained: int | None) -> bool:
+    """Whether no rotated distance exceeds a trained length, however long a request is. Decision 70.
+
+    Args:
+        trained: tokens; None where nobody says it.
+    """
+    if trained is None:
+        return False
+    seen = tokens_seen_where_rotated(architecture, hf_text_config)
+    return seen is not None and seen <= trained
+
+
 def _seen_in_every_layer(architecture: str, config: Any) -> Iterator[Any]:
     """What a query sees in each layer that may rotate: tokens, or another value where it sees all."""
     num_layers = getattr(config, "num_hidden_layers", 0)
