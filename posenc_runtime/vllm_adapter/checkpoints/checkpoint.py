@@ -57,7 +57,7 @@ class Checkpoint:
             tower.
         tuned_length: longest request that its own method has a rotation for, tokens; None where there is no such bound.
         text_part: names that lead from its configuration to that of its text; none where it is all of text.
-        scale_1_alone: why its rotary embeddings stay vLLM's own, so that it has no other scale; None where they need not.
+        scale_1_alone: why its rotary embeddings stay vLLM's own, which rotate at scale 1; None where they need not.
         text_config: the configuration of its text, of which the verdict and the size of its cache are made.
     """
 

@@ -143,7 +143,12 @@ def _set_windows(definition: Definition) -> Iterator[tuple[ast.Attribute, ast.ex
     }
     for node in ast.walk(definition.node):
         is_set = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-        if isinstance(node, ast.Attribute) and is_set and _WINDOWS.search(node.attr) and ast.unparse(node.value) != "self":
+        if (
+            isinstance(node, ast.Attribute)
+            and is_set
+            and _WINDOWS.search(node.attr)
+            and ast.unparse(node.value) != "self"
+        ):
             yield node, values.get(node)
 
 

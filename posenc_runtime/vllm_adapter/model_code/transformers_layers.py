@@ -37,9 +37,7 @@ def layers_that_rotate(architecture: str, config: Any, num_layers: int) -> list[
     if not attending:  # the code comes with the checkpoint
         return list(range(num_layers))
     return [
-        number
-        for number in range(num_layers)
-        if any(_may_rotate(each, found, config, number) for each in attending)
+        number for number in range(num_layers) if any(_may_rotate(each, found, config, number) for each in attending)
     ]
 
 

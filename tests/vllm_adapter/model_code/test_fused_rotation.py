@@ -14,7 +14,6 @@ from vllm.model_executor.models.registry import _MULTIMODAL_MODELS, _TEXT_GENERA
 from posenc_runtime.kv.deployment import UNROTATED
 from posenc_runtime.vllm_adapter.checkpoints import checkpoint as reading
 from posenc_runtime.vllm_adapter.errors import Unsupported
-from posenc_runtime.vllm_adapter.model_code.rotated_distances import tokens_seen_where_rotated
 from posenc_runtime.vllm_adapter.refusals import engine
 from posenc_runtime.vllm_adapter.settings.completion import completed
 from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings, SettingRefused
@@ -134,13 +133,12 @@ def test_a_fused_kernel_that_may_rotate_long_distances_is_refused_by_name(
         reading._said_by(config(architecture, **said))
 
 
-
 def test_a_model_with_images_is_refused_even_if_its_text_has_windows(plant: Any) -> None:
     text = config()
     whole = LlamaConfig(architectures=[plant()])
     whole.text_config = text
     whole.get_text_config = lambda *_, **__: text
-    with pytest.raises(Unsupported, match="^posenc does not serve planted_fused"):
+    with pytest.raises(Unsupported, match=r"^posenc does not serve planted_fused"):
         reading._said_by(whole)
 
 
@@ -157,7 +155,7 @@ def test_these_stay_refused_by_name(architecture: str) -> None:
     if architecture in _MULTIMODAL_MODELS:
         whole = LlamaConfig(architectures=[architecture])
         whole.get_text_config = lambda *_, **__: text
-    with pytest.raises(Unsupported, match=f"^posenc does not serve {architecture}: vllm.models.* reads the table"):
+    with pytest.raises(Unsupported, match=rf"^posenc does not serve {architecture}: vllm\.models\..* reads the table"):
         reading._said_by(whole)
 
 
@@ -167,5 +165,5 @@ def test_beam_is_served_at_scale_1_alone() -> None:
     found = reading._said_by(config("BeamForCausalLM", head_dim=128))
     assert found.window_where_rotated == 64
     assert plan(found, 4096, rope_type="auto").deployment.scales == (1.0,)
-    with pytest.raises(SettingRefused, match="^model: posenc does not serve BeamForCausalLM: vllm.models.beam"):
+    with pytest.raises(SettingRefused, match=r"^model: posenc does not serve BeamForCausalLM: vllm\.models\.beam"):
         plan(found, rope_type="yarn", scales=[1, 2])
