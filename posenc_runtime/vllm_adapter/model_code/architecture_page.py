@@ -81,6 +81,6 @@ def _table(group: str, releases: Sequence[Release]) -> Iterator[str]:
             (name, said) for each in release.groups if each.name == group for name, said in each.verdicts.items()
         ):
             rows.setdefault((name, said), []).append(release.version)
-    for name, said in sorted(rows, key=lambda row: (KINDS.index(row[1].kind), row[0].casefold(), rows[row])):
+    for name, said in sorted(rows, key=lambda row: (KINDS.index(row[1].kind), row[0].casefold())):
         of = rows[name, said]
         yield f"| `{name}` | {', '.join(of) if len(of) < len(releases) else ''} | {_SAID[said.kind]} | {said.reason} |"
