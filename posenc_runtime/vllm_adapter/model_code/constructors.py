@@ -96,7 +96,7 @@ class Layer:
         Args:
             given: arguments of the method that are known, by name.
         """
-        return self._value(expression, given and dict(given))
+        return self._value(expression, None if given is None else dict(given))
 
     def value_after(self, statements: Sequence[ast.stmt], expression: ast.expr, variables: Mapping[str, Any]) -> Any:
         """The value of an expression in a method after some of its statements.
