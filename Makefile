@@ -157,8 +157,8 @@ picture: environment ## draw the picture of README and docs
 screenshots: environment ## take the pictures of the page, with Chromium: ARGS=...
 	@$(BIN)/python -m tests.page.screenshots $(ARGS)
 
-architectures: environment ## write docs/architectures.md from the sources of the installed vLLM
-	@$(BIN)/python -m posenc_runtime.vllm_adapter.model_code > docs/architectures.md.new
+architectures: environment ## write docs/architectures.md from the installed vLLM and unpacked ones: ARGS="FOLDER ..."
+	@$(BIN)/python -m posenc_runtime.vllm_adapter.model_code $(ARGS) > docs/architectures.md.new
 	@mv docs/architectures.md.new docs/architectures.md
 
 routes: environment ## write the table of routes in docs/security.md from a running server

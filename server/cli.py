@@ -99,7 +99,7 @@ def check(
         from server import report
 
         checkpoint = plan.checkpoint
-        _console().print(report.headline(settings, plan.deployment))
+        _console().print(report.headline(settings, plan.deployment, checkpoint))
         for remark in plan.remarks:
             _console().print(remark)
         _console().print(report.attention_line(plan.attention))

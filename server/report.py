@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 _BYTES_PER_VALUE = {"float32": 4, "float": 4}  # every other data type that vLLM serves in takes 2
 
 
-def headline(settings: Settings, deployment: Deployment) -> str:
+def headline(settings: Settings, deployment: Deployment, checkpoint: Checkpoint | None) -> str:
     """One line, in rich's markup: what is served, and how it is scaled."""
     name = escape(settings.served_model_name or settings.model)
     if not deployment.rotates:
-        return f"[bold]{name}[/]: no rotary embeddings, so nothing is scaled; serves {deployment.max_model_len} tokens"
+        stay = checkpoint is not None and checkpoint.spec is not None
+        why = "vLLM's own rotary embeddings" if stay else "no rotary embeddings"
+        return f"[bold]{name}[/]: {why}, so nothing is scaled; serves {deployment.max_model_len} tokens"
     scales = ", ".join(deployment.scale_set.label(index) for index in range(len(deployment.scales)))
     return (
         f"[bold]{name}[/]: trained on {deployment.original_max_position_embeddings} tokens, serves "

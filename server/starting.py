@@ -73,7 +73,7 @@ def configured(settings: Settings, *, verbose: bool = False) -> Configured:
 def _say_what_is_served(settings: Settings, plan: Plan, terminal: Console) -> None:
     from server import report
 
-    terminal.print(report.headline(settings, plan.deployment))
+    terminal.print(report.headline(settings, plan.deployment, plan.checkpoint))
     for remark in plan.remarks:
         terminal.print(remark)
 

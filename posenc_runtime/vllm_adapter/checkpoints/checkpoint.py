@@ -33,7 +33,7 @@ from posenc_runtime.vllm_adapter.model_code.rope_parameters import (
 )
 from posenc_runtime.vllm_adapter.model_code.rotated_distances import tokens_seen_where_rotated
 from posenc_runtime.vllm_adapter.model_code.verdicts import Verdict, verdict
-from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint, rotates
+from posenc_runtime.vllm_adapter.refusals.checkpoint import reason_for_scale_1_alone, refuse_checkpoint, rotates
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig
@@ -57,6 +57,7 @@ class Checkpoint:
             tower.
         tuned_length: longest request that its own method has a rotation for, tokens; None where there is no such bound.
         text_part: names that lead from its configuration to that of its text; none where it is all of text.
+        scale_1_alone: why its rotary embeddings stay vLLM's own, which rotate at scale 1; None where they need not.
         text_config: the configuration of its text, of which the verdict and the size of its cache are made.
     """
 
@@ -72,6 +73,7 @@ class Checkpoint:
     added_yarn: AddedYarn | None = None
     has_other_rotations: bool = False
     text_part: tuple[str, ...] = ()
+    scale_1_alone: str | None = None
     text_config: Any = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
@@ -226,10 +228,18 @@ def _said_by(config: Any) -> Checkpoint:
             furthest=_furthest(text_config, needs, trained),
             text_config=text_config,
         )
-    refuse_checkpoint(text_config, architectures)
+    scale_1_alone = None
+    if text_config is config:  # which tables kernels of images or sound read is not looked at
+        scale_1_alone = reason_for_scale_1_alone(text_config, architectures, stated_length(text_config))
+    refuse_checkpoint(text_config, architectures, is_scaled=scale_1_alone is None)
     try:
         found = _rotating(text_config, architectures, has_other_parts=text_config is not config)
-        return dataclasses.replace(found, text_part=_text_part(config, text_config), text_config=text_config)
+        return dataclasses.replace(
+            found,
+            text_part=_text_part(config, text_config),
+            scale_1_alone=scale_1_alone,
+            text_config=text_config,
+        )
     except (ValueError, TypeError, ArithmeticError, KeyError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise Unsupported(

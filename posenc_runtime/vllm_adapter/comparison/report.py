@@ -5,19 +5,14 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
-import os
 import pathlib
-import re
-import subprocess
-import sys
-import tempfile
 from typing import Self
 
 from posenc_runtime.vllm_adapter.comparison import imports, overrides
 from posenc_runtime.vllm_adapter.compat import names, presence, versions
 from posenc_runtime.vllm_adapter.compat.differences import DIFFERENCES
+from posenc_runtime.vllm_adapter.compat.unpacked import line_of_sources
 
-_ROOT = pathlib.Path(__file__).resolve().parents[3]
 # Marks the line with another process's report, because vLLM writes to both output streams as well.
 _MARK = "posenc-compat-report: "
 
@@ -89,29 +84,8 @@ class Report:
         Raises:
             ValueError: when there is no vLLM, or it cannot be checked; the message has the reason.
         """
-        said = folder / "vllm" / "_version.py"
-        named = re.search(r"^__version__ = .*'(.+)'", said.read_text() if said.exists() else "", re.MULTILINE)
-        if named is None:
-            raise ValueError(f"a folder to check must contain vllm/_version.py, got {folder}")
-        version = named[1].split("+")[0]
-        with tempfile.TemporaryDirectory() as metadata:
-            built = f"{version}+cpu" if device == "cpu" else version
-            installed = pathlib.Path(metadata, f"vllm-{built}.dist-info")
-            installed.mkdir()
-            (installed / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {built}\n")
-            path = [metadata, str(folder.resolve()), str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-            looked = subprocess.run(
-                [sys.executable, "-m", "posenc_runtime.vllm_adapter.comparison", "--report"],
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(path), "VLLM_LOGGING_LEVEL": "ERROR"},
-                cwd=metadata,
-                capture_output=True,
-                text=True,
-            )
-        for line in looked.stdout.splitlines():
-            if line.startswith(_MARK):
-                return cls(**json.loads(line.removeprefix(_MARK)))
-        reason = "\n".join(looked.stderr.strip().splitlines()[-5:])
-        raise ValueError(f"vLLM {version} in {folder} cannot be checked:\n{reason}")
+        line = line_of_sources(folder, device, "posenc_runtime.vllm_adapter.comparison", "--report", mark=_MARK)
+        return cls(**json.loads(line))
 
     def line(self) -> str:
         """The report in one line, for ``of_sources`` in another process to read."""

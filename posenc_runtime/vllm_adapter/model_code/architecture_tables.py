@@ -1,13 +1,16 @@
-"""The page of the documentation with every architecture of the installed vLLM, and how its requests may cross."""
+"""Every architecture of a vLLM, and how its requests may cross, by its sources."""
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-from collections.abc import Iterator, Mapping
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Self
 
 from posenc_runtime.vllm_adapter.compat import versions
-from posenc_runtime.vllm_adapter.model_code.verdicts import KINDS, Verdict, verdict
+from posenc_runtime.vllm_adapter.compat.unpacked import line_of_sources
+from posenc_runtime.vllm_adapter.model_code.verdicts import Verdict, verdict
 
 # What architectures usually run that leave their language model to the checkpoint: only those for which a default of
 # transformers' configuration, or a file of vLLM, says so. Of the others, no source tells before they are loaded.
@@ -46,37 +49,8 @@ USUAL_LANGUAGE_MODELS = {
     "VibeVoiceAsrForConditionalGeneration": "Qwen2ForCausalLM",
     "VoxtralForConditionalGeneration": "LlamaForCausalLM",
 }
-_SAID = {
-    "rerotate": "`rerotate`, `recompute`, `pin`",
-    "recompute, pin": "`recompute`, `pin`",
-    "pin": "`pin`",
-    "without scaling": "served without scaling",
-    "at load": "known when it is loaded",
-    "refused": "refused",
-}
-_HEAD = """# Model architectures
-
-`make architectures` wrote this page from the sources of vLLM {version}. A test compares the two. [Models](models.md)
-says what the settings mean, and what to do with models that are refused.
-
-* **`rerotate`, `recompute`, `pin`**: each request has a scale, and `on_crossing` may be any of the three.
-* **`recompute`, `pin`**: each request has a scale. `on_crossing: rerotate` is refused at start-up, and so is
-  `prefix_reuse: rerotate`.
-* **`pin`**: each request has a scale, which it keeps.
-* **served without scaling**: the model's keys are not rotated, so there is nothing to scale. Leave `scaling` out.
-* **known when it is loaded**: no source says it beforehand.
-* **refused**: `posenc serve` and `posenc check` fail and name the reason. Serve these models with vLLM, without Posenc.
-
-No checkpoint was loaded to write this page. When a worker has built a model, it asks the model how each layer rotates
-its keys, and refuses what it does not find. Tests have run tiny checkpoints of the architectures in
-[`tests/families`](https://github.com/posenc/posenc/blob/main/tests/families/README.md), no others.
-
-## Coverage
-
-Each name in vLLM's registry of models that generate text counts once, also where two names have the same class. Some
-multimodal models take their language model from the checkpoint. Where a default of transformers or a file of vLLM names
-the usual one, they count as that one. The others are known when they are loaded, and do not count as scaled.
-"""
+# Marks the line with another process's release.
+_MARK = "posenc-architectures: "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,31 +83,41 @@ def groups() -> list[Group]:
     ]
 
 
-def page() -> str:
-    """The page, in Markdown."""
-    every = groups()
-    lines = [_HEAD.format(version=versions.installed()), *_coverage(every)]
-    for group in every:
-        lines += ["", f"## {group.name}", "", *_table(group)]
-    return "\n".join(lines) + "\n"
+@dataclasses.dataclass(frozen=True)
+class Release:
+    """The architectures of one vLLM.
 
+    Attributes:
+        version: the version that it states.
+    """
 
-def _coverage(every: list[Group]) -> Iterator[str]:
-    headings = "in vLLM", "with a scale for each request", "of these by `rerotate`"
-    yield f"| Architectures | {' | '.join(headings)} | without scaling | known when it is loaded | refused |"
-    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
-    for group in every:
-        rest = (group.count(kind) for kind in ("without scaling", "at load", "refused"))
-        figures = (len(group.verdicts), group.num_scaled, group.count("rerotate"), *rest)
-        yield f"| {group.name} | {' | '.join(map(str, figures))} |"
+    version: str
+    groups: list[Group]
 
+    @classmethod
+    def of_this_process(cls) -> Self:
+        """The vLLM that this process imports."""
+        return cls(versions.installed(), groups())
 
-def _table(group: Group) -> Iterator[str]:
-    yield "| Architecture | `on_crossing` | Why, or when not |"
-    yield "| --- | --- | --- |"
-    by_kind = collections.defaultdict(list)
-    for name, said in group.verdicts.items():
-        by_kind[said.kind].append((name, said))
-    for kind in KINDS:
-        for name, said in sorted(by_kind[kind], key=lambda each: str.casefold(each[0])):
-            yield f"| `{name}` | {_SAID[kind]} | {said.reason} |"
+    @classmethod
+    def of_sources(cls, folder: pathlib.Path, device: str) -> Self:
+        """The vLLM whose package lies in a folder; another process of this interpreter imports it.
+
+        Args:
+            device: ``cpu`` or ``cuda``: what this vLLM is told that it was built for.
+
+        Raises:
+            ValueError: when there is no vLLM, or it cannot be read; the message has the reason.
+        """
+        read = json.loads(
+            line_of_sources(folder, device, "posenc_runtime.vllm_adapter.model_code", "--release", mark=_MARK)
+        )
+        found = [
+            Group(each["name"], {name: Verdict(**said) for name, said in each["verdicts"].items()})
+            for each in read["groups"]
+        ]
+        return cls(read["version"], found)
+
+    def line(self) -> str:
+        """The release in one line, for ``of_sources`` in another process to read."""
+        return _MARK + json.dumps(dataclasses.asdict(self))

@@ -86,13 +86,27 @@ class Layer:
         }
         self._run(self._constructors[0].body, scope | {"config": config} | dict.fromkeys(_LAYER_NUMBERS, number))
 
-    def members(self) -> Iterator[Any]:
-        """The values that the constructor sets."""
-        return map(self._member, self._members)
+    def members(self) -> Iterator[tuple[str, Any]]:
+        """What the constructor sets, with the value: ``self.attn``."""
+        return ((name, self._member(name)) for name in self._members)
 
-    def value(self, expression: ast.expr) -> Any:
-        """The value of an expression in a method; ``UNKNOWN`` where the constructor does not tell."""
-        return self._value(expression, None)
+    def value(self, expression: ast.expr, given: Mapping[str, Any] | None = None) -> Any:
+        """The value of an expression in a method; ``UNKNOWN`` where the constructor does not tell.
+
+        Args:
+            given: arguments of the method that are known, by name.
+        """
+        return self._value(expression, None if given is None else dict(given))
+
+    def value_after(self, statements: Sequence[ast.stmt], expression: ast.expr, variables: Mapping[str, Any]) -> Any:
+        """The value of an expression in a method after some of its statements.
+
+        Args:
+            variables: those that are known before the statements, by name.
+        """
+        scope = dict(variables)
+        self._run(statements, scope)
+        return self._value(expression, scope)
 
     def _member(self, name: str) -> Any:
         return UNKNOWN if name in self._set_later else self._members.get(name, UNKNOWN)
@@ -120,6 +134,8 @@ class Layer:
     def _run_base(self, call: ast.Call, scope: dict[str, Any]) -> None:
         """Run the constructor of the next base class that has one."""
         constructors, self._constructors = self._constructors, self._constructors[1:]
+        if not self._constructors and any(self._value(each, scope) is self._config for each in call.args):
+            self._members["self.config"] = self._config  # as transformers' PreTrainedModel keeps it
         if self._constructors:
             function = self._constructors[0]
             bound = {

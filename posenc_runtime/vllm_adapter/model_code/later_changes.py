@@ -7,16 +7,15 @@ import functools
 from collections.abc import Iterator
 
 from posenc_runtime.vllm_adapter.model_code.definitions import definitions, definitions_in_transformers
-from posenc_runtime.vllm_adapter.model_code.model_source import ROTARY_NAMES, has_own_model
-
-_FUNCTIONS = frozenset({"apply_rotary_pos_emb", "apply_rotary_emb"})  # of transformers
+from posenc_runtime.vllm_adapter.model_code.model_source import ROTARY_FUNCTIONS, ROTARY_NAMES, has_own_model
 
 
 @functools.cache
 def change_after_rotation(architecture: str) -> str | None:
     """The statement by which a layer changes every key after its rotation; None if none does.
 
-    A statement under a condition does not count: the configuration may switch it off.
+    A statement under a condition does not count, unless the rotation is under the same: the configuration may switch
+    it off.
     """
     found = definitions(architecture) if has_own_model(architecture) else definitions_in_transformers(architecture)
     return next((ast.unparse(change) for each in found for change in _changes(each.node)), None)
@@ -29,11 +28,8 @@ def _changes(code: ast.stmt) -> Iterator[ast.stmt]:
     for function in code.body:
         if not isinstance(function, ast.FunctionDef):
             continue
-        key = None
-        for statement in function.body:
-            if key is None:
-                key = _rotated_key(statement)
-            elif (
+        for key, statement in _after_rotation(function.body):
+            if (
                 isinstance(statement, ast.Assign)
                 and key in map(ast.unparse, statement.targets)
                 and (not weightless.issuperset(_norms(statement.value)) or _is_argument(key, statement.value))
@@ -41,11 +37,26 @@ def _changes(code: ast.stmt) -> Iterator[ast.stmt]:
                 yield statement
 
 
+def _after_rotation(body: list[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
+    """The statements that follow a rotation, each with the name of the rotated key."""
+    key = None
+    for statement in body:
+        if key is not None:
+            yield key, statement
+            continue
+        key = _rotated_key(statement)
+        if isinstance(statement, ast.If):
+            for branch in (statement.body, statement.orelse):
+                yield from _after_rotation(branch)
+            rotated = (_rotated_key(each) for each in ast.walk(statement) if isinstance(each, ast.stmt))
+            key = next(filter(None, rotated), None)
+
+
 def _rotated_key(statement: ast.stmt) -> str | None:
     match statement:
         case ast.Assign(targets=[ast.Tuple(elts=[_, key])], value=ast.Call(func=function)):
             name = ast.unparse(function)
-            if name in _FUNCTIONS or name.rpartition(".")[2] in ROTARY_NAMES:
+            if name in ROTARY_FUNCTIONS or name.rpartition(".")[2] in ROTARY_NAMES:
                 return ast.unparse(key)
     return None
 

@@ -31,14 +31,15 @@ from posenc_runtime.vllm_adapter.model_code.rope_parameters import scaled_rope_p
 _BASES = re.compile(r"(theta|base_freq|rope_parameters)$")
 
 
-def reason_against_scaling(hf_text_config: Any, architecture: str) -> str | None:
+def reason_against_scaling(hf_text_config: Any, architecture: str, *, is_scaled: bool = True) -> str | None:
     """Why requests of an architecture would not all run at their scales, and what to do; None if they do.
 
     Args:
         hf_text_config: a configuration with ``rope_parameters``.
+        is_scaled: False where vLLM's own rotary embeddings stay, so that a model may read their tables itself.
     """
     for name in (architecture, *language_models(architecture, hf_text_config)):
-        if refusal := refusal_of(name, hf_text_config):
+        if refusal := refusal_of(name, hf_text_config, is_scaled=is_scaled):
             return f"posenc does not serve {refusal.what}: {refusal.why}. {refusal.advice}"
     return None
 
@@ -58,11 +59,12 @@ class Refusal:
     advice: str = "Serve it with vLLM, without posenc"
 
 
-def refusal_of(architecture: str, hf_text_config: Any = None) -> Refusal | None:
+def refusal_of(architecture: str, hf_text_config: Any = None, *, is_scaled: bool = True) -> Refusal | None:
     """Why a model is not scaled; None if it is, as far as its source tells.
 
     Args:
         hf_text_config: None for what holds for every checkpoint of the architecture.
+        is_scaled: as in ``reason_against_scaling``.
     """
     if not has_own_model(architecture):  # it runs on vLLM's Transformers backend, whose rotary embedding is one class
         return _refusal_on_the_transformers_backend(architecture, hf_text_config)
@@ -72,7 +74,7 @@ def refusal_of(architecture: str, hf_text_config: Any = None) -> Refusal | None:
             f"posenc reads the source of its model in vLLM, {module_of(architecture)}, to find how it rotates, and "
             "cannot read it",
         )
-    if reader := reader_of_the_table(hf_text_config, architecture):
+    if is_scaled and (reader := reader_of_the_table(hf_text_config, architecture)):
         return Refusal(
             architecture,
             f"{reader} of vLLM reads the table of cosines and sines without calling the rotary embedding, so every "

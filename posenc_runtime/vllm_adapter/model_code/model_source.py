@@ -23,6 +23,8 @@ _READS_TABLE_FOR = {
 # layers, which leave the rotation to the model.
 MODELS = ("vllm.model_executor.models", "vllm.models", "posenc_runtime.vllm_adapter.models")
 ROTARY_NAMES = frozenset({"rotary_emb", "rotary_pos_emb", "rope"})
+# What models of transformers rotate by.
+ROTARY_FUNCTIONS = frozenset({"apply_rotary_pos_emb", "apply_rotary_emb"})
 
 
 def has_own_model(architecture: str) -> bool:

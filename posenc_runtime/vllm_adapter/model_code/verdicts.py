@@ -132,7 +132,7 @@ def _of_layers(architecture: str, hf_text_config: Any) -> Verdict:
 def _in_transformers(architecture: str, usual: str | None) -> Verdict:
     found = definitions_in_transformers(usual or architecture)
     if not found:
-        return Verdict("at load", "its code comes with the checkpoint")
+        return Verdict("at load", "its code comes with the checkpoint, or with a later transformers")
     of_language_model = f"as its language model, usually {usual}" if usual else ""
     sources = [ast.unparse(each.node) for each in found if isinstance(each.node, ast.ClassDef)]
     if not any("inv_freq" in source and "attention_scaling" in source for source in sources):

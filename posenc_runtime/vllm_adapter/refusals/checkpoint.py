@@ -15,6 +15,7 @@ from posenc_runtime.vllm_adapter.model_code.rope_parameters import (
     own_rope_parameters,
     scaled_rope_parameters,
 )
+from posenc_runtime.vllm_adapter.model_code.rotated_distances import needs_no_scale
 
 # Rotations by one angle for each pair and position, which stay as they are where queries turn.
 _KEPT = ("default", "linear", "llama3", "yarn")
@@ -57,8 +58,29 @@ def _missing_rotation(hf_text_config: Any, architectures: list[str]) -> str | No
     return None
 
 
-def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
+def reason_for_scale_1_alone(hf_text_config: Any, architectures: list[str], trained: int | None) -> str | None:
+    """Why a checkpoint's rotary embeddings have to stay vLLM's own, although it is served: at scale 1. Decision 70.
+
+    Its model reads their tables itself, and no distance that it rotates grows past the trained length.
+
+    Args:
+        trained: tokens; None where nobody says it.
+
+    Returns:
+        None where it can be scaled, or is not served at all.
+    """
+    for architecture in architectures:
+        reason = reason_against_scaling(hf_text_config, architecture)
+        if reason and needs_no_scale(architecture, hf_text_config, trained):
+            return reason
+    return None
+
+
+def refuse_checkpoint(hf_text_config: Any, architectures: list[str], *, is_scaled: bool = True) -> None:
     """Check what a checkpoint's own configuration says.
+
+    Args:
+        is_scaled: False where vLLM's own rotary embeddings stay.
 
     Raises:
         Unsupported: when it cannot be scaled; the message names the architecture or the rope type, and the reason.
@@ -84,5 +106,5 @@ def refuse_checkpoint(hf_text_config: Any, architectures: list[str]) -> None:
             "to {dual_chunk_attention_config: null}, and original_max_position_embeddings to the trained length"
         )
     for architecture in architectures:
-        if reason := reason_against_scaling(hf_text_config, architecture):
+        if reason := reason_against_scaling(hf_text_config, architecture, is_scaled=is_scaled):
             raise Unsupported(reason)

@@ -24,12 +24,17 @@ from posenc_runtime.vllm_adapter.refusals.arguments import (
     refuse_offloading,
     refuse_unshown,
 )
-from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint, refuse_method, rotates
+from posenc_runtime.vllm_adapter.refusals.checkpoint import (
+    reason_for_scale_1_alone,
+    refuse_checkpoint,
+    refuse_method,
+    rotates,
+)
 from posenc_runtime.vllm_adapter.refusals.moving_requests import refuse_moving_requests
 from posenc_runtime.vllm_adapter.refusals.turning_queries import refuse_turning
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import ModelConfig, VllmConfig
 
     from posenc_runtime.kv.deployment import Deployment
 
@@ -43,13 +48,21 @@ def refuse_unsupported(vllm_config: VllmConfig) -> None:
     deployment, model = deployment_of(vllm_config), vllm_config.model_config
     _refuse_settings(vllm_config, deployment)
     if deployment is None or deployment.rotates or rotates(model.hf_text_config, model.architectures):
-        refuse_checkpoint(model.hf_text_config, model.architectures)
+        refuse_checkpoint(model.hf_text_config, model.architectures, is_scaled=not _stays_stock(model, deployment))
         if deployment is not None and deployment.rotates:
             own = scaled_rope_parameters(model.hf_text_config)["rope_type"]
             refuse_method(deployment.rope_type, "default" if own == PROPORTIONAL else own)
     choice = choice_of(vllm_config)
     if choice is not None and choice.fused_rotary == "on" and (reason := reason_against_rotating(vllm_config)):
         raise Unsupported(f"attention.fused_rotary must be auto or off, got on, because {reason}")
+
+
+def _stays_stock(model: ModelConfig, deployment: Deployment | None) -> bool:
+    """Whether a model that rotates is served with vLLM's own rotary embeddings."""
+    if deployment is None or deployment.rotates or model.hf_text_config is not model.hf_config:
+        return False
+    trained = deployment.original_max_position_embeddings
+    return reason_for_scale_1_alone(model.hf_text_config, model.architectures, trained) is not None
 
 
 def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> None:

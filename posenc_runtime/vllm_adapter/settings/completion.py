@@ -67,6 +67,8 @@ def completed(
             auto = derived(scaling, checkpoint, model, max_model_len)
             scaling, auto_reason = auto.scaling, auto.reason
         deployment = _rotated(scaling, checkpoint, model, max_model_len, engine or {})
+        if checkpoint is not None and checkpoint.scale_1_alone is not None:
+            deployment = _left_to_vllm(deployment, checkpoint, checkpoint.scale_1_alone)
     fits_into_memory = (auto_reason is not None or deployment.turns_queries) and max_model_len is None
     return Completed(
         deployment=deployment,
@@ -160,6 +162,18 @@ def _turning_queries(
         )
     except ValueError as error:
         raise SettingRefused(f"scaling.{error}") from None
+
+
+def _left_to_vllm(asked: Deployment, checkpoint: Checkpoint, reason: str) -> Deployment:
+    """The deployment of a model whose rotary embeddings stay vLLM's own: it needs no other scale than 1. Decision 70.
+
+    Raises:
+        SettingRefused: when the settings ask for another.
+    """
+    scales = asked.turns_queries or len(asked.scales) > 1
+    if scales or not checkpoint.needs_no_scale(asked.original_max_position_embeddings):
+        raise SettingRefused(f"model: {reason}, or leave the section scaling out: at scale 1 it is served")
+    return dataclasses.replace(asked, rope_type=UNROTATED, parameters={}, on_crossing="pin", prefix_reuse="exact")
 
 
 def _reaches_further(scaling: ScalingSettings, checkpoint: Checkpoint | None, trained: int) -> bool:

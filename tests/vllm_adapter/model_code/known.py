@@ -5,9 +5,12 @@ Of a multimodal model, only its language model is written down. Whether that rot
 
 from __future__ import annotations
 
+import importlib.util
+
 # Models that rotate the keys of all layers, or of some, by one rotary embedding or by one for each kind of layer.
 SCALED = {
-    *("AfmoeForCausalLM", "ApertusForCausalLM", "ArceeForCausalLM", "BailingMoeForCausalLM", "BailingMoeV2ForCausalLM"),
+    *("AfmoeForCausalLM", "AliceAIForCausalLM", "ApertusForCausalLM", "ArceeForCausalLM", "BailingMoeForCausalLM"),
+    *("BailingMoeV2ForCausalLM", "DomynEdgeForCausalLM", "DoryForCausalLM"),
     *("ChatGLMForConditionalGeneration", "ChatGLMModel", "Cohere2ForCausalLM", "Cohere2MoeForCausalLM"),
     *("CohereForCausalLM", "CwmForCausalLM", "DbrxForCausalLM", "DeciLMForCausalLM", "DeepseekForCausalLM"),
     *("Ernie4_5ForCausalLM", "Ernie4_5_MoeForCausalLM", "Exaone4ForCausalLM", "ExaoneForCausalLM"),
@@ -37,27 +40,31 @@ LATENT = {
 }
 # No rotary embeddings: recurrent layers alone, or beside attention without positions; ALiBi; learned positions.
 UNROTATED = {
-    *("BloomForCausalLM", "DomynEdgeForCausalLM", "DoryForCausalLM", "FalconMambaForCausalLM", "GPT2LMHeadModel"),
-    *("InklingForCausalLM", "InklingForConditionalGeneration", "JambaForCausalLM", "Mamba2ForCausalLM"),
-    *("MambaForCausalLM", "NemotronHForCausalLM", "NemotronHPuzzleForCausalLM", "OPTForCausalLM"),
-    "Step1ForCausalLM",
+    *("BloomForCausalLM", "FalconMambaForCausalLM", "GPT2LMHeadModel", "InklingForCausalLM"),
+    *("InklingForConditionalGeneration", "JambaForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM"),
+    *("NemotronHForCausalLM", "NemotronHPuzzleForCausalLM", "OPTForCausalLM", "Step1ForCausalLM"),
+    # Its decoder of MBart's layers has no positions at all.
+    "RadioMBartPrefixForCausalLM",
 }
 
 # Those whose sparse attention, or whose fused layer, reads the table of rotations itself.
 READING = {
-    *("DeepseekV32ForCausalLM", "DeepseekV4ForCausalLM", "Glm5NextForCausalLM", "GlmMoeDsaForCausalLM"),
+    *("BeamForCausalLM", "DeepseekV32ForCausalLM", "DeepseekV4ForCausalLM", "FlintForCausalLM"),
+    *("Glm5NextForCausalLM", "GlmMoeDsaForCausalLM", "Step5ForCausalLM"),
     *("HYV3ForCausalLM", "HYV4ForCausalLM", "KimiLinearForCausalLM", "MiniMaxM3SparseForCausalLM"),
     "Qwen4ExpForCausalLM",
 }
 # Its code rotates by YaRN, whatever the configuration says.
 FIXED = {"GptOssForCausalLM"}
-# A recurrent layer rotates what enters its state, so only a new prefill changes the scale.
-RECOMPUTED = {"BailingMoeV2_5ForCausalLM"}
+# A recurrent layer rotates what enters its state, or keys are normed after their rotation: only a new prefill changes
+# the scale.
+RECOMPUTED = {"BailingMoeV2_5ForCausalLM", "DoryForCausalLM"}
 # Prompts are read in both directions.
 PINNED = {"HrmTextForCausalLM"}
 
 # The language model of models with images, video or sound, as their files build it or as a default says.
 RUNS = {
+    "Alpamayo2Super": "Qwen3ForCausalLM",
     "AriaForConditionalGeneration": "LlamaForCausalLM",
     "AudioFlamingo3ForConditionalGeneration": "Qwen2ForCausalLM",
     "BagelForConditionalGeneration": "Qwen2ForCausalLM",
@@ -108,6 +115,7 @@ RUNS = {
     "MiDashengLMModel": "Qwen2ForCausalLM",
     "MiMoV2OmniForCausalLM": "MiMoV2FlashForCausalLM",
     "MiniCPMO": "Qwen2ForCausalLM",
+    "MiniCPMOcrForConditionalGeneration": "Qwen3_5ForCausalLM",
     "MiniCPMV": "MiniCPMForCausalLM",
     "MiniCPMV4_6ForConditionalGeneration": "Qwen3_5ForCausalLM",
     "MiniCPMV4_7ForConditionalGeneration": "Qwen3_5ForCausalLM",
@@ -163,7 +171,7 @@ SEEING_REFUSED = {
     # sparse attention, or a fused layer, reads the table itself
     *("DeepseekV4ForConditionalGeneration", "DeepseekV41ForCausalLM", "Dots3NoteForCausalLM"),
     *("Glm5NextForConditionalGeneration", "KimiK3ForConditionalGeneration", "MiniMaxM3SparseForConditionalGeneration"),
-    "Qwen4ExpForConditionalGeneration",
+    *("MuseSparkForConditionalGeneration", "Qwen4ExpForConditionalGeneration", "Step5ForConditionalGeneration"),
     # M-RoPE by a class of vLLM that is none of those with a table for each scale
     *("BailingMoeV3VLForConditionalGeneration", "Ernie4_5_VLMoeForConditionalGeneration"),
     "OpenPanguVLForConditionalGeneration",
@@ -192,3 +200,7 @@ TRANSFORMERS_UNROTATED = {"GPTBigCodeForCausalLM"}
 TRANSFORMERS_REFUSED = {"HunYuanVLForConditionalGeneration"}
 # transformers does not have it: its code comes with the checkpoint.
 TRANSFORMERS_UNKNOWN = {"NanbeigeForCausalLM"}
+# New in transformers 5.20. It norms keys before it rotates them.
+(TRANSFORMERS if importlib.util.find_spec("transformers.models.kolibri1") else TRANSFORMERS_UNKNOWN).add(
+    "Kolibri1ForCausalLM"
+)

@@ -97,8 +97,9 @@ def test_where_a_layer_that_rotates_sees_all_there_is_no_bound(architecture: str
     assert tokens_seen_where_rotated(architecture, config) is None
 
 
-# K-EXAONE's key of windows, and Muse Glimmer, are younger than the oldest vLLM that is served.
+# K-EXAONE's key of windows, Muse Glimmer and Beam are younger than the oldest vLLM that is served.
 NOT_IN_EACH_VLLM = {
+    "BeamForCausalLM",
     *("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
     *("MuseGlimmerForCausalLM", "MuseGlimmerForConditionalGeneration"),
 }

@@ -14,15 +14,11 @@ from vllm.model_executor.models.registry import (
     _TRANSFORMERS_SUPPORTED_MODELS,
 )
 
-from posenc_runtime.vllm_adapter.compat import versions
-from posenc_runtime.vllm_adapter.model_code import architecture_tables, later_changes
+from posenc_runtime.vllm_adapter.model_code import later_changes
 from posenc_runtime.vllm_adapter.model_code.architecture_tables import USUAL_LANGUAGE_MODELS
 from posenc_runtime.vllm_adapter.model_code.verdicts import verdict
-from tests.pages import DOCS
 from tests.vllm_adapter.model_code import known
 
-PAGE = DOCS / "architectures.md"
-IS_OF_THIS_VLLM = f"sources of vLLM {versions.installed()}." in PAGE.read_text(encoding="utf-8")
 # Of those in USUAL_LANGUAGE_MODELS that transformers has a configuration of, its model_type.
 TYPES = {
     "Blip2ForConditionalGeneration": "blip-2",
@@ -77,12 +73,6 @@ def test_a_usual_language_model_is_the_default_of_transformers(architecture: str
     assert USUAL_LANGUAGE_MODELS[architecture] == MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[default]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not IS_OF_THIS_VLLM, reason="the page is of another vLLM")
-def test_the_page_of_architectures_is_what_the_command_prints() -> None:
-    assert PAGE.read_text(encoding="utf-8") == architecture_tables.page()
-
-
 def test_a_key_of_the_checkpoint_decides_where_the_table_says_so() -> None:
     sparse = LlamaConfig(index_topk=2048)
     assert verdict("DeepseekV3ForCausalLM", sparse).kind == "refused"
@@ -98,6 +88,11 @@ def test_a_checkpoint_names_its_language_model() -> None:
 
 
 @pytest.mark.parametrize(
+    "rotates",
+    ["q, k = self.rotary_emb(positions, q, k)", "if self.window:\n            q, k = self.rotary_emb(positions, q, k)"],
+    ids=["in every layer", "under a condition"],
+)
+@pytest.mark.parametrize(
     ("change", "is_found"),
     [
         ("k = justnorm(k).view(t, self.kv_size)", True),
@@ -106,10 +101,22 @@ def test_a_checkpoint_names_its_language_model() -> None:
     ],
     ids=["a function", "a view", "a norm with weights"],
 )
-def test_a_function_that_changes_keys_after_their_rotation_is_seen(change: str, is_found: bool) -> None:
+def test_a_function_that_changes_keys_after_their_rotation_is_seen(change: str, is_found: bool, rotates: str) -> None:
     """As the attention of Dory, new in vLLM 0.33, has it."""
-    layer = (
-        f"class Attention:\n    def forward(self):\n        q, k = self.rotary_emb(positions, q, k)\n        {change}"
-    )
+    layer = f"class Attention:\n    def forward(self):\n        {rotates}\n        {change}"
     (code,) = ast.parse(layer).body
     assert [ast.unparse(each) for each in later_changes._changes(code)] == ([change] if is_found else [])
+
+
+def test_a_change_in_the_branch_of_the_rotation_is_seen_and_one_in_another_branch_is_not() -> None:
+    layer = """
+class Attention:
+    def forward(self):
+        if self.window:
+            q, k = self.rotary_emb(positions, q, k)
+            k = justnorm(k)
+        if self.norms:
+            k = self.k_norm(k)
+"""
+    (code,) = ast.parse(layer).body
+    assert [ast.unparse(each) for each in later_changes._changes(code)] == ["k = justnorm(k)"]
