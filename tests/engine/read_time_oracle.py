@@ -51,6 +51,7 @@ class ReadTimeOracle:
         AttentionInterface.register(_NAME, self._attend)
         self._model: Any = model.double().eval()
         self._model.set_attn_implementation(_NAME)
+        self._model.set_experts_implementation("eager")  # another takes no float64
 
     @torch.no_grad()
     def score(self, prompt: list[int], token_ids: list[int]) -> Said:

@@ -124,7 +124,7 @@ def test_requests_within_the_trained_length_are_stock_vllms_to_the_bit_beside_lo
     assert answers[1][-1].logprobs != theirs[1][-1].logprobs
 
 
-@pytest.mark.parametrize("name", ["qwen3_yarn", "gemma2", "gpt_oss", "gemma3", "qwen3_next", "llama_linear"])
+@pytest.mark.parametrize("name", ["qwen3_yarn", "gemma2", "gpt_oss", "gemma3", "lfm2", "llama_linear"])
 def test_a_family_answers_as_the_oracle(name: str, prompts: PromptMaker, tmp_path: pathlib.Path) -> None:
     """Own YaRN and linear rotations, soft caps, sinks, windows beside full layers, recurrent layers, partial heads."""
     of_family, rotations = families.FAMILIES[name], Rotations(name)

@@ -51,12 +51,14 @@ def turn_queries(model: nn.Module, vllm_config: Any) -> None:
     deployment = deployment_of(vllm_config)
     if deployment is None or not deployment.turns_queries:
         return
+    # All that attend are asked: without metadata, those that are not answer what memory holds.
     layers = {
         name: layer
         for name, layer in vllm_config.compilation_config.static_forward_context.items()
-        if getattr(getattr(layer, "impl", None), "kind", None) == "read_time"
+        if hasattr(layer, "impl")
     }
-    if not layers:
+    turning = {name for name, layer in layers.items() if getattr(layer.impl, "kind", None) == "read_time"}
+    if not turning:
         raise Unsupported(
             f"scaling.rope_type {deployment.rope_type} needs a layer that sees a whole request, and this model has none"
         )
@@ -64,13 +66,13 @@ def turn_queries(model: nn.Module, vllm_config: Any) -> None:
     pages = deployment.read_time.pages(trained)
     rotaries: list[Any] = [module for module in model.modules() if getattr(module, "posenc_own", None) is not None]
     for name, keys in noted_keys(model, vllm_config, layers, _POSITIONS).items():
-        if are_equal(keys, keys[:1].expand_as(keys)):
+        if name not in turning or are_equal(keys, keys[:1].expand_as(keys)):
             continue
         for rotary in rotaries:
             if are_equal(keys, _rotated(keys[:1], rotary.posenc_own, rotary.is_neox_style)):
                 inv_freq = rotary.posenc_own.inv_freq
-                turning = ReadTime.of(pages, inv_freq, is_neox_style=rotary.is_neox_style, device=device)
-                layers[name].impl.turn_by(turning, layers[name])
+                read_time = ReadTime.of(pages, inv_freq, is_neox_style=rotary.is_neox_style, device=device)
+                layers[name].impl.turn_by(read_time, layers[name])
                 break
         else:
             raise Unsupported(
