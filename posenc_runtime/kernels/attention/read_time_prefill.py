@@ -1,8 +1,8 @@
 """Triton: attention at read time for requests of several queries. A program takes a tile of the queries.
 
 A query at i is turned by ``distance + j0 - i`` for the far page that begins at j0. A first launch turns all queries by
-``distance - i``, and keeps them in float32. A program then turns its rows by j0 when it comes to a page: the angles of
-one page are the same for all rows, so they are few.
+``distance - i``, and keeps them in float32, beside their partners (``load_partners``). A program then turns its rows by
+j0 when it comes to a page: the angles of one page are the same for all rows, so they are few.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from posenc_runtime.kernels.attention.read_time_tile import (
 
 ROWS = 128  # rows of a tile, which are queries times heads of a group; fewer if heads are wide
 TILE = 64  # keys of a tile; fewer if heads are wide
+TURN_ROWS = 16  # rows that a program of the first launch turns
 
 
 @triton.jit(do_not_specialize=["num_requests", "distance"])
 def _turn_kernel(  # type: ignore[no-untyped-def]
     p_query,
-    p_turned,  # float32 [num_tokens, num_heads, HEAD_DIM], contiguous
+    p_turned,  # float32 [num_tokens, num_heads, 2, HEAD_DIM], contiguous: turned queries and their partners
     p_phases,
     p_query_start_loc,
     p_seq_lens,
@@ -61,9 +62,10 @@ def _turn_kernel(  # type: ignore[no-untyped-def]
     b_query = load_rows(p_row, m_row, HEAD_DIM, BD)
     b_partners = load_partners(p_row, m_row, HALF, IS_NEOX, BD)
     b_turns = (distance - b_position).to(tl.int64)[:, None] * phases_of_columns(p_phases, HALF, IS_NEOX, BD)[None, :]
-    b_turned = turned(b_query, b_partners, b_turns)
-    num_heads = tl.num_programs(1) * GROUP
-    store_rows(p_turned + (o_token * num_heads + o_head) * HEAD_DIM, b_turned, m_row, HEAD_DIM, BD)
+    p_turned += (o_token * (tl.num_programs(1) * GROUP) + o_head) * (2 * HEAD_DIM)
+    store_rows(p_turned, turned(b_query, b_partners, b_turns), m_row, HEAD_DIM, BD)
+    # The partner of (-y, x) is (-x, -y).
+    store_rows(p_turned + HEAD_DIM, turned(b_partners, -b_query.to(tl.float32), b_turns), m_row, HEAD_DIM, BD)
 
 
 @triton.jit(do_not_specialize=["num_requests", "scale", "soft_cap"])
@@ -126,7 +128,7 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
     last_position = past + tl.minimum(first_query + BQ, num_queries) - 1
     o_token = (begin + o_query).to(tl.int64)
     p_row = p_query + o_token * stride_query_token + o_head.to(tl.int64) * stride_query_head
-    p_far_row = p_turned + (o_token * (tl.num_programs(1) * GROUP) + o_head) * HEAD_DIM
+    p_far_row = p_turned + (o_token * (tl.num_programs(1) * GROUP) + o_head) * (2 * HEAD_DIM)
     b_near = first_near_keys(b_position, trained_length, page, edge)
     all_near = first_near_keys(last_position, trained_length, page, edge)
     b_phases = phases_of_columns(p_phases, HALF, IS_NEOX, BD)
@@ -144,11 +146,11 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
         b_max = tl.load(p_sinks + o_head) * 1.4426950408889634
         b_sum += 1.0
     for first_of_page in range(0, all_near, page):
-        b_query = load_rows(p_row, m_row, HEAD_DIM, BD)
         b_far = load_rows(p_far_row, m_row, HEAD_DIM, BD)
-        b_partners = load_partners(p_far_row, m_row, HALF, IS_NEOX, BD)
+        b_partners = load_rows(p_far_row + HEAD_DIM, m_row, HEAD_DIM, BD)
         b_turns = (b_phases * first_of_page)[None, :]
-        b_far = turned(b_far, b_partners, b_turns).to(b_query.dtype)
+        b_far = turned(b_far, b_partners, b_turns).to(p_query.dtype.element_ty)
+        b_query = load_rows(p_row, m_row, HEAD_DIM, BD)
         b_query = tl.where((first_of_page >= b_near)[:, None], b_query, b_far)
         for first in range(first_of_page, first_of_page + page, BN):
             b_acc, b_max, b_sum = attend_to_tile(
@@ -221,27 +223,36 @@ def prefill(
     Args:
         arguments: the kernel arguments for the pages, the rotation, the logits, the layout and the queries' strides.
     """
-    num_kv_heads = key_cache.shape[1]
-    rows, keys = ROWS // width(query.shape[2], query.dtype), TILE // width(query.shape[2], query.dtype)
-    queries = rows // arguments["GROUP"]
-    grid = (query.shape[0] // queries + len(batch), num_kv_heads)
-    turned_queries = torch.empty(query.shape, dtype=torch.float32, device=query.device)
-    tiles = {"num_requests": len(batch), "BM": rows, "BQ": queries, "num_warps": 8}
-    shared = (
+    group, num_kv_heads = arguments["GROUP"], key_cache.shape[1]
+    far = torch.empty(*query.shape[:2], 2, query.shape[2], dtype=torch.float32, device=query.device)
+    of_turn = (
         *("p_phases", "p_query_start_loc", "p_seq_lens", "distance", "stride_query_token", "stride_query_head"),
         *("HALF", "IS_NEOX", "GROUP", "HEAD_DIM", "BD"),
     )
-    _turn_kernel[grid](p_query=query, p_turned=turned_queries, **tiles, **{name: arguments[name] for name in shared})
-    _prefill_kernel[grid](
+    rows = max(TURN_ROWS, triton.next_power_of_2(group))
+    _turn_kernel[(query.shape[0] // (rows // group) + len(batch), num_kv_heads)](
         p_query=query,
-        p_turned=turned_queries,
+        p_turned=far,
+        num_requests=len(batch),
+        BM=rows,
+        BQ=rows // group,
+        **{name: arguments[name] for name in of_turn},
+    )
+    rows, keys = ROWS // width(query.shape[2], query.dtype), TILE // width(query.shape[2], query.dtype)
+    queries = rows // group
+    _prefill_kernel[(query.shape[0] // queries + len(batch), num_kv_heads)](
+        p_query=query,
+        p_turned=far,
         p_keys=key_cache,
         p_values=value_cache,
         p_out=out,
+        num_requests=len(batch),
         stride_out_token=out.stride(0),
         stride_out_head=out.stride(1),
         FAR_MASKED=arguments["edge"] < queries,
+        BM=rows,
+        BQ=queries,
         BN=keys,
-        **tiles,
+        num_warps=8,
         **arguments,
     )
