@@ -2,7 +2,8 @@
 
 A query at i is turned by ``distance + j0 - i`` for the far page that begins at j0. A first launch turns all queries by
 ``distance - i``, and keeps them in float32, beside their partners (``load_partners``). A program then turns its rows by
-j0 when it comes to a page: the angles of one page are the same for all rows, so they are few.
+j0 when it comes to a page: the angles of one page are the same for all rows, so they are few. It turns some rows at a
+time and stores them, because registers do not hold all of them in float32 beside the sums of values.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from posenc_runtime.kernels.attention.read_time_tile import (
 ROWS = 128  # rows of a tile, which are queries times heads of a group; fewer if heads are wide
 TILE = 64  # keys of a tile; fewer if heads are wide
 TURN_ROWS = 16  # rows that a program of the first launch turns
+PAGE_ROWS = 32  # rows that a program turns at a time for a page; a power of two that divides ROWS for all heads
 
 
 @triton.jit(do_not_specialize=["num_requests", "distance"])
@@ -68,10 +70,54 @@ def _turn_kernel(  # type: ignore[no-untyped-def]
     store_rows(p_turned + HEAD_DIM, turned(b_partners, -b_query.to(tl.float32), b_turns), m_row, HEAD_DIM, BD)
 
 
+@triton.jit
+def _turn_for_page(  # type: ignore[no-untyped-def]
+    first_of_page,
+    p_query,
+    p_turned,
+    p_rows,
+    b_phases,
+    begin,
+    first_query,
+    num_queries,
+    past,
+    i_kv_head,
+    num_heads,
+    trained_length,
+    page,
+    edge,
+    stride_query_token,
+    stride_query_head,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BM: tl.constexpr,
+    BQ: tl.constexpr,
+    BR: tl.constexpr,  # rows at a time
+    BD: tl.constexpr,
+):
+    """Store a tile's queries in ``p_rows``, as the page that begins at ``first_of_page`` needs them."""
+    b_turns = (b_phases * first_of_page)[None, :]
+    for first_row in range(0, BM, BR):
+        o_row = first_row + tl.arange(0, BR)
+        o_query = first_query + o_row // GROUP
+        m_row = (o_row < BQ * GROUP) & (o_query < num_queries)
+        o_head = i_kv_head * GROUP + o_row % GROUP
+        o_token = (begin + o_query).to(tl.int64)
+        o_place = (o_token * num_heads + o_head) * HEAD_DIM
+        b_far = load_rows(p_turned + 2 * o_place, m_row, HEAD_DIM, BD)
+        b_partners = load_rows(p_turned + 2 * o_place + HEAD_DIM, m_row, HEAD_DIM, BD)
+        p_own = p_query + o_token * stride_query_token + o_head.to(tl.int64) * stride_query_head
+        b_query = load_rows(p_own, m_row, HEAD_DIM, BD)
+        is_near = first_of_page >= first_near_keys(past + o_query, trained_length, page, edge)
+        b_far = turned(b_far, b_partners, b_turns).to(b_query.dtype)
+        store_rows(p_rows + o_place, tl.where(is_near[:, None], b_query, b_far), m_row, HEAD_DIM, BD)
+
+
 @triton.jit(do_not_specialize=["num_requests", "scale", "soft_cap"])
 def _prefill_kernel(  # type: ignore[no-untyped-def]
     p_query,
     p_turned,
+    p_rows,  # [num_tokens, num_heads, HEAD_DIM] of query's data type, contiguous, for the rows of a page
     p_keys,
     p_values,
     p_out,
@@ -110,6 +156,7 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
     FAR_MASKED: tl.constexpr,  # whether a page that is far from one row may hold keys after another row
     BM: tl.constexpr,  # rows
     BQ: tl.constexpr,  # queries, at most BM // GROUP
+    BR: tl.constexpr,  # rows that are turned at a time
     BN: tl.constexpr,  # keys
     BD: tl.constexpr,
 ):
@@ -128,8 +175,8 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
     last_position = past + tl.minimum(first_query + BQ, num_queries) - 1
     o_token = (begin + o_query).to(tl.int64)
     p_row = p_query + o_token * stride_query_token + o_head.to(tl.int64) * stride_query_head
-    p_far_row = p_turned + (o_token * (tl.num_programs(1) * GROUP) + o_head) * (2 * HEAD_DIM)
-    b_near = first_near_keys(b_position, trained_length, page, edge)
+    num_heads = tl.num_programs(1) * GROUP
+    p_page_row = p_rows + (o_token * num_heads + o_head) * HEAD_DIM
     all_near = first_near_keys(last_position, trained_length, page, edge)
     b_phases = phases_of_columns(p_phases, HALF, IS_NEOX, BD)
     b_factor = scale * factors(b_position, trained_length, tempered_from, log_tempered_from, TEMPERATURE)
@@ -146,12 +193,33 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
         b_max = tl.load(p_sinks + o_head) * 1.4426950408889634
         b_sum += 1.0
     for first_of_page in range(0, all_near, page):
-        b_far = load_rows(p_far_row, m_row, HEAD_DIM, BD)
-        b_partners = load_rows(p_far_row + HEAD_DIM, m_row, HEAD_DIM, BD)
-        b_turns = (b_phases * first_of_page)[None, :]
-        b_far = turned(b_far, b_partners, b_turns).to(p_query.dtype.element_ty)
-        b_query = load_rows(p_row, m_row, HEAD_DIM, BD)
-        b_query = tl.where((first_of_page >= b_near)[:, None], b_query, b_far)
+        tl.debug_barrier()  # all have loaded the rows of the page before
+        _turn_for_page(
+            first_of_page,
+            p_query,
+            p_turned,
+            p_rows,
+            b_phases,
+            begin,
+            first_query,
+            num_queries,
+            past,
+            i_kv_head,
+            num_heads,
+            trained_length,
+            page,
+            edge,
+            stride_query_token,
+            stride_query_head,
+            GROUP,
+            HEAD_DIM,
+            BM,
+            BQ,
+            BR,
+            BD,
+        )
+        tl.debug_barrier()  # all rows have been stored
+        b_query = load_rows(p_page_row, m_row, HEAD_DIM, BD)
         for first in range(first_of_page, first_of_page + page, BN):
             b_acc, b_max, b_sum = attend_to_tile(
                 b_acc,
@@ -243,6 +311,7 @@ def prefill(
     _prefill_kernel[(query.shape[0] // queries + len(batch), num_kv_heads)](
         p_query=query,
         p_turned=far,
+        p_rows=torch.empty(query.shape, dtype=query.dtype, device=query.device),
         p_keys=key_cache,
         p_values=value_cache,
         p_out=out,
@@ -252,6 +321,7 @@ def prefill(
         FAR_MASKED=arguments["edge"] < queries,
         BM=rows,
         BQ=queries,
+        BR=min(PAGE_ROWS, rows),
         BN=keys,
         num_warps=8,
         **arguments,
