@@ -39,6 +39,26 @@ def test_attention_at_read_time_is_as_exact_as_torch(name: str) -> None:
     assert not tensors.wrote_padding()
 
 
+FAULTS: dict[str, dict[str, object]] = {
+    "the edge a page late": {"edge": 31},
+    "the edge a page early": {"edge": 95},
+    "far keys one token further": {"distance": 65},
+    "queries within the trained length turned": {"trained_length": 64},
+    "queries past the trained length not turned": {"trained_length": 160},
+    "no temperature": {"temperature": "none"},
+    "the other temperature": {"temperature": "yarn"},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_far_beyond_the_tolerance(fault: str) -> None:
+    tensors = Tensors(Case(((301, 200),)))
+    read_time = tensors.case.read_time()
+    planted = dataclasses.replace(read_time, pages=dataclasses.replace(read_time.pages, **FAULTS[fault]))  # type: ignore[arg-type]
+    attend(tensors, lambda *given: read_time_attention(*given[:4], planted, *given[5:]))
+    assert float((tensors.out - tensors.expected).abs().max()) > 100 * ATTENTION_FLOAT32
+
+
 @pytest.mark.slow
 def test_positions_near_a_million_are_exact() -> None:
     case = Case(
