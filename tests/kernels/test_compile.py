@@ -165,7 +165,9 @@ def test_attention_reads_keys_and_values_sixteen_bytes_at_a_time_ahead_of_their_
     for name, counts in attention.items():
         copies = counted(counts, "LDGSTS", ".128")
         # of a lone query two tiles before the loop and one in it; under CoPE embeddings, or gated tiles, besides
-        if name.endswith("decode"):
+        if name.startswith("read-time-float8"):  # half of it, some of which is copied by eight bytes
+            assert copies + counted(counts, "LDGSTS", ".64") / 2 == 3 * tile, name
+        elif name.endswith("decode"):
             assert copies == 6 * tile, name
         elif name.endswith("scores"):
             assert copies >= 3 * tile + 8, name
