@@ -9,6 +9,7 @@ import math
 import pytest
 import torch
 
+from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.attention import read_time_reference
 from posenc_runtime.kernels.attention.paged import PagedBatch
 from posenc_runtime.kernels.cpu.read_time import read_time_attention
@@ -37,6 +38,13 @@ def test_attention_at_read_time_is_as_exact_as_torch(name: str) -> None:
     attend(plain, read_time_reference.read_time_attention)
     assert tensors.error() <= ATTENTION_TIMES_TORCH * plain.error()
     assert not tensors.wrote_padding()
+
+
+@pytest.mark.parametrize("layout", ["columns", "rows"])
+def test_the_entry_computes_attention_over_caches_of_every_layout(layout: str) -> None:
+    tensors = Tensors(dataclasses.replace(CASES["sinks"], layout=layout))
+    attend(tensors, ops.read_time_attention)
+    assert float((tensors.out - tensors.expected).abs().max()) < ATTENTION_FLOAT32
 
 
 FAULTS: dict[str, dict[str, object]] = {
