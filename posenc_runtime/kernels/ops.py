@@ -118,12 +118,16 @@ def read_time_attention(
         ValueError: see ``attention.read_time.check``; or when a kernel cannot read a tensor.
         NoCompiler: when the C++ kernel cannot be compiled here.
     """
-    if query.is_cuda or not are_halves(key_cache, value_cache):
-        read_time_reference.read_time_attention(query, key_cache, value_cache, batch, read_time, scale, out, logits)
-    else:
-        from posenc_runtime.kernels.cpu.read_time import read_time_attention as kernel
+    if query.is_cuda:
+        from posenc_runtime.kernels.attention.read_time_attention import read_time_attention as on_cuda
 
-        kernel(query, key_cache, value_cache, batch, read_time, scale, out, logits)
+        on_cuda(query, key_cache, value_cache, batch, read_time, scale, out, logits)
+    elif are_halves(key_cache, value_cache):
+        from posenc_runtime.kernels.cpu.read_time import read_time_attention as in_cpp
+
+        in_cpp(query, key_cache, value_cache, batch, read_time, scale, out, logits)
+    else:
+        read_time_reference.read_time_attention(query, key_cache, value_cache, batch, read_time, scale, out, logits)
 
 
 def record_key_norms(key_norms: Tensor, keys: Tensor, slot_mapping: Tensor) -> None:

@@ -71,21 +71,23 @@ def measure(
     rounds: int,
     warm_ups: int,
     advance: Callable[[], None],
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Seconds a layer of each rival, a sample a round.
 
     Args:
         warm_ups: rounds that are run first and not counted.
         advance: called after every round.
+        clock: gives seconds.
     """
     seconds: dict[str, list[float]] = {rival.name: [] for rival in rivals}
     for turn in range(-warm_ups, rounds):
         # Who goes first changes, so that a machine that slows down slows all of them equally.
         for rival in rivals if turn % 2 == 0 else rivals[::-1]:
-            begin = time.perf_counter()
+            begin = clock()
             for layer in range(num_layers):
                 rival.attend(layer)
-            took = time.perf_counter() - begin
+            took = clock() - begin
             if turn >= 0:
                 seconds[rival.name].append(took / num_layers)
         advance()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import time
 from collections.abc import Callable
 from typing import Annotated
 
@@ -119,8 +120,14 @@ def main(
     head_dim: Annotated[int, typer.Option(min=32, help="Width of a head.")] = 128,
     trained: Annotated[int, typer.Option(min=1024, help="Trained length.")] = 2048,
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds a step.")] = 15,
+    one_thread: Annotated[
+        bool, typer.Option("--one-thread", help="One thread, by the time that it runs: for machines that are shared.")
+    ] = False,
 ) -> None:
     """Measure decoding one request, and 2,048 tokens of a prompt after 6,144 that are cached."""
+    if one_thread:
+        torch.set_num_threads(1)
+    clock = time.thread_time if one_thread else time.perf_counter
     works = [Chunk("decode", tokens) for tokens in context or (4096, 16_384)]
     works.append(Chunk("prefill", 8192, new=2048))
     for dtype in (torch.float32, torch.bfloat16):
@@ -128,7 +135,7 @@ def main(
         for layer, work in itertools.product([Layer(dtype, heads, kv_heads, head_dim)], works):
             num_layers = 1 if work.kind == "prefill" else math.ceil(_COLD_BYTES / work.cache_bytes(layer))
             field = rivals(Step(layer, work), num_layers, trained)
-            seconds = measure(field, num_layers, rounds=rounds, warm_ups=2, advance=lambda: None)
+            seconds = measure(field, num_layers, rounds=rounds, warm_ups=2, advance=lambda: None, clock=clock)
             timed.append(Timed(layer, work, num_layers, seconds))
         for table in (times_table(timed), ratios_table(timed)):
             _console.print(table.for_terminal())

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from posenc_runtime.encodings.distance import BiasForm, Flat, Linear, Log, Power, Table
+from posenc_runtime.encodings.read_time.rerope import ReRope
 from posenc_runtime.kernels.attention import (
     bias_decode,
     bias_prefill,
@@ -16,6 +17,8 @@ from posenc_runtime.kernels.attention import (
     cope_prefill,
     cope_scores,
     key_norms,
+    read_time_decode,
+    read_time_prefill,
     window_plan,
 )
 from posenc_runtime.kernels.attention.bias_attention import bias_attention
@@ -23,6 +26,8 @@ from posenc_runtime.kernels.attention.cope import Cope
 from posenc_runtime.kernels.attention.cope_attention import cope_attention
 from posenc_runtime.kernels.attention.key_norms import record_key_norms
 from posenc_runtime.kernels.attention.paged import PagedBatch
+from posenc_runtime.kernels.attention.read_time import PLAIN, LayerLogits, ReadTime
+from posenc_runtime.kernels.attention.read_time_attention import read_time_attention
 from posenc_runtime.kernels.attention.window import Window, zero_norms
 from tests.kernels.launch_sm90 import Launch, MachineCode
 
@@ -34,6 +39,9 @@ KERNELS = {
     "cope-prefill": (cope_prefill, "_prefill_kernel"),
     "cope-scores": (cope_scores, "_score_kernel"),
     "cope-values": (cope_decode, "_value_kernel"),
+    "read-time-decode": (read_time_decode, "_decode_kernel"),
+    "read-time-turn": (read_time_prefill, "_turn_kernel"),
+    "read-time-prefill": (read_time_prefill, "_prefill_kernel"),
     "norms": (key_norms, "_store_norms_kernel"),
     "maxima": (key_norms, "_running_maximum_kernel"),
 }
@@ -66,6 +74,15 @@ def contextual_without_room() -> None:
     cope_decode.SCORES = room
 
 
+def at_read_time(cache: torch.dtype | None = None, logits: LayerLogits = PLAIN) -> None:
+    query, keys, values = tensors(32, 8, 128, torch.bfloat16)
+    if cache is not None:
+        keys, values = keys.to(cache), values.to(cache)
+    pages = ReRope().pages(LENGTH // 2, BLOCK_SIZE)
+    read_time = ReadTime.of(pages, torch.ones(64), is_neox_style=True)
+    read_time_attention(query, keys, values, batch(), read_time, 128**-0.5, torch.empty_like(query), logits)
+
+
 def recorded() -> None:
     _, keys, _ = tensors(32, 8, 128, torch.bfloat16)
     record_key_norms(norms(8), keys.transpose(1, 2)[0], torch.zeros(BLOCK_SIZE, dtype=torch.int64))
@@ -92,6 +109,7 @@ def batch(num_requests: int = REQUESTS) -> PagedBatch:
 
 
 HEADS = torch.ones(32)
+IN_8_BITS = LayerLogits(k_scale=HEADS[:1], v_scale=HEADS[:1])
 LAUNCHED: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     "alibi-32-to-8-by-128-windowed": (
         lambda: biased(Linear(HEADS), 8, 128, window=True),
@@ -108,6 +126,8 @@ LAUNCHED: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     "float32": (lambda: biased(Flat(32), 8, 128, dtype=torch.float32), ("decode",)),
     "cope-64": (lambda: contextual(64, 8, 128), ("cope-prefill", "cope-scores", "cope-values")),
     "cope-without-room": (contextual_without_room, ("cope-values",)),
+    "read-time": (at_read_time, ("read-time-decode", "read-time-turn", "read-time-prefill")),
+    "read-time-float8": (lambda: at_read_time(torch.float8_e4m3fn, IN_8_BITS), ("read-time-decode",)),
     "key-norms": (recorded, ("norms", "maxima")),
 }
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
+from tests.kernels import read_time_cases
 from tests.kernels.attention_cases import BIAS_CASES, COPE_CASES, Case
 from tests.kernels.rerotate_cases import CASES as TURNED
 from tests.kernels.rotary_store_cases import CASES as STORED
@@ -39,3 +42,21 @@ COPE = {"bfloat16": COPE_CASES["bfloat16"]} | {
     "long": Case(_LONG, bias="cope", npos=64, gates=-1.0, **_SHAPE),  # type: ignore[arg-type]
 }
 COPE_WITHOUT_ROOM = ("bfloat16", "long")
+
+_READ_TIME = read_time_cases.Case(
+    ((300, 1), (1, 1), (200, 130), (140, 1)),
+    read_time_cases.rerope(128, 64, 64),
+    dtype=torch.bfloat16,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=64,
+    block_size=16,
+    layout="tokens_first",
+)
+READ_TIME = {
+    "bfloat16": _READ_TIME,
+    "gptj-partial-sinks-and-cap": dataclasses.replace(
+        _READ_TIME, is_neox_style=False, rotary_dim=32, sinks=True, soft_cap=20.0, dtype=torch.float16
+    ),
+    "e4m3": dataclasses.replace(_READ_TIME, cache=torch.float8_e4m3fn, scales="head"),
+}

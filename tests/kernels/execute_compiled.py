@@ -11,14 +11,21 @@ from collections.abc import Callable
 
 import torch
 
-from posenc_runtime.kernels.attention import bias_decode, cope_decode
+from posenc_runtime.kernels.attention import bias_decode, cope_decode, read_time_decode
 from posenc_runtime.kernels.rotary import reference, rope_rows
 from posenc_runtime.kernels.rotary.rerotate import rerotate
-from tests.kernels import interpret_bias, interpret_cope, interpret_key_norms, interpret_rotary_store
+from tests.kernels import (
+    interpret_bias,
+    interpret_cope,
+    interpret_key_norms,
+    interpret_read_time,
+    interpret_rotary_store,
+)
 from tests.kernels.attention_cases import Case as AttentionCase
-from tests.kernels.compiled_cases import BIAS, COPE, COPE_WITHOUT_ROOM, REROTATE, ROPE_ROWS, ROTARY_STORE
+from tests.kernels.compiled_cases import BIAS, COPE, COPE_WITHOUT_ROOM, READ_TIME, REROTATE, ROPE_ROWS, ROTARY_STORE
 from tests.kernels.ptx.driver import launches_go_to
 from tests.kernels.ptx.machine import Conditions, Machine
+from tests.kernels.read_time_cases import Tensors
 from tests.kernels.rerotate_cases import Case as RerotateCase
 
 HOPPER = 90
@@ -31,7 +38,8 @@ DISORDERLY = Conditions(seed=7, program_order=2, poison=0x7F)
 
 def main() -> None:
     # So few that each takes several chunks.
-    bias_decode.PROGRAMS = cope_decode.SCORE_PROGRAMS = cope_decode.VALUE_PROGRAMS = cope_decode.AGAIN_PROGRAMS = 3
+    bias_decode.PROGRAMS = read_time_decode.PROGRAMS = 3
+    cope_decode.SCORE_PROGRAMS = cope_decode.VALUE_PROGRAMS = cope_decode.AGAIN_PROGRAMS = 3
     print(json.dumps({name: faults(run) for name, run in runs().items()}))
 
 
@@ -50,6 +58,8 @@ def runs() -> dict[str, Callable[[Machine], list[str]]]:
         found[f"bias {name}"] = lambda _, case=biased: _biased(case)  # type: ignore[misc]
     for name, contextual in COPE.items():
         found[f"cope {name}"] = lambda _, case=contextual: _contextual(case)  # type: ignore[misc]
+    for name, read in READ_TIME.items():
+        found[f"read_time {name}"] = lambda _, case=read: interpret_read_time.faults_of(Tensors(case))  # type: ignore[misc]
     for name in COPE_WITHOUT_ROOM:
         found[f"cope_without_room {name}"] = lambda _, case=COPE[name]: _without_room(case)  # type: ignore[misc]
     return found

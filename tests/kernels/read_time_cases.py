@@ -282,3 +282,21 @@ CASES = {
     "e5m2, of heads": Case(EVERY_KIND, cache=torch.float8_e5m2, scales="head", num_heads=4, num_kv_heads=2),
     "e5m2, float16": Case(EVERY_KIND, cache=torch.float8_e5m2, dtype=torch.float16),
 }  # fmt: skip
+
+# The same for kernels on CUDA, whose caches have rows, and fewer requests: the interpreter takes its time.
+_SOME = ((7, 1), (129, 1), (301, 1), (150, 40), (260, 4), (40, 40))
+TRITON_CASES = {
+    name: dataclasses.replace(
+        case,
+        requests=_SOME if case.requests is EVERY_KIND else case.requests,
+        layout="tokens_first" if index % 2 else "rows",
+    )
+    for index, (name, case) in enumerate(CASES.items())
+    if name not in ("forty heads to one", "pages wider than parts", "keys in parts", "blocks of 128", "a whole prompt")
+} | {
+    "a whole prompt": Case(((150, 150),), num_heads=1, padding=3, layout="tokens_first"),
+    "keys in parts": Case(((700, 1), (600, 2)), rerope(256, 128, 64), sinks=True, layout="tokens_first", block_size=16),
+    "a page that one row is past and another before": Case(
+        ((200, 70),), rerope(64, 32, 32), layout="rows", num_heads=1
+    ),
+}

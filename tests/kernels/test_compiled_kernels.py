@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from tests.kernels.compiled_cases import BIAS, COPE, COPE_WITHOUT_ROOM, REROTATE, ROPE_ROWS, ROTARY_STORE
+from tests.kernels.compiled_cases import (
+    BIAS,
+    COPE,
+    COPE_WITHOUT_ROOM,
+    READ_TIME,
+    REROTATE,
+    ROPE_ROWS,
+    ROTARY_STORE,
+)
 from tests.kernels.interpret_key_norms import LAUNCHES
 from tests.kernels.processes import output_of
 
@@ -24,6 +32,7 @@ OF_KERNELS = {
     "bias": BIAS,
     "cope": COPE,
     "cope_without_room": COPE_WITHOUT_ROOM,
+    "read_time": READ_TIME,
 }
 
 

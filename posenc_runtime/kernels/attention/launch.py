@@ -21,15 +21,26 @@ _FOUND: dict[tuple[object, ...], dict[str, int]] = {}
 _MOST_FOUND = 64
 
 
-def check(query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: PagedBatch, out: Tensor) -> None:
+def check(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    batch: PagedBatch,
+    out: Tensor,
+    *,
+    eight_bits: bool = False,
+) -> None:
     """Refuse tensors for which the kernels would give wrong results.
+
+    Args:
+        eight_bits: whether the kernels read caches in 8 bits, too. Their data type is then the caller's to check.
 
     Raises:
         ValueError: when data types or the strides of the caches differ, heads do not fit into a tile
             (``check_heads``), rows are not contiguous, or the batch's tensors are not int32.
     """
     check_heads(query.shape[1], key_cache.shape[1], query.shape[2], query.dtype)
-    if {key_cache.dtype, value_cache.dtype} != {query.dtype}:
+    if {key_cache.dtype, value_cache.dtype} != {query.dtype} and not eight_bits:
         raise ValueError(
             f"queries, keys and values must be of one data type, got {query.dtype}, {key_cache.dtype} and "
             f"{value_cache.dtype}"
@@ -58,11 +69,22 @@ def stages(head_dim: int, dtype: torch.dtype) -> int:
     return _STAGES if width(head_dim, dtype) <= 2 else _STAGES_OF_WIDEST
 
 
-def arguments(query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: PagedBatch, out: Tensor) -> dict[str, Any]:
+def arguments(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    batch: PagedBatch,
+    out: Tensor,
+    *,
+    eight_bits: bool = False,
+) -> dict[str, Any]:
     """The kernel arguments for the requests, the shapes of heads and blocks, and the strides, in elements.
 
     Every layer asks for them in every step, so the results of ``check`` and the strides are kept by the kind of the
     tensors. Decision 49.
+
+    Args:
+        eight_bits: see ``check``.
 
     Raises:
         ValueError: see ``check``.
@@ -71,11 +93,12 @@ def arguments(query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: Page
     like = (
         *(query.dtype, query.shape[1:], query.stride(), out.stride()),
         *(key_cache.dtype, key_cache.shape[1:], key_cache.stride(), value_cache.dtype, value_cache.stride()),
+        eight_bits,
         *(table.dtype, table.stride(), batch.query_start_loc.dtype, batch.seq_lens.dtype),
     )
     found = _FOUND.get(like)
     if found is None:
-        check(query, key_cache, value_cache, batch, out)
+        check(query, key_cache, value_cache, batch, out, eight_bits=eight_bits)
         if len(_FOUND) >= _MOST_FOUND:
             _FOUND.clear()
         found = _FOUND[like] = _layout(query, key_cache, table)

@@ -38,10 +38,11 @@ struct Task {
   int64_t partial;  // -1 if the task has all keys, or the index of its sums; a tile of queries has adjacent ones
 };
 
-// The tasks of a call. A request is divided by its own lengths only, so its sums do not depend on other requests.
-inline std::vector<Task> tasks_of(const Paged& paged, int64_t* num_partials) {
+// The tasks of a call, of at most `rows` rows or one query. A request is divided by its own lengths only, so its sums do
+// not depend on other requests.
+inline std::vector<Task> tasks_of(const Paged& paged, int64_t* num_partials, int64_t rows = kTaskRows) {
   const int64_t group = paged.num_heads / paged.num_kv_heads;
-  const int64_t tile_queries = std::max<int64_t>(1, kTaskRows / group);
+  const int64_t tile_queries = std::max<int64_t>(1, rows / group);
   std::vector<Task> tasks;
   *num_partials = 0;
   for (int64_t request = 0; request < paged.num_requests; ++request) {

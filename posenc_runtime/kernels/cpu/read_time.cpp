@@ -4,6 +4,9 @@
 
 namespace posenc {
 
+// Keys are read once for all rows of a task. Nothing is skipped for any row, so tasks are wider than those of a bias.
+constexpr int64_t kReadTimeRows = 64;
+
 // How a layer's queries are turned, and what the layer does to logits: encodings/far_pages.py has the formulas.
 struct ReadTime {
   const int64_t* phases;  // [num_pairs], 2^-64 turns for each token of a turn
@@ -54,7 +57,8 @@ inline void cos_sin(const ReadTime& read_time, int64_t tokens, float* cosines, f
   }
 }
 
-// The rows of a task as each page reads them.
+// The rows of a task as each page reads them. A query at i is turned by distance + j0 - i for the page of first key j0:
+// by distance - i once for all pages, and by j0 with the same cosines and sines as all other queries.
 class Turned {
  public:
   Turned(const ReadTime& read_time, int64_t rows, int64_t group, int64_t head_dim, int64_t first_position,
@@ -65,42 +69,56 @@ class Turned {
         head_dim_(head_dim),
         first_position_(first_position),
         all_near_from_(first_near_key(read_time, first_position + (rows - 1) / group)),
-        queries_(queries),
-        cosines_(read_time.num_pairs),
-        sines_(read_time.num_pairs) {}
+        queries_(queries) {}
 
   // The rows for the page that begins at `first_key`, [rows][head_dim]; valid until another page is asked for.
   const float* for_page(int64_t first_key) {
     if (first_key >= all_near_from_) return queries_;
     if (first_key == page_) return turned_.data();
+    if (page_ < 0) prepare();
     page_ = first_key;
-    turned_.assign(queries_, queries_ + rows_ * head_dim_);
-    for (int64_t r = 0; r < rows_; r += group_) {
-      const int64_t position = first_position_ + r / group_;
-      if (first_key >= first_near_key(read_time_, position)) continue;
-      cos_sin(read_time_, read_time_.distance - (position - first_key), cosines_.data(), sines_.data());
-      for (int64_t i = 0; i < group_; ++i) turn(turned_.data() + (r + i) * head_dim_);
+    cos_sin(read_time_, first_key, cosines_.data(), sines_.data());
+    for (int64_t r = 0; r < rows_; ++r) {
+      float* to = turned_.data() + r * head_dim_;
+      if (first_key >= first_near_key(read_time_, first_position_ + r / group_)) {
+        std::copy_n(queries_ + r * head_dim_, head_dim_, to);
+      } else {
+        turn(at_distance_.data() + r * head_dim_, to);
+      }
     }
     return turned_.data();
   }
 
  private:
-  void turn(float* row) const {
+  void prepare() {
+    cosines_.resize(read_time_.num_pairs);
+    sines_.resize(read_time_.num_pairs);
+    at_distance_.assign(queries_, queries_ + rows_ * head_dim_);
+    turned_ = at_distance_;
+    for (int64_t r = 0; r < rows_; ++r) {
+      if (r % group_ == 0)
+        cos_sin(read_time_, read_time_.distance - (first_position_ + r / group_), cosines_.data(), sines_.data());
+      turn(queries_ + r * head_dim_, at_distance_.data() + r * head_dim_);
+    }
+  }
+
+  // Turns the pairs of a row; the dimensions after them stay as they are in `to`.
+  void turn(const float* __restrict from, float* __restrict to) const {
     const int64_t pairs = read_time_.num_pairs;
     const float *cosines = cosines_.data(), *sines = sines_.data();
     if (read_time_.is_neox_style) {
 #pragma omp simd
       for (int64_t p = 0; p < pairs; ++p) {
-        const float x = row[p], y = row[p + pairs];
-        row[p] = x * cosines[p] - y * sines[p];
-        row[p + pairs] = y * cosines[p] + x * sines[p];
+        const float x = from[p], y = from[p + pairs];
+        to[p] = x * cosines[p] - y * sines[p];
+        to[p + pairs] = y * cosines[p] + x * sines[p];
       }
     } else {
 #pragma omp simd
       for (int64_t p = 0; p < pairs; ++p) {
-        const float x = row[2 * p], y = row[2 * p + 1];
-        row[2 * p] = x * cosines[p] - y * sines[p];
-        row[2 * p + 1] = y * cosines[p] + x * sines[p];
+        const float x = from[2 * p], y = from[2 * p + 1];
+        to[2 * p] = x * cosines[p] - y * sines[p];
+        to[2 * p + 1] = y * cosines[p] + x * sines[p];
       }
     }
   }
@@ -110,7 +128,7 @@ class Turned {
   const int64_t all_near_from_;
   const float* queries_;
   int64_t page_ = -1;
-  std::vector<float> turned_, cosines_, sines_;
+  std::vector<float> at_distance_, turned_, cosines_, sines_;
 };
 
 // Caps a row's scores with a span of keys, the first of which is `key`. Masks keys from `end` on and those after
@@ -158,7 +176,7 @@ Softmax attend(const Paged& paged, const ReadTime& read_time, const Task& task) 
 template <typename T, typename Q>
 void attend_all(const Paged& paged, const ReadTime& read_time) {
   int64_t num_partials;
-  const std::vector<Task> tasks = tasks_of(paged, &num_partials);
+  const std::vector<Task> tasks = tasks_of(paged, &num_partials, kReadTimeRows);
   std::vector<Softmax> partials(num_partials, Softmax(0, paged.head_dim));
 #pragma omp parallel for schedule(dynamic)
   for (size_t i = 0; i < tasks.size(); ++i) {

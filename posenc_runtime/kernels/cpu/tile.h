@@ -55,14 +55,21 @@ inline void product_of_rows(const float* a, int64_t lda, const T* b, int64_t ldb
 }
 
 // c[rows][width] = (add ? c : 0) + a[rows][depth] b[depth][width]; width is a multiple of kLanes. With few rows, more
-// columns are taken at a time: each addition waits for the one before it, and other sums fill the time.
+// columns are taken at a time: each addition waits for the one before it, and other sums fill the time. With many rows,
+// a few columns are taken for all of them, because these columns stay in the first-level cache, and all would not.
 template <typename T, int R = kRows<T>>
 inline void product(const float* a, int64_t lda, const T* b, int64_t ldb, float* c, int64_t ldc, int64_t rows,
                     int64_t depth, int64_t width, bool add) {
-  for (; rows >= R; rows -= R, a += R * lda, c += R * ldc)
-    product_of_rows<R, R == 1 ? 8 : R < 4 ? 4 : 2>(a, lda, b, ldb, c, ldc, depth, width, add);
+  constexpr int V = R == 1 ? 8 : R < 4 ? 4 : 2;
+  const int64_t whole = rows / R * R;
+  for (int64_t column = 0; column < width; column += V * kLanes) {
+    const int64_t some = width - column < V * kLanes ? width - column : V * kLanes;
+    for (int64_t r = 0; r < whole; r += R)
+      product_of_rows<R, V>(a + r * lda, lda, b + column, ldb, c + r * ldc + column, ldc, depth, some, add);
+  }
   if constexpr (R > 1)
-    if (rows > 0) product<T, (R + 1) / 2>(a, lda, b, ldb, c, ldc, rows, depth, width, add);
+    if (rows > whole)
+      product<T, (R + 1) / 2>(a + whole * lda, lda, b, ldb, c + whole * ldc, ldc, rows - whole, depth, width, add);
 }
 
 // The largest of `count` numbers, a multiple of 32 and at least 32. A NaN may hide other numbers.
