@@ -103,6 +103,9 @@ def check(
         for remark in plan.remarks:
             _console().print(remark)
         _console().print(report.attention_line(plan.attention))
+        if plan.deployment.turns_queries:
+            _console().print(report.distances_line(plan.deployment), highlight=False)
+            return
         if plan.deployment.rotates:
             if checkpoint is not None and checkpoint.verdict is not None:
                 _console().print(report.crossings_line(checkpoint.verdict), highlight=False)

@@ -42,6 +42,8 @@ class Report:
 
     Attributes:
         scale: that the request ended at.
+        rope_type: the deployment's method.
+        tokens_past_trained: of the request; None where the method has scales.
         crossings: as in ``kv_transfer_params.posenc.crossings``.
         prompt_tokens, new_tokens: of the request.
     """
@@ -50,6 +52,8 @@ class Report:
     crossings: Sequence[Mapping[str, Any]]
     prompt_tokens: int
     new_tokens: int
+    rope_type: str = ""
+    tokens_past_trained: int | None = None
 
 
 class Server:
@@ -140,6 +144,8 @@ class Server:
             crossings=said.get("crossings", ()),
             prompt_tokens=usage["prompt_tokens"],
             new_tokens=usage["completion_tokens"],
+            rope_type=said.get("rope_type", ""),
+            tokens_past_trained=said.get("tokens_past_trained"),
         )
 
     def _json(self, path: str) -> Any:

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
+
+from vllm.sampling_params import RequestOutputKind
 
 from posenc_runtime.kv.admission import admit
 from posenc_runtime.kv.deployment import Deployment
@@ -73,8 +76,16 @@ def naming_stopped(stock: Callable[..., AsyncIterator[Any]], deployment: Deploym
     """Wrap ``generate`` of vLLM's client, so that the last output of every request has a report."""
 
     async def generate(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        new_tokens: Counter[int] = Counter()  # of each answer; a streamed output has those since the last one
         async for output in stock(prompt, sampling_params, *args, **kwargs):
-            if output.finished and output.kv_transfer_params is None:
+            for answer in output.outputs:
+                is_whole = sampling_params.output_kind != RequestOutputKind.DELTA
+                new_tokens[answer.index] = len(answer.token_ids) + (0 if is_whole else new_tokens[answer.index])
+            if output.finished and deployment.turns_queries:
+                longest = len(output.prompt_token_ids) + max(new_tokens.values(), default=0)
+                said = {"posenc": report_of_turning(deployment, num_tokens=longest)}
+                output.kv_transfer_params = (output.kv_transfer_params or {}) | said
+            elif output.finished and output.kv_transfer_params is None:
                 output.kv_transfer_params = {
                     "posenc": report_of_admission(
                         deployment,
@@ -85,6 +96,16 @@ def naming_stopped(stock: Callable[..., AsyncIterator[Any]], deployment: Deploym
             yield output
 
     return generate
+
+
+def report_of_turning(deployment: Deployment, *, num_tokens: int) -> dict[str, Any]:
+    """The report of a request whose queries turn past the trained length.
+
+    Args:
+        num_tokens: of prompt and answer.
+    """
+    trained = deployment.original_max_position_embeddings
+    return {"rope_type": deployment.rope_type, "tokens_past_trained": max(0, num_tokens - trained), "crossings": []}
 
 
 def report_of_admission(deployment: Deployment, *, num_prompt_tokens: int, max_tokens: int | None) -> dict[str, Any]:

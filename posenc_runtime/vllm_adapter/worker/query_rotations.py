@@ -63,7 +63,7 @@ def turn_queries(model: nn.Module, vllm_config: Any) -> None:
             f"scaling.rope_type {deployment.rope_type} needs a layer that sees a whole request, and this model has none"
         )
     trained, device = deployment.original_max_position_embeddings, next(model.parameters()).device
-    pages = deployment.read_time.pages(trained)
+    pages = deployment.read_time.pages(trained, vllm_config.cache_config.block_size or None)
     rotaries: list[Any] = [module for module in model.modules() if getattr(module, "posenc_own", None) is not None]
     for name, keys in noted_keys(model, vllm_config, layers, _POSITIONS).items():
         if name not in turning or are_equal(keys, keys[:1].expand_as(keys)):
