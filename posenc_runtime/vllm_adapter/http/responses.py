@@ -64,28 +64,21 @@ def announce_stopped(engine: Any, deployment: Deployment) -> None:
     """Where requests keep their first scale, let an answer that ended at a stop string name it.
 
     This process finds stop strings, and the engine's report at the end of such a request is lost. Where requests cross,
-    our scheduler adds the report to every output instead.
+    our scheduler adds the report to every output instead. Where queries turn, no engine reports anything.
 
     Args:
         engine: vLLM's client of the engine; its ``generate`` is wrapped.
     """
-    engine.generate = naming_stopped(engine.generate, deployment)
+    wrap = naming_turned if deployment.turns_queries else naming_stopped
+    engine.generate = wrap(engine.generate, deployment)
 
 
 def naming_stopped(stock: Callable[..., AsyncIterator[Any]], deployment: Deployment) -> Callable[..., Any]:
     """Wrap ``generate`` of vLLM's client, so that the last output of every request has a report."""
 
     async def generate(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        new_tokens: Counter[int] = Counter()  # of each answer; a streamed output has those since the last one
         async for output in stock(prompt, sampling_params, *args, **kwargs):
-            for answer in output.outputs:
-                is_whole = sampling_params.output_kind != RequestOutputKind.DELTA
-                new_tokens[answer.index] = len(answer.token_ids) + (0 if is_whole else new_tokens[answer.index])
-            if output.finished and deployment.turns_queries:
-                longest = len(output.prompt_token_ids) + max(new_tokens.values(), default=0)
-                said = {"posenc": report_of_turning(deployment, num_tokens=longest)}
-                output.kv_transfer_params = (output.kv_transfer_params or {}) | said
-            elif output.finished and output.kv_transfer_params is None:
+            if output.finished and output.kv_transfer_params is None:
                 output.kv_transfer_params = {
                     "posenc": report_of_admission(
                         deployment,
@@ -93,6 +86,28 @@ def naming_stopped(stock: Callable[..., AsyncIterator[Any]], deployment: Deploym
                         max_tokens=sampling_params.max_tokens,
                     )
                 }
+            yield output
+
+    return generate
+
+
+def naming_turned(stock: Callable[..., AsyncIterator[Any]], deployment: Deployment) -> Callable[..., Any]:
+    """Wrap ``generate`` of vLLM's client, so that the last output says how far a request went.
+
+    What a connector of the user's own reports stays.
+    """
+
+    async def generate(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        new_tokens: Counter[int] = Counter()  # of each answer
+        is_in_parts = sampling_params.output_kind == RequestOutputKind.DELTA
+        async for output in stock(prompt, sampling_params, *args, **kwargs):
+            for answer in output.outputs:
+                before = new_tokens[answer.index] if is_in_parts else 0
+                new_tokens[answer.index] = before + len(answer.token_ids)
+            if output.finished:
+                num_tokens = len(output.prompt_token_ids or ()) + max(new_tokens.values(), default=0)
+                said = {"posenc": report_of_turning(deployment, num_tokens=num_tokens)}
+                output.kv_transfer_params = (output.kv_transfer_params or {}) | said
             yield output
 
     return generate
