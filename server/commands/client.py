@@ -92,6 +92,16 @@ class Server:
         found: str = self._json("/v1/models")["data"][0]["id"]
         return found
 
+    def scales(self) -> dict[str, Any]:
+        """What stands at ``/posenc/scales``.
+
+        Raises:
+            NoAnswer: when the server cannot be reached.
+            BadAnswer: when it answers with an error.
+        """
+        found: dict[str, Any] = self._json("/posenc/scales")
+        return found
+
     def metrics(self) -> list[Metric]:
         """What stands at ``/metrics``.
 
