@@ -8,7 +8,9 @@ A process that is forked from one that has started CUDA cannot use the GPU. The 
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import pathlib
 import runpy
@@ -18,12 +20,9 @@ from collections.abc import Mapping
 
 import torch
 
-from tests.engine import device
-
 _ROOT = pathlib.Path(__file__).parents[2]
 _FORKED = multiprocessing.get_context("forkserver")
-_WORKERS = ("gpu_worker", "gpu_model_runner", "gpu.model_runner") if device.ON_CUDA else ("cpu_worker",)
-_FORKED.set_forkserver_preload(["vllm.entrypoints.llm", *(f"vllm.v1.worker.{worker}" for worker in _WORKERS)])
+_FORKED.set_forkserver_preload(["tests.engine.imported"])
 
 
 def run(
@@ -61,6 +60,8 @@ def _alone(module: str, argument: str, environment: Mapping[str, str], log: path
 
 
 def _forked(module: str, argument: str, environment: Mapping[str, str], log: pathlib.Path, timeout: float) -> bool:
+    with contextlib.chdir(_ROOT):  # the fork server imports from there, and says nothing when it cannot
+        multiprocessing.forkserver.ensure_running()
     process = _FORKED.Process(target=_run, args=(module, argument, dict(environment), str(log)))
     process.start()
     process.join(timeout)
