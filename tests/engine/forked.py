@@ -4,11 +4,14 @@ Of vLLM nothing has run there but its imports: every engine has a fresh process,
 to come before those imports is run by an interpreter of its own.
 
 A process that is forked from one that has started CUDA cannot use the GPU. The imports do not start it.
+
+Servers are forked, too, where nobody looks at their processes: each would import it all three times.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import multiprocessing.forkserver
 import os
@@ -16,7 +19,8 @@ import pathlib
 import runpy
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.process import BaseProcess
 
 import torch
 
@@ -36,6 +40,7 @@ def run(
     Raises:
         TimeoutError: when it has not after ``timeout`` seconds; it is killed then.
     """
+    log.unlink(missing_ok=True)
     ended = _forked if imported else _alone
     if not ended(module, argument, environment, log, timeout):
         raise TimeoutError(f"{module} has not ended after {timeout:g} s")
@@ -60,10 +65,7 @@ def _alone(module: str, argument: str, environment: Mapping[str, str], log: path
 
 
 def _forked(module: str, argument: str, environment: Mapping[str, str], log: pathlib.Path, timeout: float) -> bool:
-    with contextlib.chdir(_ROOT):  # the fork server imports from there, and says nothing when it cannot
-        multiprocessing.forkserver.ensure_running()
-    process = _FORKED.Process(target=_run, args=(module, argument, dict(environment), str(log)))
-    process.start()
+    process = _started(_run, module, [argument], environment, log)
     process.join(timeout)
     if process.exitcode is None:
         process.kill()
@@ -71,8 +73,22 @@ def _forked(module: str, argument: str, environment: Mapping[str, str], log: pat
     return True
 
 
-def _run(module: str, argument: str, environment: dict[str, str], log: str) -> None:
-    with open(log, "wb") as stream:
+def _started(
+    target: Callable[..., None],
+    module: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    log: pathlib.Path,
+) -> BaseProcess:
+    with contextlib.chdir(_ROOT):  # the fork server imports from there, and says nothing when it cannot
+        multiprocessing.forkserver.ensure_running()
+    process = _FORKED.Process(target=target, args=(module, list(arguments), dict(environment), str(log)))
+    process.start()
+    return process
+
+
+def _run(module: str, arguments: list[str], environment: dict[str, str], log: str) -> None:
+    with open(log, "ab") as stream:
         for descriptor in (1, 2):
             os.dup2(stream.fileno(), descriptor)
     os.environ.clear()
@@ -82,5 +98,45 @@ def _run(module: str, argument: str, environment: dict[str, str], log: str) -> N
     # OpenMP and Inductor have read their variables when they were imported.
     torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", torch.get_num_threads())))
     inductor.deterministic = environment.get("TORCHINDUCTOR_DETERMINISTIC") == "1"
-    sys.argv = [module, argument]
+    sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+class ForkedServer:
+    """A server of whom one sees what ``subprocess.Popen`` shows; it and its processes are of a group of their own.
+
+    Args:
+        module: run as ``python -m module`` would be.
+        log: a file that its output is added to.
+    """
+
+    def __init__(
+        self, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: pathlib.Path
+    ) -> None:
+        self._process = _started(_serve, module, arguments, environment, log)
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
+        return self._process.exitcode
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+def _serve(module: str, arguments: list[str], environment: dict[str, str], log: str) -> None:
+    os.setpgid(0, 0)
+    context = multiprocessing.get_context
+    # vLLM on CPUs spawns the processes of an engine, whatever it is told.
+    multiprocessing.get_context = lambda method=None: context("fork" if method == "spawn" else method)  # type: ignore
+    gc.collect = lambda generation=2: 0  # at its end it would look through all that is imported
+    _run(module, arguments, environment, log)

@@ -13,6 +13,7 @@ import gc
 import importlib
 import warnings
 
+from vllm.model_executor.models import registry
 from vllm.platforms import current_platform
 
 from tests.engine import device
@@ -21,7 +22,7 @@ _WORKERS = ("gpu_worker", "gpu_model_runner", "gpu.model_runner") if device.ON_C
 # What an engine imports when it is made. A release may have it elsewhere: an engine imports the rest by itself.
 _LATE = (
     "vllm.distributed.elastic_ep.elastic_execute",
-    "vllm.entrypoints.launchers.cli_args",
+    "vllm.entrypoints.openai.api_server",
     "vllm.model_executor.layers.quantization.online.base",
     "vllm.model_executor.models.llama",
     "vllm.model_executor.models.transformers",
@@ -44,5 +45,9 @@ if _replace := getattr(current_platform, "register_triton_kernel_overrides", Non
     with warnings.catch_warnings(action="ignore"):  # it touches what PyTorch has deprecated
         _replace()
     type(current_platform).register_triton_kernel_overrides = classmethod(lambda cls: None)
+# A model that is new to this machine is looked at by an interpreter that imports all of this again, because CUDA might
+# be started by it.
+if not device.ON_CUDA:
+    registry._run_in_subprocess = lambda look: look()
 gc.collect()
 gc.freeze()

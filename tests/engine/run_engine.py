@@ -148,7 +148,7 @@ def run_job(job: dict[str, Any]) -> None:
 
 
 def _rank_without_compiling() -> None:
-    """Of sampled tokens vLLM counts the likelier ones by a function that torch compiles; no test looks at their number."""
+    """vLLM ranks sampled tokens by a function that torch compiles; no test looks at ranks."""
     from vllm.v1.sample import sampler
 
     if ranks := getattr(sampler, "batched_count_greater_than", None):

@@ -60,7 +60,10 @@ def test_the_server_serves_the_lengths_and_scales_that_check_says(name: str, tmp
     }
     said = checked(tmp_path, settings)
     assert re.search(rf"trained on {trained} tokens, serves {longest}\b", said), said
-    with running_server(tmp_path, settings) as address, httpx.Client(base_url=address, timeout=120) as http:
+    with (
+        running_server(tmp_path, settings, imported=True) as address,
+        httpx.Client(base_url=address, timeout=120) as http,
+    ):
         (model_card,) = http.get("/v1/models").json()["data"]
         served = http.get("/posenc/scales").json()
         body = {"model": "tiny", "prompt": [5] * (asked - 10), "max_tokens": 10, "ignore_eos": True}

@@ -66,7 +66,7 @@ async def test_200_requests_of_random_lengths_answer_as_alone_while_the_pool_pre
         },
     }
     gate = asyncio.Semaphore(AT_ONCE)
-    with running_server(tmp_path, settings, environment()) as address:
+    with running_server(tmp_path, settings, environment(), imported=True) as address:
         async with openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=600) as client:
 
             async def answer(asked: Asked) -> tuple[Said, dict[str, Any]]:
