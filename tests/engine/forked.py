@@ -41,15 +41,32 @@ def run(
         TimeoutError: when it has not after ``timeout`` seconds; it is killed then.
     """
     log.unlink(missing_ok=True)
-    ended = _forked if imported else _alone
-    if not ended(module, argument, environment, log, timeout):
+    if imported:
+        status(module, [argument], environment=environment, log=log, timeout=timeout)
+    else:
+        _run_alone(module, argument, environment, log, timeout)
+
+
+def status(
+    module: str, arguments: Sequence[str], *, environment: Mapping[str, str], log: pathlib.Path, timeout: float
+) -> int:
+    """As ``python -m module arguments`` would end, output into ``log``.
+
+    Raises:
+        TimeoutError: when it has not after ``timeout`` seconds; it is killed then.
+    """
+    process = _started(_run, module, arguments, environment, log)
+    process.join(timeout)
+    if process.exitcode is None:
+        process.kill()
         raise TimeoutError(f"{module} has not ended after {timeout:g} s")
+    return process.exitcode
 
 
-def _alone(module: str, argument: str, environment: Mapping[str, str], log: pathlib.Path, timeout: float) -> bool:
+def _run_alone(module: str, argument: str, environment: Mapping[str, str], log: pathlib.Path, timeout: float) -> None:
     """In an interpreter that has this environment from its first import on: some read it then, and never again."""
-    with open(log, "wb") as stream:
-        try:
+    try:
+        with open(log, "wb") as stream:
             subprocess.run(
                 [sys.executable, "-m", module, argument],
                 env=environment,
@@ -59,18 +76,8 @@ def _alone(module: str, argument: str, environment: Mapping[str, str], log: path
                 stderr=subprocess.STDOUT,
                 timeout=timeout,
             )
-        except subprocess.TimeoutExpired:
-            return False
-    return True
-
-
-def _forked(module: str, argument: str, environment: Mapping[str, str], log: pathlib.Path, timeout: float) -> bool:
-    process = _started(_run, module, [argument], environment, log)
-    process.join(timeout)
-    if process.exitcode is None:
-        process.kill()
-        return False
-    return True
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(f"{module} has not ended after {timeout:g} s") from None
 
 
 def _started(
