@@ -1,7 +1,7 @@
 """A module run in a process of its own, forked from one that has imported vLLM, which takes longer than a tiny engine.
 
 Of vLLM nothing has run there but its imports: every engine has a fresh process, and an environment of its own. What has
-to come before those imports is run by an interpreter of its own.
+to come before those imports has a fork server of its own, ``forked_for_triton``.
 
 A process that is forked from one that has started CUDA cannot use the GPU. The imports do not start it.
 
@@ -29,28 +29,10 @@ _FORKED = multiprocessing.get_context("forkserver")
 _FORKED.set_forkserver_preload(["tests.engine.imported"])
 
 
-def run(
-    module: str, argument: str, *, environment: Mapping[str, str], imported: bool, log: pathlib.Path, timeout: float
-) -> None:
-    """As ``python -m module argument`` would, output into ``log``, until it ends.
-
-    Args:
-        imported: whether vLLM may be there already.
-
-    Raises:
-        TimeoutError: when it has not after ``timeout`` seconds; it is killed then.
-    """
-    log.unlink(missing_ok=True)
-    if imported:
-        status(module, [argument], environment=environment, log=log, timeout=timeout)
-    else:
-        _run_alone(module, argument, environment, log, timeout)
-
-
 def status(
     module: str, arguments: Sequence[str], *, environment: Mapping[str, str], log: pathlib.Path, timeout: float
 ) -> int:
-    """As ``python -m module arguments`` would end, output into ``log``.
+    """As ``python -m module arguments`` would end, output added to ``log``.
 
     Raises:
         TimeoutError: when it has not after ``timeout`` seconds; it is killed then.
@@ -61,23 +43,6 @@ def status(
         process.kill()
         raise TimeoutError(f"{module} has not ended after {timeout:g} s")
     return process.exitcode
-
-
-def _run_alone(module: str, argument: str, environment: Mapping[str, str], log: pathlib.Path, timeout: float) -> None:
-    """In an interpreter that has this environment from its first import on: some read it then, and never again."""
-    try:
-        with open(log, "wb") as stream:
-            subprocess.run(
-                [sys.executable, "-m", module, argument],
-                env=environment,
-                cwd=_ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                timeout=timeout,
-            )
-    except subprocess.TimeoutExpired:
-        raise TimeoutError(f"{module} has not ended after {timeout:g} s") from None
 
 
 def _started(

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from tests.engine import device, forked
+from tests.engine import device, forked, forked_for_triton
 
 # Scheduler and worker in one process start in a third of the time. The tests over HTTP run them apart, as the server
 # does.
@@ -37,7 +37,7 @@ def run_engine(
     plugins: str | None = None,
     environment: dict[str, str] | None = None,
     module: str = __name__,
-    imported: bool = True,
+    triton: bool = False,
     folder: pathlib.Path,
 ) -> list[list[Answer]]:
     """Start an engine, give it batches one after the other, each a list of (prompt, max_tokens), greedily.
@@ -47,7 +47,7 @@ def run_engine(
     Args:
         plugins: vLLM's ``VLLM_PLUGINS``; an empty string loads none.
         module: what runs the job, after changes of its own.
-        imported: whether these may come after vLLM was imported.
+        triton: whether vLLM is to find Triton's interpreter when it is imported.
         folder: where the job and its log are kept.
     """
     job = folder / "job.json"
@@ -62,7 +62,9 @@ def run_engine(
     if plugins is not None:
         settings["VLLM_PLUGINS"] = plugins
     told = os.environ | settings | (environment or {})
-    forked.run(module, str(job), environment=told, imported=imported, log=log, timeout=900)
+    log.unlink(missing_ok=True)
+    ended = forked_for_triton.status if triton else forked.status
+    ended(module, [str(job)], environment=told, log=log, timeout=900)
     if not result.exists():  # an engine that has answered may stop as it likes
         raise EngineFailed(log.read_text()[-6000:])
     return [[Answer(**answer) for answer in batch] for batch in json.loads(result.read_text())["answers"]]

@@ -50,7 +50,7 @@ def run(
         batches,
         environment=environment,
         module="tests.engine.as_on_a_gpu",
-        imported=False,
+        triton=True,
         folder=folder,
     )
     ran = how_it_ran(folder)
