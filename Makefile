@@ -32,9 +32,8 @@ CPU_TORCH := --extra-index-url https://download.pytorch.org/whl/cpu --index-stra
 # Material for MkDocs tells its readers of its successor otherwise, at every build.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-# Hundreds of processes import the same modules. They find them compiled in the environment, also where the shell wants no
-# bytecode in the sources.
-PYTEST = env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX='$(abspath $(VENV))/bytecode' OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# Hundreds of processes import the same modules, and would compile them anew where the shell wants no bytecode.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 # -v names each test as it begins: most take seconds, some a minute. To read the tests of other folders takes longer.
 ENGINE_TESTS = $(PYTEST) -v -rsfE -n auto --dist loadfile --no-loadscope-reorder --timeout 900 tests/engine

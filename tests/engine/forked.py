@@ -24,6 +24,8 @@ from multiprocessing.process import BaseProcess
 
 import torch
 
+from tests.engine.device import ON_CUDA
+
 _ROOT = pathlib.Path(__file__).parents[2]
 _FORKED = multiprocessing.get_context("forkserver")
 _FORKED.set_forkserver_preload(["tests.engine.imported"])
@@ -70,6 +72,10 @@ def _run(module: str, arguments: list[str], environment: dict[str, str], log: st
     # OpenMP and Inductor have read their variables when they were imported.
     torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", torch.get_num_threads())))
     inductor.deterministic = environment.get("TORCHINDUCTOR_DETERMINISTIC") == "1"
+    if not ON_CUDA:
+        # vLLM on CPUs spawns the processes of an engine, whatever it is told.
+        context = multiprocessing.get_context
+        multiprocessing.get_context = lambda method=None: context("fork" if method == "spawn" else method)  # type: ignore
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
@@ -107,8 +113,5 @@ class ForkedServer:
 
 def _serve(module: str, arguments: list[str], environment: dict[str, str], log: str) -> None:
     os.setpgid(0, 0)
-    context = multiprocessing.get_context
-    # vLLM on CPUs spawns the processes of an engine, whatever it is told.
-    multiprocessing.get_context = lambda method=None: context("fork" if method == "spawn" else method)  # type: ignore
     gc.collect = lambda generation=2: 0  # at its end it would look through all that is imported
     _run(module, arguments, environment, log)
