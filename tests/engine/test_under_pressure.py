@@ -33,12 +33,12 @@ class Asked:
 async def test_100_requests_of_random_lengths_answer_as_alone_while_the_pool_preempts(
     tiny: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    source = random.Random(7)
+    source = random.Random(16)
     texts = [[source.randrange(2, 256) for _ in range(1500)] for _ in range(20)]
     requests = [
         Asked(
             # Many begin alike, and read each other's blocks.
-            prompt=[*source.choice(texts)[: source.choice((20, 100, 230, 300, 470, 960, 1500))], 2 + number % 254],
+            prompt=[*source.choice(texts)[: source.choice((20, 100, 230, 300, 480, 980, 1500))], 2 + number % 254],
             max_tokens=source.randrange(32, 128),
             seed=number % 3 and number,
             on_crossing=source.choice(("rerotate", "recompute", "pin")),
