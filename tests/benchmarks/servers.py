@@ -137,8 +137,8 @@ def _wait_until_healthy(
         with contextlib.suppress(httpx.HTTPError):
             if httpx.get(f"{address}/health", timeout=5).status_code == 200:
                 return
-        if process.poll() is not None:
-            raise ServerFailed(f"the server ended with status {process.returncode}; its log ends with\n{_end(log)}")
+        if (status := process.poll()) is not None:
+            raise ServerFailed(f"the server ended with status {status}; its log ends with\n{_end(log)}")
         if time.monotonic() > deadline:
             raise ServerFailed(f"the server was not up after {seconds:.0f} s; its log ends with\n{_end(log)}")
         waiting()

@@ -61,7 +61,7 @@ async def test_100_requests_of_random_lengths_answer_as_alone_while_the_pool_pre
             "max_num_seqs": AT_ONCE,
             "max_num_batched_tokens": 512,
             # 32 requests of a mean 560 tokens want 560 blocks
-            "num_gpu_blocks_override": 80,
+            "num_gpu_blocks_override": 68,
             "kv_cache_memory_bytes": 2**28,
         },
     }
