@@ -13,6 +13,8 @@ import pytest
 from tests.benchmarks.servers import free_port
 from tests.local_hub import local_hub, silent_hub
 
+pytestmark = pytest.mark.slow  # each case is a process
+
 ROOT = pathlib.Path(__file__).parents[2]
 # The command, and after it, on a line of its own, which of the modules that take long it has imported.
 COMMAND = """
