@@ -108,11 +108,13 @@ def read_time_attention(
     scale: float,
     out: Tensor,
     logits: LayerLogits = PLAIN,
+    *,
+    only_far: bool = False,
 ) -> None:
     """See ``read_time_reference.read_time_attention``: the entry of attention with positions at read time.
 
     On the CPU the C++ kernel runs where the caches are ``cpu.layout.keys_and_values`` of vLLM's, and torch where they
-    are not.
+    are not, or where only far queries are asked for.
 
     Raises:
         ValueError: see ``attention.read_time.check``; or when a kernel cannot read a tensor.
@@ -121,13 +123,15 @@ def read_time_attention(
     if query.is_cuda:
         from posenc_runtime.kernels.attention.read_time_attention import read_time_attention as on_cuda
 
-        on_cuda(query, key_cache, value_cache, batch, read_time, scale, out, logits)
-    elif are_halves(key_cache, value_cache):
+        on_cuda(query, key_cache, value_cache, batch, read_time, scale, out, logits, only_far=only_far)
+    elif are_halves(key_cache, value_cache) and not only_far:
         from posenc_runtime.kernels.cpu.read_time import read_time_attention as in_cpp
 
         in_cpp(query, key_cache, value_cache, batch, read_time, scale, out, logits)
     else:
-        read_time_reference.read_time_attention(query, key_cache, value_cache, batch, read_time, scale, out, logits)
+        read_time_reference.read_time_attention(
+            query, key_cache, value_cache, batch, read_time, scale, out, logits, only_far=only_far
+        )
 
 
 def record_key_norms(key_norms: Tensor, keys: Tensor, slot_mapping: Tensor) -> None:

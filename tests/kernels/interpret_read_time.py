@@ -20,7 +20,7 @@ from posenc_runtime.kernels.attention import (
 from posenc_runtime.kernels.attention.paged import PagedBatch
 from posenc_runtime.kernels.attention.read_time_attention import read_time_attention
 from tests.kernels import interpreted_bfloat16, interpreted_calls
-from tests.kernels.read_time_cases import TRITON_CASES, Tensors
+from tests.kernels.read_time_cases import TRITON_CASES, UNTOUCHED, Tensors
 from tests.tolerance import ATTENTION_TIMES_TORCH
 
 TILE = 32
@@ -33,7 +33,8 @@ def main() -> None:
     read_time_prefill.TILE, read_time_prefill.ROWS = TILE, 32
     read_time_decode.PROGRAMS, chunk_list.REQUESTS = 3, 2
     faults = {name: faults_of(Tensors(case)) for name, case in TRITON_CASES.items()}
-    print(json.dumps(faults | {"in another batch": of_company("every kind")}))
+    alone = {"in another batch": of_company("every kind"), "only far": of_far_alone("every kind")}
+    print(json.dumps(faults | alone))
 
 
 def faults_of(tensors: Tensors) -> list[str]:
@@ -50,7 +51,9 @@ def faults_of(tensors: Tensors) -> list[str]:
     return [*faults, "padding was written"] if tensors.wrote_padding() else faults
 
 
-def attend(tensors: Tensors, rows: slice = slice(None), batch: PagedBatch | None = None) -> None:
+def attend(
+    tensors: Tensors, rows: slice = slice(None), batch: PagedBatch | None = None, *, only_far: bool = False
+) -> None:
     case = tensors.case
     read_time_attention(
         tensors.query[rows],
@@ -61,6 +64,7 @@ def attend(tensors: Tensors, rows: slice = slice(None), batch: PagedBatch | None
         case.scale,
         tensors.out[rows],
         tensors.logits,
+        only_far=only_far,
     )
 
 
@@ -76,6 +80,31 @@ def of_company(name: str) -> list[str]:
         alone = PagedBatch(batch.block_table[one], starts, batch.seq_lens[one], own, length)
         attend(tensors, slice(begin, begin + own), alone)
     return [] if torch.equal(tensors.out, together) else ["a request's output depends on its company"]
+
+
+def of_far_alone(name: str) -> list[str]:
+    """Whether queries past the trained length get the same bits where the others are left out, which stay unwritten."""
+    tensors = Tensors(TRITON_CASES[name])
+    attend(tensors)
+    case, expected = tensors.case, tensors.out.clone()
+    begin = 0
+    for length, own in case.requests:
+        near = max(0, min(own, case.method.trained - (length - own)))
+        expected[begin : begin + near] = UNTOUCHED
+        begin += own
+    faults = []
+    for kind, attention in (("kernel", read_time_attention), ("reference", read_time_reference.read_time_attention)):
+        tensors.out = torch.full_like(tensors.out, UNTOUCHED)
+        given = (tensors.query, tensors.key_cache, tensors.value_cache, case.batch(), case.read_time(), case.scale)
+        attention(*given, tensors.out, tensors.logits, only_far=True)
+        is_same = torch.equal(tensors.out, expected) if kind == "kernel" else _leaves_as(tensors.out, expected)
+        faults += [] if is_same else [f"the {kind} wrote other rows, or other bits"]
+    return faults
+
+
+def _leaves_as(out: torch.Tensor, expected: torch.Tensor) -> bool:
+    left, expected_left = ((tensor == UNTOUCHED).all(-1) for tensor in (out, expected))
+    return torch.equal(left, expected_left)
 
 
 if __name__ == "__main__":

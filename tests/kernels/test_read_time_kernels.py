@@ -25,3 +25,7 @@ def test_attention_at_read_time_is_no_worse_than_torch(name: str, faults: dict[s
 
 def test_a_requests_output_is_the_same_to_the_bit_in_every_batch(faults: dict[str, list[str]]) -> None:
     assert faults["in another batch"] == []
+
+
+def test_far_queries_alone_get_the_same_bits_and_the_others_are_left_as_they_are(faults: dict[str, list[str]]) -> None:
+    assert faults["only far"] == []

@@ -28,12 +28,17 @@ def count_chunks(  # type: ignore[no-untyped-def]
     MAX_CHUNKS: tl.constexpr,
     MIN_CHUNK: tl.constexpr,
     TILE: tl.constexpr,
+    after=None,
 ):
-    """The number of chunks of all requests with one query; other requests have none."""
+    """The number of chunks of all requests with one query; other requests have none.
+
+    Args:
+        after: requests of at most this many tokens have none, too. None leaves none out.
+    """
     num_chunks = num_requests * 0
     for first in range(0, num_requests, REQUESTS):
         o_request = first + tl.arange(0, REQUESTS)
-        b_chunks = _chunks(p_query_start_loc, p_seq_lens, o_request, num_requests, MAX_CHUNKS, MIN_CHUNK, TILE)
+        b_chunks = _chunks(p_query_start_loc, p_seq_lens, o_request, num_requests, MAX_CHUNKS, MIN_CHUNK, TILE, after)
         num_chunks += tl.sum(b_chunks, 0)
     return num_chunks
 
@@ -48,10 +53,11 @@ def find_chunk(  # type: ignore[no-untyped-def]
     MAX_CHUNKS: tl.constexpr,
     MIN_CHUNK: tl.constexpr,
     TILE: tl.constexpr,
+    after=None,
 ):
     """The request and the number of the chunk at index ``place`` of the list; ``place`` is below ``count_chunks``.
 
-    The list has the chunks of one request after those of the other, each in order.
+    The list has the chunks of one request after those of the other, each in order. See ``count_chunks`` for ``after``.
     """
     tl.static_assert(REQUESTS * MAX_CHUNKS <= _CHUNKS)
     tl.static_assert(REQUESTS < 1024)
@@ -59,7 +65,7 @@ def find_chunk(  # type: ignore[no-untyped-def]
     i_chunk = place * 0
     for first in range(0, num_requests, REQUESTS):
         o_request = first + tl.arange(0, REQUESTS)
-        b_chunks = _chunks(p_query_start_loc, p_seq_lens, o_request, num_requests, MAX_CHUNKS, MIN_CHUNK, TILE)
+        b_chunks = _chunks(p_query_start_loc, p_seq_lens, o_request, num_requests, MAX_CHUNKS, MIN_CHUNK, TILE, after)
         b_ends = tl.cumsum(b_chunks, 0)
         # A mark is a request's number and, in the low bits, the end of its chunks. Ends ascend, so one maximum finds
         # how many requests end at or before the place, and where the last of these ends.
@@ -82,6 +88,7 @@ def _chunks(  # type: ignore[no-untyped-def]
     MAX_CHUNKS: tl.constexpr,
     MIN_CHUNK: tl.constexpr,
     TILE: tl.constexpr,
+    after=None,
 ):
     """The number of chunks of each request, int32; 0 for requests that do not exist or have several queries."""
     m_request = o_request < num_requests
@@ -89,4 +96,7 @@ def _chunks(  # type: ignore[no-untyped-def]
     b_after = tl.load(p_query_start_loc + o_request + 1, mask=m_request, other=0)
     b_len = tl.load(p_seq_lens + o_request, mask=m_request, other=0)
     b_chunks = tl.cdiv(b_len, chunk_size(b_len, MAX_CHUNKS, MIN_CHUNK, TILE))
-    return tl.where(b_after - b_query == 1, b_chunks, 0)
+    m_has = b_after - b_query == 1
+    if after is not None:
+        m_has &= b_len > after
+    return tl.where(m_has, b_chunks, 0)

@@ -99,6 +99,7 @@ def _merge_kernel(  # type: ignore[no-untyped-def]
     stride_out_token,
     stride_out_head,
     room,
+    after,  # requests of at most this many tokens are left as they are; None for none
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BD: tl.constexpr,
@@ -114,6 +115,9 @@ def _merge_kernel(  # type: ignore[no-untyped-def]
     if tl.load(p_query_start_loc + i_request + 1) - query != 1:
         return
     num_keys = tl.load(p_seq_lens + i_request)
+    if after is not None:
+        if num_keys <= after:
+            return
     if p_first_keys is not None:
         num_keys -= tl.load(p_first_keys + i_request * (tl.num_programs(1) // GROUP) + i_head // GROUP)
     o_chunk = tl.arange(0, MAX_CHUNKS)
@@ -137,12 +141,14 @@ def merge(
     batch: PagedBatch,
     num_kv_heads: int,
     out: Tensor,
+    after: int | None = None,
 ) -> None:
     """Write the outputs of all requests with one query.
 
     Args:
         first_keys: int32 ``[num_requests, num_kv_heads]``, the key at which chunks begin; None for key 0.
         num_items: ``Window.num_items``, which is set back to 0; None without a window.
+        after: requests of at most this many tokens had no chunks, and are left as they are. None leaves none out.
     """
     _, num_heads, head_dim = out.shape
     _merge_kernel[(len(batch), num_heads)](
@@ -153,6 +159,7 @@ def merge(
         p_out=out,
         stride_out_token=out.stride(0),
         stride_out_head=out.stride(1),
+        after=after,
         GROUP=num_heads // num_kv_heads,
         HEAD_DIM=head_dim,
         BD=1 << (head_dim - 1).bit_length(),

@@ -24,6 +24,8 @@ def read_time_attention(
     scale: float,
     out: Tensor,
     logits: LayerLogits = PLAIN,
+    *,
+    only_far: bool = False,
 ) -> None:
     """See ``read_time_reference.read_time_attention``. All tensors are on one CUDA device.
 
@@ -44,8 +46,9 @@ def read_time_attention(
         return
     given = of_tensors | _of_layer(read_time, scale, logits)
     if batch.max_query_len > 1:
-        prefill(query, key_cache, value_cache, batch, out, given)
-    decode(query, key_cache, value_cache, batch, out, given)
+        prefill(query, key_cache, value_cache, batch, out, given, only_far=only_far)
+    after = read_time.pages.trained_length if only_far else None
+    decode(query, key_cache, value_cache, batch, out, given, after)
 
 
 def _of_layer(read_time: ReadTime, scale: float, logits: LayerLogits) -> dict[str, Any]:

@@ -43,6 +43,7 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
     num_requests,
     num_kv_heads,
     room,
+    after,  # requests of at most this many tokens are left as they are; None for none
     scale,
     soft_cap,
     trained_length,
@@ -73,7 +74,7 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
     BM: tl.constexpr,  # at least GROUP
     BD: tl.constexpr,
 ):
-    num_chunks = count_chunks(p_query_start_loc, p_seq_lens, num_requests, REQUESTS, MAX_CHUNKS, MIN_CHUNK, TILE)
+    num_chunks = count_chunks(p_query_start_loc, p_seq_lens, num_requests, REQUESTS, MAX_CHUNKS, MIN_CHUNK, TILE, after)
     for index in range(tl.program_id(0), num_chunks * num_kv_heads, tl.num_programs(0)):
         i_request, i_chunk = find_chunk(
             index // num_kv_heads,
@@ -84,6 +85,7 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
             MAX_CHUNKS,
             MIN_CHUNK,
             TILE,
+            after,
         )
         i_kv_head = index % num_kv_heads
         query = tl.load(p_query_start_loc + i_request)
@@ -150,11 +152,13 @@ def decode(
     batch: PagedBatch,
     out: Tensor,
     arguments: dict[str, Any],
+    after: int | None = None,
 ) -> None:
     """Write the outputs of all requests with one query.
 
     Args:
         arguments: the kernel arguments for the pages, the rotation, the logits, the layout and the queries' strides.
+        after: requests of at most this many tokens are left as they are; None leaves none out.
     """
     num_kv_heads = key_cache.shape[1]
     partials = Partials.empty(query, batch, chunks.MAX_CHUNKS)
@@ -165,6 +169,7 @@ def decode(
         p_values=value_cache,
         num_requests=len(batch),
         num_kv_heads=num_kv_heads,
+        after=after,
         REQUESTS=chunk_list.REQUESTS,
         BM=max(16, triton.next_power_of_2(arguments["GROUP"])),
         STAGES=stages(query.shape[2], query.dtype),
@@ -173,4 +178,4 @@ def decode(
         **partials.arguments(),
         **chunks.sizes(chunks.MAX_CHUNKS),
     )
-    merge(partials, None, None, batch, num_kv_heads, out)
+    merge(partials, None, None, batch, num_kv_heads, out, after)

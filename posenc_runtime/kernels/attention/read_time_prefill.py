@@ -1,9 +1,10 @@
 """Triton: attention at read time for requests of several queries. A program takes a tile of the queries.
 
-A query at i is turned by ``distance + j0 - i`` for the far page that begins at j0. A first launch turns all queries by
-``distance - i``, and keeps them in float32, beside their partners (``load_partners``). A program then turns its rows by
-j0 when it comes to a page: the angles of one page are the same for all rows, so they are few. It turns some rows at a
-time and stores them, because registers do not hold all of them in float32 beside the sums of values.
+A query at i is turned by ``distance + j0 - i`` for the far page that begins at j0. A first launch turns the queries past
+the trained length by ``distance - i``, and keeps them in float32, beside their partners (``load_partners``). A program
+then turns its rows by j0 when it comes to a page: the angles of one page are the same for all rows, so they are few. It
+turns some rows at a time and stores them, because registers do not hold all of them in float32 beside the sums of
+values.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ def _turn_kernel(  # type: ignore[no-untyped-def]
     p_seq_lens,
     num_requests,
     distance,
+    trained_length,
     stride_query_token,
     stride_query_head,
     HALF: tl.constexpr,
@@ -55,10 +57,12 @@ def _turn_kernel(  # type: ignore[no-untyped-def]
     i_request, first_query = request_of_tile(tl.program_id(0), p_query_start_loc, num_requests, BQ)
     begin = tl.load(p_query_start_loc + i_request)
     num_queries = tl.load(p_query_start_loc + i_request + 1) - begin
-    if (num_queries == 1) | (first_query >= num_queries):
+    past = tl.load(p_seq_lens + i_request) - num_queries
+    last_query = tl.minimum(first_query + BQ, num_queries) - 1
+    if (num_queries == 1) | (first_query >= num_queries) | (past + last_query < trained_length):
         return
     o_query, o_head, m_row = rows_of_tile(tl.program_id(1), first_query, num_queries, BM, BQ, GROUP)
-    b_position = tl.load(p_seq_lens + i_request) - num_queries + o_query
+    b_position = past + o_query
     o_token = (begin + o_query).to(tl.int64)
     p_row = p_query + o_token * stride_query_token + o_head.to(tl.int64) * stride_query_head
     b_query = load_rows(p_row, m_row, HEAD_DIM, BD)
@@ -104,11 +108,12 @@ def _turn_for_page(  # type: ignore[no-untyped-def]
         o_head = i_kv_head * GROUP + o_row % GROUP
         o_token = (begin + o_query).to(tl.int64)
         o_place = (o_token * num_heads + o_head) * HEAD_DIM
-        b_far = load_rows(p_turned + 2 * o_place, m_row, HEAD_DIM, BD)
-        b_partners = load_rows(p_turned + 2 * o_place + HEAD_DIM, m_row, HEAD_DIM, BD)
+        is_near = first_of_page >= first_near_keys(past + o_query, trained_length, page, edge)
+        m_far = m_row & ~is_near
+        b_far = load_rows(p_turned + 2 * o_place, m_far, HEAD_DIM, BD)
+        b_partners = load_rows(p_turned + 2 * o_place + HEAD_DIM, m_far, HEAD_DIM, BD)
         p_own = p_query + o_token * stride_query_token + o_head.to(tl.int64) * stride_query_head
         b_query = load_rows(p_own, m_row, HEAD_DIM, BD)
-        is_near = first_of_page >= first_near_keys(past + o_query, trained_length, page, edge)
         b_far = turned(b_far, b_partners, b_turns).to(b_query.dtype)
         store_rows(p_rows + o_place, tl.where(is_near[:, None], b_query, b_far), m_row, HEAD_DIM, BD)
 
@@ -154,6 +159,7 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
     HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     FAR_MASKED: tl.constexpr,  # whether a page that is far from one row may hold keys after another row
+    ONLY_FAR: tl.constexpr,  # whether rows below the trained length are left as they are
     BM: tl.constexpr,  # rows
     BQ: tl.constexpr,  # queries, at most BM // GROUP
     BR: tl.constexpr,  # rows that are turned at a time
@@ -173,6 +179,9 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
     b_position = past + o_query
     first_position = past + first_query
     last_position = past + tl.minimum(first_query + BQ, num_queries) - 1
+    if ONLY_FAR:
+        if last_position < trained_length:
+            return
     o_token = (begin + o_query).to(tl.int64)
     p_row = p_query + o_token * stride_query_token + o_head.to(tl.int64) * stride_query_head
     num_heads = tl.num_programs(1) * GROUP
@@ -274,6 +283,8 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
             )
     if p_v_scales is not None:
         b_acc *= tl.load(p_v_scales + i_kv_head * stride_scales)
+    if ONLY_FAR:
+        m_row &= b_position >= trained_length
     p_out_row = p_out + o_token * stride_out_token + o_head.to(tl.int64) * stride_out_head
     store_rows(p_out_row, b_acc / b_sum[:, None], m_row, HEAD_DIM, BD)
 
@@ -285,17 +296,20 @@ def prefill(
     batch: PagedBatch,
     out: Tensor,
     arguments: dict[str, Any],
+    *,
+    only_far: bool = False,
 ) -> None:
     """Write the outputs of all requests with more than one query.
 
     Args:
         arguments: the kernel arguments for the pages, the rotation, the logits, the layout and the queries' strides.
+        only_far: whether rows of queries below the trained length are left as they are.
     """
     group, num_kv_heads = arguments["GROUP"], key_cache.shape[1]
     far = torch.empty(*query.shape[:2], 2, query.shape[2], dtype=torch.float32, device=query.device)
     of_turn = (
         *("p_phases", "p_query_start_loc", "p_seq_lens", "distance", "stride_query_token", "stride_query_head"),
-        *("HALF", "IS_NEOX", "GROUP", "HEAD_DIM", "BD"),
+        *("trained_length", "HALF", "IS_NEOX", "GROUP", "HEAD_DIM", "BD"),
     )
     rows = max(TURN_ROWS, triton.next_power_of_2(group))
     _turn_kernel[(query.shape[0] // (rows // group) + len(batch), num_kv_heads)](
@@ -319,6 +333,7 @@ def prefill(
         stride_out_token=out.stride(0),
         stride_out_head=out.stride(1),
         FAR_MASKED=arguments["edge"] < queries,
+        ONLY_FAR=only_far,
         BM=rows,
         BQ=queries,
         BR=min(PAGE_ROWS, rows),

@@ -20,6 +20,8 @@ def read_time_attention(
     scale: float,
     out: Tensor,
     logits: LayerLogits = PLAIN,
+    *,
+    only_far: bool = False,
 ) -> None:
     """Causal attention in which a query past the trained length reads far pages from other positions.
 
@@ -38,6 +40,7 @@ def read_time_attention(
         scale: multiplies products of queries and keys.
         out: ``[num_tokens, num_heads, head_dim]``, written; rows of padding are left as they are.
         logits: sinks, a soft cap, and the scales of an 8-bit cache.
+        only_far: whether rows of queries below the trained length are left as they are, for stock attention.
 
     Raises:
         ValueError: see ``read_time.check``.
@@ -46,9 +49,11 @@ def read_time_attention(
     group, block_size = query.shape[1] // key_cache.shape[1], key_cache.shape[2]
     for request in range(len(batch)):
         begin, end = (int(place) for place in batch.query_start_loc[request : request + 2])
+        length = int(batch.seq_lens[request])
+        if only_far:
+            begin = max(begin, end - max(0, length - read_time.pages.trained_length))
         if begin == end:
             continue
-        length = int(batch.seq_lens[request])
         blocks = batch.block_table[request, : math.ceil(length / block_size)].long()
         keys = _read(key_cache, blocks, length, logits.k_scale).repeat_interleave(group, 1)
         values = _read(value_cache, blocks, length, logits.v_scale).repeat_interleave(group, 1)
