@@ -10,14 +10,16 @@ import pathlib
 from typing import Any
 
 import pytest
+from transformers import AutoModelForCausalLM
 
 from posenc_runtime.vllm_adapter.arguments import engine_args
 from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from tests.checkpoints import TRAINED, WIDE, save_tiny
-from tests.engine import test_crossing, test_prefix_reuse, test_scales_in_one_batch
+from tests.engine import test_crossing, test_prefix_reuse, test_read_time, test_scales_in_one_batch
 from tests.engine.conftest import PromptMaker
 from tests.engine.device import on_the_cpu
+from tests.engine.read_time_oracle import ReadTimeOracle
 from tests.engine.run_engine import Answer, blocks_in_use, how_it_ran, run_engine
 from tests.engine.test_crossing import Request
 from tests.engine.test_encodings import assert_as_trained, unrotated
@@ -117,6 +119,20 @@ def test_requests_answer_nearly_as_an_unrotated_cache_would_from_a_float8_cache(
     oracle = UnrotatedOracle(model, "yarn", test_crossing.SCALES)
     for (prompt, _), answer, scale in zip(batch, answers, (1, 2), strict=True):
         assert_near(oracle, prompt, answer, scale, LOGPROB_RMS_FLOAT8)
+
+
+@pytest.mark.parametrize("backend", ["FLASH_ATTN", "TRITON_ATTN"])
+def test_queries_past_the_trained_length_turn_beside_short_requests(
+    backend: str, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    """A prefill in chunks across the trained length, a request that grows past it, and two that do not reach it."""
+    method = test_read_time.rerope(TRAINED, 128, 64)
+    batch = [(prompts(length), 4) for length in (40, 254, 330, 129)]
+    arguments = test_read_time.posenc(method.section) | {"attention_backend": backend, "async_scheduling": True}
+    (answers,) = run(tiny, arguments, [batch], "read_time", tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tiny, attn_implementation="eager")
+    oracle = ReadTimeOracle(model, method.method(), test_read_time.plain(32, 1e4, 2))
+    test_read_time.assert_as(oracle, batch, answers)
 
 
 @pytest.mark.parametrize("kind", WITHOUT_ROTATION)

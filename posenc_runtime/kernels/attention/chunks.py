@@ -14,12 +14,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from posenc_runtime.kernels.attention.paged import PagedBatch
+from posenc_runtime.kernels.attention.paged import KEYS_AT_A_TIME, PagedBatch
 from posenc_runtime.kernels.attention.paged_tiles import load_rows, store_rows
 
 MAX_CHUNKS = 32  # the most chunks of a query and KV head: with eight KV heads, one request fills an H100 twice
 MIN_CHUNK = 256  # keys; for a smaller chunk, storing and merging the results costs as much as computing them
-TILE = 64  # keys that a program takes at a time
+TILE = KEYS_AT_A_TIME
 
 
 @triton.jit
@@ -115,9 +115,8 @@ def _merge_kernel(  # type: ignore[no-untyped-def]
     if tl.load(p_query_start_loc + i_request + 1) - query != 1:
         return
     num_keys = tl.load(p_seq_lens + i_request)
-    if after is not None:
-        if num_keys <= after:
-            return
+    if after is not None and num_keys <= after:
+        return
     if p_first_keys is not None:
         num_keys -= tl.load(p_first_keys + i_request * (tl.num_programs(1) // GROUP) + i_head // GROUP)
     o_chunk = tl.arange(0, MAX_CHUNKS)

@@ -1,10 +1,10 @@
 """Triton: attention at read time for requests of several queries. A program takes a tile of the queries.
 
-A query at i is turned by ``distance + j0 - i`` for the far page that begins at j0. A first launch turns the queries past
-the trained length by ``distance - i``, and keeps them in float32, beside their partners (``load_partners``). A program
-then turns its rows by j0 when it comes to a page: the angles of one page are the same for all rows, so they are few. It
-turns some rows at a time and stores them, because registers do not hold all of them in float32 beside the sums of
-values.
+A query at i is turned by ``distance + j0 - i`` for the far page that begins at j0. A first launch turns the queries
+past the trained length by ``distance - i``, and keeps them in float32, beside their partners (``load_partners``). A
+program then turns its rows by j0 when it comes to a page: the angles of one page are the same for all rows, so they are
+few. It turns some rows at a time and stores them, because registers do not hold all of them in float32 beside the sums
+of values.
 """
 
 from __future__ import annotations
@@ -179,9 +179,8 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
     b_position = past + o_query
     first_position = past + first_query
     last_position = past + tl.minimum(first_query + BQ, num_queries) - 1
-    if ONLY_FAR:
-        if last_position < trained_length:
-            return
+    if ONLY_FAR and last_position < trained_length:
+        return
     o_token = (begin + o_query).to(tl.int64)
     p_row = p_query + o_token * stride_query_token + o_head.to(tl.int64) * stride_query_head
     num_heads = tl.num_programs(1) * GROUP

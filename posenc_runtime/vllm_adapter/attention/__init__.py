@@ -10,7 +10,7 @@ def register() -> None:
     """Register our backends with vLLM: for all attention on the CPU, and as ``CUSTOM`` on CUDA.
 
     Layers without a distance bias or an encoding of ours still get vLLM's attention. Two of vLLM's CUDA backends are
-    replaced by subclasses that can rotate.
+    replaced by subclasses that can rotate, or turn queries.
     """
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from posenc_runtime.vllm_adapter.attention.choice import choice_of
+from posenc_runtime.vllm_adapter.attention.read_time_backends import is_on_cuda, refuse_on_cuda
 from posenc_runtime.vllm_adapter.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ def refuse_turning(vllm_config: VllmConfig, deployment: Deployment) -> None:
     from vllm.platforms import current_platform
 
     rope_type, model = deployment.rope_type, vllm_config.model_config
-    if not current_platform.is_cpu():
-        raise _refusal(rope_type, "a CPU", f"vLLM for {current_platform.device_name}", "no kernel is chosen there yet")
+    if not (on_cuda := is_on_cuda()) and not current_platform.is_cpu():
+        has = f"vLLM for {current_platform.device_name}"
+        raise _refusal(rope_type, "a CPU or an NVIDIA GPU", has, "no kernel turns queries there")
     if model.use_mla:
         raise _refusal(
             rope_type, "a model that caches keys", "multi-head latent attention", "latents have no positions"
@@ -39,11 +41,13 @@ def refuse_turning(vllm_config: VllmConfig, deployment: Deployment) -> None:
             "vLLM caches them"
         )
     try:
-        deployment.read_time.pages(
+        pages = deployment.read_time.pages(
             deployment.original_max_position_embeddings, vllm_config.cache_config.block_size or None
         )
     except ValueError as error:
         raise Unsupported(f"scaling.{error}") from None
+    if on_cuda:
+        refuse_on_cuda(vllm_config, rope_type, pages.page)
 
 
 def _refusal(rope_type: str, needs: str, has: str, reason: str) -> Unsupported:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from posenc_runtime.encodings.spec import Frequencies
 from posenc_runtime.kernels.attention.read_time import ReadTime
 from posenc_runtime.vllm_adapter.active import deployment_of
+from posenc_runtime.vllm_adapter.attention.read_time_backends import refuse_other_backends
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.worker.layer_rotations import are_equal, noted_keys
 
@@ -46,7 +47,8 @@ def turn_queries(model: nn.Module, vllm_config: Any) -> None:
     """Tell each layer whose attention turns queries how it does; layers that do not rotate stay vLLM's.
 
     Raises:
-        Unsupported: when a layer rotates its keys by none of the model's rotary embeddings; the message names it.
+        Unsupported: when a layer rotates its keys by none of the model's rotary embeddings, or when vLLM gave it
+            attention that cannot turn queries; the message names it.
     """
     deployment = deployment_of(vllm_config)
     if deployment is None or not deployment.turns_queries:
@@ -58,6 +60,7 @@ def turn_queries(model: nn.Module, vllm_config: Any) -> None:
         if hasattr(layer, "impl")
     }
     turning = {name for name, layer in layers.items() if getattr(layer.impl, "kind", None) == "read_time"}
+    refuse_other_backends(layers, deployment.rope_type)
     if not turning:
         raise Unsupported(
             f"scaling.rope_type {deployment.rope_type} needs a layer that sees a whole request, and this model has none"

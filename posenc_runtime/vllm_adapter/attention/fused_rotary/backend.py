@@ -13,27 +13,33 @@ from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.rotary.rotary_scales import RotaryScales
 from posenc_runtime.kernels.rotary.rotary_step import RotaryStep
 from posenc_runtime.vllm_adapter.attention.fused_rotary.asked import is_fused
+from posenc_runtime.vllm_adapter.attention.read_time_cuda import turns_queries
 from posenc_runtime.vllm_adapter.errors import Unsupported
 
 
 class RotatingBackend:
     """First base of a class that is registered in place of a backend of vLLM, which is its second base.
 
-    The class has the stock backend's name, and behaves like it if attention does not rotate.
+    The class has the stock backend's name, and behaves like it if attention neither rotates nor turns queries.
 
     Attributes:
         rotating_impl: the stock implementation, with ``RotatesInAttention`` as first base.
-        rotating_builder: the stock metadata builder, with ``PositionsInMetadata`` as first base.
+        turning_impl: the stock implementation, with ``TurnsQueries`` as first base.
+        rotating_builder: the stock metadata builder, with ``PositionsInMetadata`` and ``CutsLengths`` as first bases.
     """
 
     rotating_impl: type[Any]
+    turning_impl: type[Any]
     rotating_builder: type[Any]
 
     @classmethod
     def get_impl_cls(cls) -> type[Any]:
         stock: Any = super()
         found: type[Any] = stock.get_impl_cls()
-        return cls.rotating_impl if is_fused(get_current_vllm_config_or_none()) else found
+        vllm_config = get_current_vllm_config_or_none()
+        if is_fused(vllm_config):
+            return cls.rotating_impl
+        return cls.turning_impl if turns_queries(vllm_config) else found
 
     @classmethod
     def get_builder_cls(cls) -> type[Any]:

@@ -1,10 +1,13 @@
-"""vLLM's Triton backend, which rotates if the engine's configuration says so."""
+"""vLLM's Triton backend, which rotates or turns queries if the engine's configuration says so."""
 
 from __future__ import annotations
+
+import dataclasses
 
 from vllm.v1.attention.backends.triton_attn import (
     TritonAttentionBackend,
     TritonAttentionImpl,
+    TritonAttentionMetadata,
     TritonAttentionMetadataBuilder,
 )
 
@@ -13,10 +16,20 @@ from posenc_runtime.vllm_adapter.attention.fused_rotary.backend import (
     RotatesInAttention,
     RotatingBackend,
 )
+from posenc_runtime.vllm_adapter.attention.read_time_cuda import CutsLengths, TurnsQueries
 
 
-class PosencTritonAttentionMetadataBuilder(PositionsInMetadata, TritonAttentionMetadataBuilder):
-    """Builds Triton attention's metadata with the positions of a step's tokens."""
+@dataclasses.dataclass
+class DividedTritonAttentionMetadata(TritonAttentionMetadata):
+    """See ``CutsLengths``."""
+
+    near: TritonAttentionMetadata | None = None
+
+
+class PosencTritonAttentionMetadataBuilder(PositionsInMetadata, CutsLengths, TritonAttentionMetadataBuilder):
+    """Builds Triton attention's metadata with positions of a step's tokens; where queries turn, with cut lengths."""
+
+    divided_metadata = DividedTritonAttentionMetadata
 
 
 class RotatingTritonAttentionImpl(RotatesInAttention, TritonAttentionImpl):
@@ -25,8 +38,13 @@ class RotatingTritonAttentionImpl(RotatesInAttention, TritonAttentionImpl):
     kind = "triton_attn_rotary"
 
 
+class TurningTritonAttentionImpl(TurnsQueries, TritonAttentionImpl):
+    """Triton attention whose queries past the trained length turn."""
+
+
 class PosencTritonAttentionBackend(RotatingBackend, TritonAttentionBackend):
-    """vLLM's Triton backend; if ``fused_rotary`` is on, its attention rotates."""
+    """vLLM's Triton backend; if ``fused_rotary`` is on, its attention rotates; where queries turn, they do."""
 
     rotating_impl = RotatingTritonAttentionImpl
+    turning_impl = TurningTritonAttentionImpl
     rotating_builder = PosencTritonAttentionMetadataBuilder
