@@ -123,15 +123,16 @@ def test_requests_answer_nearly_as_an_unrotated_cache_would_from_a_float8_cache(
 
 @pytest.mark.parametrize("backend", ["FLASH_ATTN", "TRITON_ATTN"])
 def test_queries_past_the_trained_length_turn_beside_short_requests(
-    backend: str, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+    backend: str, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
-    """A prefill in chunks across the trained length, a request that grows past it, and two that do not reach it."""
-    method = test_read_time.rerope(TRAINED, 128, 64)
-    batch = [(prompts(length), 4) for length in (40, 254, 330, 129)]
+    """One that does not reach it, one that grows past it, and a prefill in chunks across it."""
+    model = save_tiny(tmp_path / "shorter", max_position_embeddings=128)
+    method = test_read_time.rerope(128, 64, 64)
+    batch = [(prompts(length), 3) for length in (20, 126, 200)]
     arguments = test_read_time.posenc(method.section) | {"attention_backend": backend, "async_scheduling": True}
-    (answers,) = run(tiny, arguments, [batch], "read_time", tmp_path)
-    model = AutoModelForCausalLM.from_pretrained(tiny, attn_implementation="eager")
-    oracle = ReadTimeOracle(model, method.method(), test_read_time.plain(32, 1e4, 2))
+    (answers,) = run(model, arguments, [batch], "read_time", tmp_path)
+    theirs = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager")
+    oracle = ReadTimeOracle(theirs, method.method(), test_read_time.plain(32, 1e4, 2))
     test_read_time.assert_as(oracle, batch, answers)
 
 
