@@ -6,6 +6,8 @@ Steps of an interpreter take half a second, so requests are few and answers shor
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
 import pathlib
 from typing import Any
 
@@ -16,7 +18,14 @@ from posenc_runtime.vllm_adapter.arguments import engine_args
 from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from tests.checkpoints import TRAINED, WIDE, save_tiny
-from tests.engine import test_crossing, test_prefix_reuse, test_read_time, test_scales_in_one_batch
+from tests.engine import (
+    forked_for_triton,
+    test_crossing,
+    test_prefix_reuse,
+    test_read_time,
+    test_scales_in_one_batch,
+    turning_layer,
+)
 from tests.engine.conftest import PromptMaker
 from tests.engine.device import on_the_cpu
 from tests.engine.read_time_oracle import ReadTimeOracle
@@ -134,6 +143,15 @@ def test_queries_past_the_trained_length_turn_beside_short_requests(
     theirs = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager")
     oracle = ReadTimeOracle(theirs, method.method(), test_read_time.plain(32, 1e4, 2))
     test_read_time.assert_as(oracle, batch, answers)
+
+
+def test_short_requests_get_stock_vllms_bits_beside_long_ones_whose_queries_turn(tmp_path: pathlib.Path) -> None:
+    found = tmp_path / "found.json"
+    log = tmp_path / "log"
+    told = os.environ | {"TRITON_INTERPRET": "1"}
+    ended = forked_for_triton.status("tests.engine.turning_layer", [str(found)], environment=told, log=log, timeout=300)
+    assert ended == 0, log.read_text()[-6000:]
+    assert json.loads(found.read_text()) == {name: [] for name in (*turning_layer.CASES, "replayed")}
 
 
 @pytest.mark.parametrize("kind", WITHOUT_ROTATION)
