@@ -17,12 +17,15 @@ from tests import families
 from tests.checkpoints import TRAINED
 from tests.engine.beside_stock import assert_same_to_the_bit
 from tests.engine.conftest import PromptMaker
+from tests.engine.device import on_the_cpu
 from tests.engine.families_oracle import Rotations
 from tests.engine.read_time_oracle import Method, ReadTimeOracle
 from tests.engine.run_engine import Answer, run_engine
 from tests.families import family, saving
 from tests.references import read_time
 from tests.tolerance import LOGPROB_FLOAT32
+
+pytestmark = on_the_cpu("its pages are of 32 tokens; a GPU takes those of 64, in tests/gpu/test_read_time.py")
 
 ENGINE = {
     "dtype": "float32",
