@@ -46,7 +46,9 @@ class Layer:
         self.stock = stock(*shape, "decoder", None, **named)
         self.ours = getattr(module, f"{name}Impl")(*shape, "decoder", None, **named)
         one = torch.ones((), device=device)
-        self._layer = types.SimpleNamespace(_q_scale=one, _k_scale=one, _v_scale=one)
+        self._layer = types.SimpleNamespace(
+            _q_scale=one, _k_scale=one, _v_scale=one, dtype=case.dtype, layer_name="a layer"
+        )
         read_time = case.read_time()
         self.ours.turn_by(dataclasses.replace(read_time, phases=read_time.phases.to(device)), self._layer)
         batch = case.batch()

@@ -33,11 +33,7 @@ def refuse_on_cuda(vllm_config: VllmConfig, rope_type: str, page: int) -> None:
         Unsupported: when the kernels or vLLM's backends do not allow a setting; the message names it and the reason.
     """
     where = f"on a GPU where scaling.rope_type is {rope_type}"
-    if page % KEYS_AT_A_TIME:
-        raise Unsupported(
-            f"scaling.page must be a multiple of {KEYS_AT_A_TIME} tokens {where}, because a kernel reads as many keys "
-            f"at a time, got {page}: set page (of dual_chunk, chunk_size less local_size) to one"
-        )
+    refuse_page(page)
     asked, model, cache = vllm_config.attention_config, vllm_config.model_config, vllm_config.cache_config
     if asked.backend is not None and asked.backend.name not in BACKENDS:
         raise Unsupported(
@@ -62,6 +58,19 @@ def refuse_on_cuda(vllm_config: VllmConfig, rope_type: str, page: int) -> None:
         raise Unsupported(
             f"a model with a window of {model.rswa_window} tokens after its prompt is not served {where}: the kernels "
             "read all earlier keys. Choose another rope_type, or auto"
+        )
+
+
+def refuse_page(page: int) -> None:
+    """Check how many keys a query is turned for together, once the size of blocks is known, too.
+
+    Raises:
+        Unsupported: when a kernel would read keys of two pages at a time; the message names the page.
+    """
+    if page % KEYS_AT_A_TIME:
+        raise Unsupported(
+            f"scaling.page must be a multiple of {KEYS_AT_A_TIME} tokens on a GPU, because a kernel reads as many keys "
+            f"at a time, got {page}: set page (of dual_chunk, chunk_size less local_size) to one"
         )
 
 

@@ -17,9 +17,12 @@ from torch import Tensor
 from vllm.v1.attention.backend import AttentionCGSupport, AttentionType
 
 from posenc_runtime.kernels import ops
+from posenc_runtime.kernels.attention.heads import check_heads
 from posenc_runtime.kernels.attention.read_time import LayerLogits, ReadTime
 from posenc_runtime.vllm_adapter.active import deployment_of
 from posenc_runtime.vllm_adapter.attention.layers import batch_of
+from posenc_runtime.vllm_adapter.attention.read_time_backends import refuse_page
+from posenc_runtime.vllm_adapter.errors import Unsupported
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -84,7 +87,8 @@ class CutsLengths:
             return metadata
         lengths = common_attn_metadata.seq_lens
         starts = common_attn_metadata.query_start_loc[: len(lengths) + 1]
-        cut = self._cut[: len(lengths)]
+        # Chunked attention cuts requests into many, and is captured in no graph.
+        cut = self._cut[: len(lengths)] if len(lengths) <= len(self._cut) else torch.empty_like(lengths)
         _cut_short(lengths, starts, self._trained, cut)
         if is_near:
             return metadata
@@ -118,7 +122,9 @@ class TurnsQueries:
     kind: str | None = None
     attn_type: str
     kv_cache_dtype: str
+    num_heads: int
     num_kv_heads: int
+    head_size: int
     scale: float
     sinks: Tensor | None
     logits_soft_cap: float
@@ -138,7 +144,15 @@ class TurnsQueries:
 
         Args:
             layer: vLLM's, which has the scales of an 8-bit cache.
+
+        Raises:
+            Unsupported: when the kernels do not take the layer's heads or the page.
         """
+        refuse_page(read_time.pages.page)
+        try:
+            check_heads(self.num_heads, self.num_kv_heads, self.head_size, layer.dtype)
+        except ValueError as error:
+            raise Unsupported(f"queries of {layer.layer_name} cannot be turned on a GPU: {error}") from None
         self._read_time = read_time
         k_scale, v_scale = (layer._k_scale.view(-1), layer._v_scale.view(-1)) if self._is_float8 else (None, None)
         sinks = None if self.sinks is None else self.sinks.detach().float().contiguous()

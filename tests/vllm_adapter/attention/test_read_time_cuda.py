@@ -94,6 +94,11 @@ def test_requests_whose_queries_are_all_far_are_cut_short_for_vllms_kernel() -> 
     assert metadata.near.max_seq_len == metadata.max_seq_len
 
 
+def test_more_requests_than_an_engine_runs_are_cut_short_too() -> None:
+    metadata = builder().build(0, step([(300, 1)] * 20))
+    assert metadata.near.seq_lens.tolist() == [1] * 20
+
+
 def test_what_copies_metadata_field_by_field_copies_the_cut_lengths() -> None:
     for divided in (flash.DividedFlashAttentionMetadata, triton.DividedTritonAttentionMetadata):
         assert "near" in {field.name for field in dataclasses.fields(divided)}
@@ -142,6 +147,7 @@ class Stock:
     def __init__(self, attn_type: str, sliding_window: tuple[int, int], kv_cache_dtype: str, sinks: Any = None) -> None:
         self.attn_type, self.sliding_window, self.kv_cache_dtype = attn_type, sliding_window, kv_cache_dtype
         self.scale, self.sinks = 0.25, sinks
+        self.num_heads, self.num_kv_heads, self.head_size = NUM_HEADS, NUM_KV_HEADS, HEAD_DIM
 
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
         pass
@@ -162,15 +168,29 @@ WHOLE = ("decoder", (-1, -1))
 
 def layer() -> Any:
     return types.SimpleNamespace(
-        _q_scale=torch.tensor(0.5), _k_scale=torch.tensor(0.25), _v_scale=torch.tensor([0.5, 2.0])
+        _q_scale=torch.tensor(0.5),
+        _k_scale=torch.tensor(0.25),
+        _v_scale=torch.tensor([0.5, 2.0]),
+        dtype=torch.bfloat16,
+        layer_name="a.layer",
     )
 
 
-def told(kv_cache_dtype: str = "auto", sinks: Tensor | None = None) -> Turning:
+def told(
+    kv_cache_dtype: str = "auto", sinks: Tensor | None = None, *, num_heads: int = NUM_HEADS, page: int = 64
+) -> Turning:
     turning = Turning(*WHOLE, kv_cache_dtype, sinks)
-    read_time = ReadTime.of(ReRope().pages(TRAINED), torch.ones(HEAD_DIM // 2), is_neox_style=True)
-    turning.turn_by(read_time, layer())
+    turning.num_heads = num_heads
+    pages = ReRope(page=page, window=page).pages(TRAINED)
+    turning.turn_by(ReadTime.of(pages, torch.ones(HEAD_DIM // 2), is_neox_style=True), layer())
     return turning
+
+
+def test_heads_and_pages_that_no_kernel_takes_are_refused_before_the_first_request() -> None:
+    with pytest.raises(Unsupported, match="cannot be turned on a GPU: a KV head must have at most 32"):
+        told(num_heads=66)
+    with pytest.raises(Unsupported, match=r"multiple of 64 tokens on a GPU, .*, got 48"):
+        told(page=48)
 
 
 def test_only_a_decoders_layer_that_sees_a_whole_request_may_turn_queries() -> None:
