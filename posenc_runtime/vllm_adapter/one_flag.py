@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from posenc_runtime.vllm_adapter import child_processes
 from posenc_runtime.vllm_adapter.activation import activate
 from posenc_runtime.vllm_adapter.active import KEY
+from posenc_runtime.vllm_adapter.arguments.drafter_length import draft_as_long_as_served
 from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
 from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused
 from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODULE, FIT_INTO_MEMORY, WORKER_EXTENSION
@@ -90,6 +91,7 @@ def configure(engine_args: Any, make: Callable[[Any], VllmConfig], *, serves: bo
     refuse_block_size(vllm_config)
     refuse_head_size(vllm_config, vllm_config.model_config.get_head_size())
     refuse_latent_dtype(vllm_config)
+    draft_as_long_as_served(vllm_config)
     return plan, vllm_config
 
 
