@@ -22,7 +22,7 @@ from tests.engine.read_time_oracle import ReadTimeOracle
 from tests.engine.run_engine import Answer, blocks_in_use, counted, run_engine
 from tests.engine.several_answers import NUM_ANSWERS
 from tests.engine.test_read_time import METHODS, Case, assert_as, plain, posenc, rerope
-from tests.tolerance import LOGPROB_FLOAT32, LOGPROB_RMS_FLOAT8
+from tests.tolerance import LOGPROB_FLOAT32, LOGPROB_RMS_FLOAT8_CACHE
 
 REROPE = METHODS["rerope with the defaults"]
 Request = tuple[list[int], int]
@@ -83,7 +83,7 @@ def test_an_8_bit_cache_answers_about_as_the_oracle(
     for (prompt, _), answer in zip(batch, answers, strict=True):
         _, logprobs = oracle.score(prompt, answer.token_ids)
         squares = [(ours - exact) ** 2 for ours, exact in zip(answer.logprobs, logprobs, strict=True)]
-        assert math.sqrt(sum(squares) / len(squares)) < LOGPROB_RMS_FLOAT8
+        assert math.sqrt(sum(squares) / len(squares)) < LOGPROB_RMS_FLOAT8_CACHE
 
 
 def assert_logprobs_as(oracle: ReadTimeOracle, batch: list[Request], answers: list[Answer]) -> None:
