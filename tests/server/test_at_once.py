@@ -70,8 +70,8 @@ def test_what_needs_no_model_is_said_at_once(arguments: list[str], said: str) ->
         ),
         (
             "scaling.rope_type=yarm",
-            "scaling.rope_type must be one of auto, base, clipped, default, dynamic, linear, llama3, longrope, mrrope, "
-            "ntk, proportional, yarn, got 'yarm'",
+            "scaling.rope_type must be one of auto, base, clipped, default, dual_chunk, dynamic, linear, llama3, "
+            "longrope, mrrope, ntk, proportional, rerope, yarn, got 'yarm'",
         ),
         ("engine.api_key=x", "engine.api_key: is not an argument of vLLM, got 'x'; did you mean server.api_key?"),
         ("server.apikey=x", "server.apikey: is not an argument of vLLM, got 'x'; did you mean api_key?"),
