@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-_ARCHITECTURES = {
+# By the names that checkpoints have for them: module and class.
+ARCHITECTURES = {
     "PosencForCausalLM": "decoder:PosencForCausalLM",
     "MPTForCausalLM": "mpt:MptForCausalLM",  # as MosaicML's own checkpoints say it
     "MptForCausalLM": "mpt:MptForCausalLM",  # as transformers saves it
@@ -20,16 +21,26 @@ def register() -> None:
 
     vLLM refuses MPT and Baichuan by name, because it once had them, but it looks for a registered model first.
     """
-    from transformers import AutoConfig
     from vllm.model_executor.models import ModelRegistry
 
     from posenc_runtime import decoder as model
-    from posenc_runtime.vllm_adapter.models.baichuan_config import BaichuanConfig
 
     model.register()
-    AutoConfig.register(BaichuanConfig.model_type, BaichuanConfig, exist_ok=True)
-    for architecture, where in _ARCHITECTURES.items():
+    register_configurations()
+    for architecture, where in ARCHITECTURES.items():
         ModelRegistry.register_model(architecture, f"{__name__}.{where}")
+
+
+@functools.cache
+def register_configurations() -> None:
+    """Register our configurations with transformers, which is enough to read a checkpoint."""
+    from transformers import AutoConfig
+
+    from posenc_runtime.decoder.config import PosencConfig
+    from posenc_runtime.vllm_adapter.models.baichuan_config import BaichuanConfig
+
+    for config in (PosencConfig, BaichuanConfig):
+        AutoConfig.register(config.model_type, config, exist_ok=True)
 
 
 def refuse_variant(config: Any) -> None:
