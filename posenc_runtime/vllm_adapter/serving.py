@@ -74,11 +74,12 @@ def prepare_environment(*, verbose: bool) -> None:
     os.environ.setdefault("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "75")
 
 
-def configured(args: argparse.Namespace) -> Configured:
+def configured(args: argparse.Namespace, planned: Plan | None = None) -> Configured:
     """What a server is going to be started with: every check that needs no engine has passed.
 
     Args:
         args: from ``engine_args.serve_arguments``.
+        planned: the plan of the same arguments, where it was made before vLLM was imported.
 
     Raises:
         ArgumentRefused: when vLLM refuses a value, a combination of two, the tokenizer or the generation configuration.
@@ -95,7 +96,7 @@ def configured(args: argparse.Namespace) -> Configured:
     stock = inspect.unwrap(AsyncEngineArgs.create_engine_config)
     make = functools.partial(stock, usage_context=UsageContext.OPENAI_API_SERVER)
     try:
-        plan, vllm_config = configure(AsyncEngineArgs.from_cli_args(args), make, serves=True)
+        plan, vllm_config = configure(AsyncEngineArgs.from_cli_args(args), make, serves=True, planned=planned)
     except Unsupported as error:
         raise Unsupported(with_section(str(error))) from None
     except Refused:

@@ -22,8 +22,10 @@ from posenc_runtime.vllm_adapter.checkpoints import later
 _READER = "vllm.transformers_utils.config"
 # Their __init__ imports what reading a configuration does not need: torch's compiler, and vLLM's own configuration.
 _BARE = {"vllm": "", "vllm.config": "config"}
-# Modules of transformers for images, tokens and weights, from which the reader imports names that it seldom uses.
+# Modules for images, tokens and weights, from which the reader imports names that it seldom uses. That of vLLM registers
+# types with torch, which it may do once in a process.
 _FOR_READER = (
+    "vllm.utils.torch_utils",
     "transformers.models.auto.image_processing_auto",
     "transformers.models.auto.modeling_auto",
     "transformers.models.auto.tokenization_auto",
@@ -60,7 +62,7 @@ def read_alone(place: str, **arguments: Any) -> Any:
     if arguments.get("trust_remote_code") or arguments.get("config_format") not in (None, "auto", "hf"):
         raise NotRead("code or a format of others")
     try:
-        with _without_the_rest(), _undocumented():
+        with with_vllms_modules(), _undocumented():
             config = _alone().get_config(place, **arguments)
     except Exception as error:
         raise NotRead(str(error)) from error
@@ -84,15 +86,21 @@ def text_config_of(config: Any) -> Any:
 
 @functools.cache
 def _alone() -> types.ModuleType:
-    """The reader's module; must be called first where ``_without_the_rest`` holds."""
+    """The reader's module; must be called first where ``with_vllms_modules`` holds."""
     transformers = _folder("transformers")
     later.load(_VALIDATORS, transformers / "utils" / "type_validators.py", _FOR_VALIDATORS)
     return later.load(_READER, _folder("vllm") / "transformers_utils" / "config.py", _FOR_READER)
 
 
 @contextlib.contextmanager
-def _without_the_rest() -> Iterator[None]:
-    """Let modules of vLLM be imported without the ``__init__`` of its packages; afterwards none of them is there."""
+def with_vllms_modules() -> Iterator[None]:
+    """Let single modules of vLLM be imported without the ``__init__`` of its packages.
+
+    Afterwards none of them is among the imported ones. Where all of vLLM is imported, nothing happens.
+    """
+    if is_vllm_imported():
+        yield
+        return
     for name, folder in _BARE.items():
         package = types.ModuleType(name)
         package.__path__ = [str(_folder("vllm") / folder)]
