@@ -16,7 +16,6 @@ from typing import IO, TYPE_CHECKING, NoReturn, cast
 from rich.console import Console
 
 from posenc_runtime.vllm_adapter.errors import Failed
-from server.address import refuse_taken
 from server.causes import cause, first_error
 from server.checking import checking
 from server.first_look import refused_if_unreadable
@@ -24,7 +23,6 @@ from server.greeting import READY
 from server.held_output import HeldOutput
 from server.json_lines import JsonLines
 from server.progress import Progress
-from server.room import refuse_full_memory, refuse_small_cache
 from server.settings import Settings
 
 # Functions import modules that take long to import and write meanwhile, when output is held.
@@ -46,8 +44,10 @@ def serve(settings: Settings, *, verbose: bool) -> NoReturn:
         Failed: when the engine does not start, or ends by itself.
     """
     with checking(verbose=verbose):
-        refuse_taken(settings)
-        refuse_full_memory(settings)
+        from server import address, room
+
+        address.refuse_taken(settings)
+        room.refuse_full_memory(settings)
         server = configured(settings, verbose=verbose)
     # A copy of stdout, made before HeldOutput replaces it.
     with os.fdopen(os.dup(1), "w") as stdout:
@@ -67,14 +67,14 @@ def configured(settings: Settings, *, verbose: bool = False) -> Configured:
         Refused: when a setting, the checkpoint or the configuration of the engine is refused.
     """
     from posenc_runtime.vllm_adapter import serving
-    from server.planning import plan_settings, serve_namespace
+    from server import planning, room
 
     planned = None
     # vLLM reads the configuration of a checkpoint in an object store, with the weights.
     if "://" not in settings.engine.get("hf_config_path", settings.model):
-        planned = plan_settings(settings)
-        refuse_small_cache(settings, planned)
-    args = serve_namespace(settings, quiet=not verbose)
+        planned = planning.plan_settings(settings)
+        room.refuse_small_cache(settings, planned)
+    args = planning.serve_namespace(settings, quiet=not verbose)
     with refused_if_unreadable(settings):
         return serving.configured(args, planned)
 
