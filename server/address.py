@@ -6,7 +6,7 @@ import contextlib
 import errno
 import socket
 
-from posenc_runtime.vllm_adapter.serving import CannotListen
+from posenc_runtime.vllm_adapter.errors import CannotListen
 from server.settings import Settings
 
 _PORTS_TRIED = 100

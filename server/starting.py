@@ -44,9 +44,8 @@ def serve(settings: Settings, *, verbose: bool) -> NoReturn:
         Failed: when the engine does not start, or ends by itself.
     """
     with checking(verbose=verbose):
-        from server import address, room
+        from server import room
 
-        address.refuse_taken(settings)
         room.refuse_full_memory(settings)
         server = configured(settings, verbose=verbose)
     # A copy of stdout, made before HeldOutput replaces it.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from posenc_runtime import vllm_adapter
 from posenc_runtime.vllm_adapter.arguments.engine_args import refusals_of_vllm, with_section
 from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused
-from posenc_runtime.vllm_adapter.errors import Failed, Refused, Unsupported
+from posenc_runtime.vllm_adapter.errors import CannotListen, Failed, Refused, Unsupported
 from posenc_runtime.vllm_adapter.interruption import end_at_signals
 
 if TYPE_CHECKING:
@@ -51,12 +51,6 @@ class EngineDied(Failed):
     """The engine's process ended while it served: no memory, or a bug."""
 
     what = "the engine ended while it served"
-
-
-class CannotListen(Refused):
-    """The address is taken, is not this machine's, or may not be used."""
-
-    status = 1
 
 
 def prepare_environment(*, verbose: bool) -> None:

@@ -1,4 +1,5 @@
 """vLLM's reader of configurations, with or without the rest of vLLM, whose import takes seconds.
+Decision 72.
 
 A process that has not imported vLLM reads a configuration with vLLM's own source of the reader, and with nothing else of
 vLLM. Where that does not work, and where the reader alone may not say what all of vLLM would, all of vLLM reads it.
@@ -22,8 +23,8 @@ from posenc_runtime.vllm_adapter.checkpoints import later
 _READER = "vllm.transformers_utils.config"
 # Their __init__ imports what reading a configuration does not need: torch's compiler, and vLLM's own configuration.
 _BARE = {"vllm": "", "vllm.config": "config"}
-# Modules for images, tokens and weights, from which the reader imports names that it seldom uses. That of vLLM registers
-# types with torch, which it may do once in a process.
+# Modules for images, tokens and weights, from which the reader imports names that it seldom uses. That of vLLM
+# registers types with torch, which it may do once in a process.
 _FOR_READER = (
     "vllm.utils.torch_utils",
     "transformers.models.auto.image_processing_auto",

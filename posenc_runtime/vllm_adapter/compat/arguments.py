@@ -1,4 +1,4 @@
-"""Names of vLLM's arguments, and a default, read from its sources: to import vLLM takes seconds, too long for an error message."""
+"""Names of vLLM's arguments, and a default, read from its sources: to import vLLM takes seconds."""
 
 from __future__ import annotations
 

@@ -17,9 +17,7 @@ from tests import model_configs
 from tests.checkpoints import save_tiny
 
 ROOT = pathlib.Path(__file__).parents[3]
-NAMES = sorted(
-    name for name, said in vars(model_configs).items() if isinstance(said, dict) and "architectures" in said
-)
+NAMES = sorted(name for name, said in vars(model_configs).items() if isinstance(said, dict) and "architectures" in said)
 # Their code is with the checkpoint, or vLLM has a class of its own for them.
 LEFT = (*model_configs.OWN_CODE, "sarvam_mla", "step3p5")
 # Reads the configurations in the folders that it is given, and prints what is read and whether vLLM is there.
@@ -99,7 +97,9 @@ def test_code_and_formats_of_others_are_left_to_all_of_vllm(asked: dict[str, Any
 
 def test_a_module_imports_what_it_is_told_to_only_when_it_uses_it(tmp_path: pathlib.Path) -> None:
     source = tmp_path / "reading.py"
-    source.write_text("from decimal import Decimal\nfrom wave import Error as Wrong, open\n\ndef half():\n    return 'x'\n")
+    source.write_text(
+        "from decimal import Decimal\nfrom wave import Error as Wrong, open\n\ndef half():\n    return 'x'\n"
+    )
     before = set(sys.modules)
     module = later.load("posenc_reading", source, ("wave",))
     try:
