@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -15,6 +15,7 @@ from posenc_runtime.vllm_adapter.active import KEY
 from posenc_runtime.vllm_adapter.arguments import table
 from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused, Flag, Unlisted, flags_of
 from posenc_runtime.vllm_adapter.arguments.front_end_arguments import refuse_unusable
+from posenc_runtime.vllm_adapter.arguments.parser import parser
 from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODULE, SCHEDULER, WORKER_EXTENSION
@@ -225,25 +226,6 @@ def _is_cuda() -> bool:
     return bool(current_platform.is_cuda_alike())
 
 
-def parser() -> tuple[Any, dict[str, dict[str, argparse.Action]]]:
-    """vLLM's parser, and its actions by argument name, for each of our sections ``engine`` and ``server``."""
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    class Parser(FlexibleArgumentParser):
-        def error(self, message: str) -> NoReturn:
-            raise ArgumentRefused(_as_setting(message, http_names))
-
-    http_names = {field.name for field in dataclasses.fields(compat.cli_args().FrontendArgs)}
-    engine_names = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
-    made = compat.cli_args().make_arg_parser(Parser())
-    actions = {action.dest: action for action in made._actions if action.option_strings}
-    return made, {
-        "engine": {name: action for name, action in actions.items() if name in engine_names},
-        "server": {name: action for name, action in actions.items() if name in http_names},
-    }
-
-
 def refusals_of_vllm(error: Exception) -> list[str]:
     """What vLLM's configuration refused: one text for each setting, with the setting's name in our file."""
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -269,12 +251,3 @@ def with_section(refusal: str) -> str:
 
     names = {field.name for field in dataclasses.fields(AsyncEngineArgs)} - DERIVED.keys()
     return f"engine.{refusal}" if refusal.split(maxsplit=1)[0] in names else refusal
-
-
-def _as_setting(message: str, http_names: set[str]) -> str:
-    """Reword argparse's "argument --max-num-seqs: invalid int value: 'x'": name the setting as our file does."""
-    if not message.startswith("argument "):
-        return f"engine: {message}"
-    options, _, rule = message.removeprefix("argument ").partition(":")
-    name = next(option for option in options.split("/") if option.startswith("--")).removeprefix("--").replace("-", "_")
-    return f"{'server' if name in http_names else 'engine'}.{name}:{rule}"

@@ -81,7 +81,7 @@ def _contents() -> Iterator[tuple[str, bytes]]:
 
 def _store() -> None:
     from posenc_runtime.vllm_adapter import compat
-    from posenc_runtime.vllm_adapter.arguments.engine_args import parser
+    from posenc_runtime.vllm_adapter.arguments.parser import parser
 
     file = _STORED / f"{compat.installed()}.json"
     file.write_text(as_json(of_actions(parser()[1])), encoding="utf-8")

@@ -18,12 +18,14 @@ from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.vllm_adapter import models
 from posenc_runtime.vllm_adapter.attention.choice import Kind
 from posenc_runtime.vllm_adapter.attention.needs import needed_for
-from posenc_runtime.vllm_adapter.checkpoints import overrides, reader
+from posenc_runtime.vllm_adapter.carried_names import ARCHITECTURES
+from posenc_runtime.vllm_adapter.checkpoints import overrides
 from posenc_runtime.vllm_adapter.checkpoints.added_yarn import AddedYarn, added_yarn
 from posenc_runtime.vllm_adapter.checkpoints.first_look import look
 from posenc_runtime.vllm_adapter.checkpoints.hub import UnreadableCheckpoint, reason_of
 from posenc_runtime.vllm_adapter.checkpoints.stated_length import stated_length
 from posenc_runtime.vllm_adapter.checkpoints.stated_rotation import refuse_stated, with_whole_lengths
+from posenc_runtime.vllm_adapter.compat import reader
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.model_code.model_rules import caches_latents, other_bases
 from posenc_runtime.vllm_adapter.model_code.rope_parameters import (
@@ -155,7 +157,7 @@ def _read(place: str, **arguments: Any) -> Any:
         models.register_configurations()
         with contextlib.suppress(reader.NotRead):
             config = reader.read_alone(place, **arguments)
-            known = reader.registered_models().keys() | models.ARCHITECTURES.keys()
+            known = reader.registered_models().keys() | ARCHITECTURES.keys()
             if known.issuperset(getattr(config, "architectures", None) or [None]):
                 return config
     from vllm.transformers_utils.config import get_config

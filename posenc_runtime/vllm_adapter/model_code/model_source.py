@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from posenc_runtime.vllm_adapter.checkpoints import reader
-from posenc_runtime.vllm_adapter.models import ARCHITECTURES
+from posenc_runtime.vllm_adapter.carried_names import ARCHITECTURES
+from posenc_runtime.vllm_adapter.compat import reader
 
 # A model that reads the table itself, or by a fused layer, would rotate every request with unscaled rows. Vision towers
 # read their own table, by ``get_cos_sin``.
@@ -46,7 +46,7 @@ def class_of(architecture: str) -> tuple[str, str] | None:
     if reader.reads_alone():
         if (where := ARCHITECTURES.get(architecture)) is not None:
             module, _, name = where.partition(":")
-            return f"posenc_runtime.vllm_adapter.models.{module}", name
+            return module, name
         return reader.registered_models().get(architecture)
     from vllm.model_executor.models.registry import ModelRegistry
 

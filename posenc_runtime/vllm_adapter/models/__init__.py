@@ -5,14 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-# By the names that checkpoints have for them: module and class.
-ARCHITECTURES = {
-    "PosencForCausalLM": "decoder:PosencForCausalLM",
-    "MPTForCausalLM": "mpt:MptForCausalLM",  # as MosaicML's own checkpoints say it
-    "MptForCausalLM": "mpt:MptForCausalLM",  # as transformers saves it
-    "BaichuanForCausalLM": "baichuan:BaichuanForCausalLM",  # 13B, Baichuan 2
-    "BaiChuanForCausalLM": "baichuan:BaichuanForCausalLM",  # 7B
-}
+from posenc_runtime.vllm_adapter.carried_names import ARCHITECTURES
 
 
 @functools.cache
@@ -28,7 +21,7 @@ def register() -> None:
     model.register()
     register_configurations()
     for architecture, where in ARCHITECTURES.items():
-        ModelRegistry.register_model(architecture, f"{__name__}.{where}")
+        ModelRegistry.register_model(architecture, where)
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import sys
 
-from posenc_runtime.vllm_adapter.checkpoints import reader
+from posenc_runtime.vllm_adapter.compat import reader
 
 
 def is_cpu() -> bool:

@@ -10,8 +10,9 @@ import pytest
 
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.arguments import table
-from posenc_runtime.vllm_adapter.arguments.engine_args import command_line, parser
+from posenc_runtime.vllm_adapter.arguments.engine_args import command_line
 from posenc_runtime.vllm_adapter.arguments.flags import Flag, Unlisted, flags_of
+from posenc_runtime.vllm_adapter.arguments.parser import parser
 
 FILE = pathlib.Path(table.__file__).parent / "stored" / f"{compat.installed()}.json"
 

@@ -1,8 +1,8 @@
 """vLLM's reader of configurations, with or without the rest of vLLM, whose import takes seconds.
-Decision 72.
 
-A process that has not imported vLLM reads a configuration with vLLM's own source of the reader, and with nothing else of
-vLLM. Where that does not work, and where the reader alone may not say what all of vLLM would, all of vLLM reads it.
+A process that has not imported vLLM reads a configuration with vLLM's own source of the reader, and with nothing else
+of vLLM. Where that does not work, and where the reader alone may not say what all of vLLM would, all of vLLM reads it.
+Decision 72.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from posenc_runtime.vllm_adapter.checkpoints import later
+from posenc_runtime.vllm_adapter.compat import later
 
 _READER = "vllm.transformers_utils.config"
 # Their __init__ imports what reading a configuration does not need: torch's compiler, and vLLM's own configuration.

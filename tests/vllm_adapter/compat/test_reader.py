@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from posenc_runtime.vllm_adapter.checkpoints import later, reader
 from posenc_runtime.vllm_adapter.checkpoints.checkpoint import read_checkpoint
+from posenc_runtime.vllm_adapter.compat import later, reader
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from tests import model_configs
 from tests.checkpoints import save_tiny
@@ -23,7 +23,8 @@ LEFT = (*model_configs.OWN_CODE, "sarvam_mla", "step3p5")
 # Reads the configurations in the folders that it is given, and prints what is read and whether vLLM is there.
 READ = """
 import json, pathlib, sys
-from posenc_runtime.vllm_adapter.checkpoints import checkpoint, reader
+from posenc_runtime.vllm_adapter.checkpoints import checkpoint
+from posenc_runtime.vllm_adapter.compat import reader
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter import models
 models.register_configurations()
