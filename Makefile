@@ -32,14 +32,17 @@ CPU_TORCH := --extra-index-url https://download.pytorch.org/whl/cpu --index-stra
 # Material for MkDocs tells its readers of its successor otherwise, at every build.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-# -v names each test as it begins: most take seconds, some a minute.
-ENGINE_TESTS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -rsfE -n auto --dist loadfile --no-loadscope-reorder --timeout 900
+# Hundreds of processes import the same modules, and would compile them anew where the shell wants no bytecode.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+# -v names each test as it begins: most take seconds, some a minute. To read the tests of other folders takes longer.
+ENGINE_TESTS = $(PYTEST) -v -rsfE -n auto --dist loadfile --no-loadscope-reorder --timeout 900 tests/engine
 
 .DEFAULT_GOAL := help
 # Test runs follow each other even under -j: engines and the fast tests together would starve each other. Tests run in
 # the order of their files: by size, the default, the longest would come last.
 .NOTPARALLEL:
-.PHONY: help setup environment constraints serve test test-all test-fast test-promises test-slow test-compiled test-engine test-engine-rest tools test-gpu test-page test-clients faults check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture screenshots architectures routes train-demo train-counting zoo lengths clean clean-env
+.PHONY: help setup environment constraints serve test test-all test-fast test-promises test-slow test-compiled test-engine test-release tools test-gpu test-page test-clients faults check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture screenshots architectures routes train-demo train-counting zoo lengths clean clean-env
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,28 +64,28 @@ constraints: ## pin the newest releases that work together, for `make setup`: CP
 serve: environment ## serve the demo model, or MODEL=smollm2, or CONFIG=configs/demo.yaml
 	@$(BIN)/posenc serve $(if $(CONFIG),--config $(CONFIG),$(MODEL))
 
-# What `make test` runs comes first here, too, and no test runs twice.
 test: test-fast test-promises ## the fast tests, then an engine test for each promise of the docs
 
-test-all: test test-slow test-compiled test-engine-rest ## every test, those of `make test` first
+# Each run reads its tests and imports vLLM: all that start an engine are one run, and those that start none are two.
+test-all: test-fast test-slow test-engine ## every test, the fast ones first, but those of a release
 
 test-fast: environment ## tests that start no engine and take no seconds: ARGS=...
-	$(call timed,fast tests,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not engine and not slow and not compiled" -rsfE -n 2 --dist loadfile --no-loadscope-reorder $(ARGS))
+	$(call timed,fast tests,$(PYTEST) -m "not engine and not slow and not compiled and not release" -rsfE -n 2 --dist loadfile --no-loadscope-reorder $(ARGS))
 
 test-promises: environment ## an engine test for each promise of the docs: ARGS=...
 	$(call timed,promises,$(ENGINE_TESTS) -m "engine and promise" $(ARGS))
 
-test-slow: environment ## kernels in Triton's interpreter, our commands as processes, planted faults: ARGS=...
-	$(call timed,slow tests,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -rsfE -n 2 --dist loadfile $(ARGS))
+test-slow: environment ## kernels interpreted and compiled, our commands as processes, planted faults: ARGS=...
+	$(call timed,slow tests,$(PYTEST) -m "(slow or compiled) and not release" -rsfE -n 2 --dist loadfile $(ARGS))
 
-test-compiled: environment ## kernels as Triton compiles them for an H100, inspected and run on the CPU: ARGS=...
-	$(call timed,compiled kernels,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m compiled -rsfE -n 2 --dist loadfile $(ARGS))
+test-compiled: environment ## of the slow tests, kernels as Triton compiles them for an H100, inspected and run on the CPU: ARGS=...
+	$(call timed,compiled kernels,$(PYTEST) -m "compiled and not release" -rsfE -n 2 --dist loadfile $(ARGS))
 
-test-engine: environment ## all tests that start a vLLM engine: ARGS=...
-	$(call timed,engine tests,$(ENGINE_TESTS) -m engine $(ARGS))
+test-engine: environment ## tests that start a vLLM engine, those of the promises among them: ARGS=...
+	$(call timed,engine tests,$(ENGINE_TESTS) -m "engine and not release" $(ARGS))
 
-test-engine-rest: environment
-	$(call timed,other engine tests,$(ENGINE_TESTS) -m "engine and not promise" $(ARGS))
+test-release: environment ## what is left for a release, when .ci/run has passed: ARGS=...
+	$(call timed,tests of a release,$(ENGINE_TESTS) -m release $(ARGS))
 
 tools: environment ## install Helm and promtool beside the environment, for tests of deploy/ that are otherwise skipped
 	@$(BIN)/python -m tests.deploy.tools

@@ -63,8 +63,10 @@ def serve(
     given = [f"server.{name}={value}" for name, value in (("host", host), ("port", port)) if value is not None]
     with _refusals():
         settings = read_settings(target, config, [*(overrides or []), *given])
+        from server import address, starting
+
+        address.refuse_taken(settings)
         look_at_checkpoint(settings, has_weights=True)
-        from server import starting
 
         starting.serve(settings, verbose=verbose)
 
@@ -103,6 +105,9 @@ def check(
         for remark in plan.remarks:
             _console().print(remark)
         _console().print(report.attention_line(plan.attention))
+        if plan.deployment.turns_queries:
+            _console().print(report.distances_line(plan.deployment), highlight=False)
+            return
         if plan.deployment.rotates:
             if checkpoint is not None and checkpoint.verdict is not None:
                 _console().print(report.crossings_line(checkpoint.verdict), highlight=False)

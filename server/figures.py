@@ -121,15 +121,16 @@ class Figures(BaseModel):
 
 
 def figures(samples: Iterable[Sample]) -> Figures | None:
-    """Read the figures; None where the server counts nothing by scale (``disable_log_stats``, or it is not ours)."""
+    """Read the figures; None where the server counts nothing (``disable_log_stats``), or is not ours."""
     by_name: dict[str, list[Sample]] = {}
     for sample in samples:
         by_name.setdefault(sample.name, []).append(sample)
-    if not set(_BY_SCALE.values()) & by_name.keys():
+    by_scale = _by_scale(by_name) or _without_scales(by_name)
+    if not by_scale:
         return None
     usages = [sample.value for sample in by_name.get(StockMetric.KV_CACHE_USAGE, ())]
     return Figures(
-        by_scale=_by_scale(by_name),
+        by_scale=by_scale,
         crossings=_crossings(by_name.get(Metric.CROSSINGS, ())),
         rerotated_tokens=_total(by_name, Metric.REROTATED_TOKENS),
         requests_running=_total(by_name, StockMetric.RUNNING),
@@ -150,6 +151,20 @@ def _by_scale(by_name: Mapping[str, Sequence[Sample]]) -> dict[str, Counts]:
             counts = found.setdefault(sample.labels["scale"], {})
             counts[field] = counts.get(field, 0) + int(sample.value)
     return {scale: Counts(**found[scale]) for scale in sorted(found, key=float)}
+
+
+def _without_scales(by_name: Mapping[str, Sequence[Sample]]) -> dict[str, Counts]:
+    """What vLLM counts, where a deployment of ours has no scales; every request is at the one that keys have."""
+    if Metric.STRATEGY_INFO not in by_name or StockMetric.PROMPT_TOKENS not in by_name:
+        return {}
+    return {
+        "1": Counts(
+            requests=_total(by_name, StockMetric.SUCCEEDED),
+            prompt_tokens=_total(by_name, StockMetric.PROMPT_TOKENS),
+            generation_tokens=_total(by_name, StockMetric.GENERATION_TOKENS),
+            prefix_hit_tokens=_total(by_name, StockMetric.PREFIX_HIT_TOKENS),
+        )
+    }
 
 
 def _crossings(samples: Iterable[Sample]) -> list[Crossings]:

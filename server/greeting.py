@@ -33,7 +33,11 @@ def greeting(
     told = [f"{scale_set.label(index)} up to {length:,}" for index, length in enumerate(lengths)]
     told[0] += " tokens"
     yield f"{READY}: {address or args.uds}"
-    if served.deployment.rotates:
+    if served.deployment.turns_queries:
+        trained = served.deployment.original_max_position_embeddings
+        length, method = served.max_model_len, served.deployment.rope_type
+        yield f"{method}: requests of up to {length:,} tokens, trained on {trained:,}"
+    elif served.deployment.rotates:
         yield f"scale by request length: {', '.join(told)}"
     if address is None:
         return

@@ -10,12 +10,16 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from posenc_runtime.encodings.methods import turns_queries
 from posenc_runtime.vllm_adapter.settings.explanations import explained
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from posenc_runtime.vllm_adapter.settings.setting_names import unknown_arguments
 from server import packaged
 from server.layers import UniqueKeysLoader, environment_layer, merged, set_layer
 from server.settings import Settings
+
+# Settings of ``scaling`` that methods of both kinds have.
+_OF_BOTH_KINDS = ("original_max_position_embeddings",)
 
 
 def load(
@@ -53,6 +57,7 @@ def _layered(lowest: dict[str, Any], overrides: list[str] | None, environment: M
         layers = [lowest, environment_values, *map(set_layer, overrides or [])]
     except ValueError as error:
         raise SettingRefused(str(error)) from None
+    layers = _of_one_kind(layers)
     try:
         settings = Settings.model_validate(merged(layers))
     except ValidationError as error:
@@ -85,6 +90,24 @@ def _file_layer(path: pathlib.Path) -> dict[str, Any]:
         # Links are not resolved: they may be replaced while the server runs.
         values["access"] = access | {"keys_file": str(path.parent.absolute() / keys)}
     return values
+
+
+def _of_one_kind(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The layers, without the settings of another kind of method in those below the layer that names the method.
+
+    So ``--set scaling.rope_type=rerope`` is enough over a file with scales, which that method does not have.
+    """
+    kept, asked = [], None
+    for layer in reversed(layers):
+        section = layer.get("scaling")
+        if isinstance(section, dict):
+            own = section.get("rope_type", "default")
+            if asked is not None and turns_queries(str(own)) != turns_queries(asked):
+                layer = layer | {"scaling": {key: section[key] for key in _OF_BOTH_KINDS if key in section}}
+            elif asked is None and "rope_type" in section:
+                asked = str(own)
+        kept.append(layer)
+    return kept[::-1]
 
 
 def _rope_type(layers: list[dict[str, Any]]) -> str:

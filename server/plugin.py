@@ -67,6 +67,7 @@ class EndpointPlugin:
         budget = await front_end.rerotate_budget(engine_client, deployment)
         groups = await front_end.attention_layers(engine_client)
         front_end.show_attention(engine_client, groups)
+        front_end.show_strategy(engine_client, deployment)
         state.posenc = Served(
             deployment=deployment,
             budget=budget,

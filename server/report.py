@@ -31,10 +31,26 @@ def headline(settings: Settings, deployment: Deployment, checkpoint: Checkpoint 
         stay = checkpoint is not None and checkpoint.spec is not None
         why = "vLLM's own rotary embeddings" if stay else "no rotary embeddings"
         return f"[bold]{name}[/]: {why}, so nothing is scaled; serves {deployment.max_model_len} tokens"
+    if deployment.turns_queries:
+        return (
+            f"[bold]{name}[/]: trained on {deployment.original_max_position_embeddings} tokens, serves "
+            f"{deployment.max_model_len}; {deployment.rope_type}"
+        )
     scales = ", ".join(deployment.scale_set.label(index) for index in range(len(deployment.scales)))
     return (
         f"[bold]{name}[/]: trained on {deployment.original_max_position_embeddings} tokens, serves "
         f"{deployment.max_model_len}; {deployment.rope_type} at scales {scales}"
+    )
+
+
+def distances_line(deployment: Deployment) -> str:
+    """How far away a query finds keys, where queries turn."""
+    trained = deployment.original_max_position_embeddings
+    pages = deployment.read_time.pages(trained)
+    far = f"{pages.distance:,} tokens away" if pages.leak is None else f"{pages.distance:,} tokens away and more"
+    return (
+        f"distances: up to {trained:,} tokens as trained. A query past them sees the last {pages.window:,} tokens as "
+        f"trained, and older ones at most {far}, in pages of {pages.page:,}"
     )
 
 

@@ -31,11 +31,24 @@ class Scale(BaseModel):
     live: Counts | None
 
 
+class Distances(BaseModel):
+    """How far away a query past the trained length sees keys, where queries turn; tokens.
+
+    The latest ``window`` keys are at their trained distances. Older ones are at most ``farthest`` away, or further
+    where the method has a leak. Keys of a ``page`` keep their order.
+    """
+
+    window: int
+    page: int
+    farthest: int
+
+
 class Scales(BaseModel):
     """The answer of ``GET /posenc/scales``.
 
     ``rerotate_budget_tokens`` is the most cached tokens that are re-rotated before a step;
-    ``rerotate_budget_reason`` says why. Both are null if this deployment re-rotates no keys.
+    ``rerotate_budget_reason`` says why. Both are null if this deployment re-rotates no keys. ``distances`` is null if
+    its method has scales.
     """
 
     rope_type: str
@@ -48,6 +61,7 @@ class Scales(BaseModel):
     rerotate_budget_tokens: int | None
     rerotate_budget_reason: str | None
     scales: list[Scale]
+    distances: Distances | None
 
 
 class Turns(BaseModel):
@@ -142,6 +156,13 @@ def _figures(served: Served) -> Figures | None:
     return figures(sample for metric in served.registry.collect() for sample in metric.samples)
 
 
+def _distances(deployment: Deployment) -> Distances | None:
+    if not deployment.turns_queries:
+        return None
+    pages = deployment.read_time.pages(deployment.original_max_position_embeddings)
+    return Distances(window=pages.window, page=pages.page, farthest=pages.distance)
+
+
 def _scales(served: Served, counted: Figures | None) -> Scales:
     deployment, budget, scale_set = served.deployment, served.budget, served.deployment.scale_set
     return Scales(
@@ -154,6 +175,7 @@ def _scales(served: Served, counted: Figures | None) -> Scales:
         prefix_reuse=deployment.prefix_reuse,
         rerotate_budget_tokens=budget.tokens if budget else None,
         rerotate_budget_reason=budget.reason if budget else None,
+        distances=_distances(deployment),
         scales=[
             Scale(
                 scale=scale,

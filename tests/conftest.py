@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,8 +32,22 @@ gc.disable()
 
 
 def pytest_collection_finish() -> None:
+    if registry := sys.modules.get("vllm.model_executor.models.registry"):
+        _look_at_models_here(registry)
     gc.freeze()
     gc.enable()
+
+
+def _look_at_models_here(registry: ModuleType) -> None:
+    """vLLM looks at a model that is new to this machine in another process, lest CUDA starts; imports take it long."""
+    from tests.engine.device import ON_CUDA
+
+    def looked_at(look: Callable[[], Any]) -> Any:
+        with warnings.catch_warnings(action="ignore"):  # of what its modules import
+            return look()
+
+    if not ON_CUDA:
+        registry._run_in_subprocess = looked_at
 
 
 @pytest.fixture(autouse=True)

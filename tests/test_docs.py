@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 # The commands import vLLM as they need it; see there why it is imported before.
 import tests.vllm_adapter.conftest  # noqa: F401
-from posenc_runtime.encodings.scaling import available, method
+from posenc_runtime.encodings.methods import available, method
 from posenc_runtime.vllm_adapter.metrics.names import Metric
 from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings, LimitSettings
 from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings

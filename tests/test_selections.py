@@ -13,7 +13,7 @@ import pytest
 from tests.engine.promises import PROMISES
 
 ROOT = pathlib.Path(__file__).parents[1]
-MARKERS = ("engine", "slow", "compiled", "promise")
+MARKERS = ("engine", "slow", "compiled", "promise", "release")
 
 
 def selections(verb: str) -> list[str]:
@@ -24,14 +24,16 @@ def selections(verb: str) -> list[str]:
     return [quoted or word for quoted, word in re.findall(r'-m pytest .*?-m (?:"([^"]+)"|(\w+))', printed)]
 
 
-def test_all_runs_first_what_make_test_runs_and_then_each_other_test_once() -> None:
-    usual, everything = selections("test"), selections("test-all")
-    assert len(usual) == 2 and everything[:2] == usual
+def test_all_and_a_release_run_each_test_once_and_all_has_those_of_make_test() -> None:
+    usual, everything, release = selections("test"), selections("test-all"), selections("test-release")
+    assert len(usual) == 2 and everything[0] == usual[0] and release == ["release"]
     for values in itertools.product((False, True), repeat=len(MARKERS)):
         marked = dict(zip(MARKERS, values, strict=True))
-        if marked["engine"] + marked["slow"] + marked["compiled"] > 1:
-            continue  # these exclude each other
-        assert [eval(expression, {}, marked) for expression in everything].count(True) == 1, marked
+        if marked["engine"] + marked["slow"] + marked["compiled"] > 1 or marked["release"] > marked["engine"]:
+            continue  # the first exclude each other, and only engine tests wait for a release
+        assert [eval(expression, {}, marked) for expression in everything + release].count(True) == 1, marked
+        if any(eval(expression, {}, marked) for expression in usual) and not marked["release"]:
+            assert any(eval(expression, {}, marked) for expression in everything), marked
 
 
 def test_what_must_pass_before_a_change_goes_in_is_the_check_and_every_test() -> None:
@@ -44,12 +46,15 @@ class Chosen:
 
     def __init__(self) -> None:
         self.by_promise: dict[str, list[str]] = {}
+        self.waiting: list[str] = []
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
             for mark in item.iter_markers("promise"):
                 for name in mark.args:
                     self.by_promise.setdefault(name, []).append(item.nodeid)
+                if item.get_closest_marker("release"):
+                    self.waiting.append(item.nodeid)
 
 
 def test_make_test_has_an_engine_test_for_each_promise_of_the_docs() -> None:
@@ -59,6 +64,7 @@ def test_make_test_has_an_engine_test_for_each_promise_of_the_docs() -> None:
     status = pytest.main(["--collect-only", *quiet, "-m", selection, str(ROOT / "tests" / "engine")], plugins=[chosen])
     assert status == pytest.ExitCode.OK
     assert set(PROMISES) - set(chosen.by_promise) == set(), "no test that make test runs holds these"
+    assert chosen.waiting == [], "a promise is tested before each change, not before a release alone"
     assert set(chosen.by_promise) - set(PROMISES) == set(), "these stand on no page: tests/engine/promises.py"
 
 

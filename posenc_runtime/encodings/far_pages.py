@@ -82,6 +82,11 @@ class FarPages:
         return (0.1 * math.log((position + 1) / self.tempered_from) + 1) ** 2
 
     @property
+    def window(self) -> int:
+        """The last tokens that every query sees at their trained distances."""
+        return self.edge + 1
+
+    @property
     def last_trained_position(self) -> int | None:
         """The last position of a query whose distances are all below the trained length; None if there is no last.
 

@@ -42,6 +42,8 @@ class Report:
 
     Attributes:
         scale: that the request ended at.
+        rope_type: the deployment's method.
+        tokens_past_trained: of the request; None where the method has scales.
         crossings: as in ``kv_transfer_params.posenc.crossings``.
         prompt_tokens, new_tokens: of the request.
     """
@@ -50,6 +52,8 @@ class Report:
     crossings: Sequence[Mapping[str, Any]]
     prompt_tokens: int
     new_tokens: int
+    rope_type: str = ""
+    tokens_past_trained: int | None = None
 
 
 class Server:
@@ -86,6 +90,16 @@ class Server:
             BadAnswer: when it answers with an error.
         """
         found: str = self._json("/v1/models")["data"][0]["id"]
+        return found
+
+    def scales(self) -> dict[str, Any]:
+        """What stands at ``/posenc/scales``.
+
+        Raises:
+            NoAnswer: when the server cannot be reached.
+            BadAnswer: when it answers with an error.
+        """
+        found: dict[str, Any] = self._json("/posenc/scales")
         return found
 
     def metrics(self) -> list[Metric]:
@@ -140,6 +154,8 @@ class Server:
             crossings=said.get("crossings", ()),
             prompt_tokens=usage["prompt_tokens"],
             new_tokens=usage["completion_tokens"],
+            rope_type=said.get("rope_type", ""),
+            tokens_past_trained=said.get("tokens_past_trained"),
         )
 
     def _json(self, path: str) -> Any:

@@ -55,15 +55,20 @@ def chat(
 
 
 @app.command(short_help="See in a minute what Posenc does, with the demo model.")
-def demo() -> None:
-    """Start the demo model, send a short request, a long one and one that crosses, show the metrics, and end."""
+def demo(
+    rope_type: Annotated[
+        str,
+        typer.Option("--rope-type", metavar="METHOD", help="Another method, such as rerope.", show_default=True),
+    ] = "yarn",
+) -> None:
+    """Start the demo model, send a short request, a long one and one that grows, show the metrics, and end."""
     with refusals():
         from server.commands.client import Server
         from server.commands.demo import show
         from server.commands.started import started
 
         out = console()
-        with started(["demo"], out) as address, Server(address) as server:
+        with started(["demo", "--set", f"scaling.rope_type={rope_type}"], out) as address, Server(address) as server:
             show(server, out)
 
 

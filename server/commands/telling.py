@@ -42,5 +42,9 @@ def lines(report: Report) -> Iterator[str]:
             f"crossed from scale {crossing['from']:g} to {crossing['to']:g} at {crossing['at']:,} tokens "
             f"({crossing['how']})"
         )
-    scale = "no scale reported" if report.scale is None else f"scale {report.scale:g}"
+    if report.tokens_past_trained is not None:
+        past = report.tokens_past_trained
+        scale = f"{report.rope_type}, {f'{past:,} tokens past' if past else 'within'} the trained length"
+    else:
+        scale = "no scale reported" if report.scale is None else f"scale {report.scale:g}"
     yield f"{scale}, {report.prompt_tokens + report.new_tokens:,} tokens, {report.new_tokens:,} of them new"

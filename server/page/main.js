@@ -86,11 +86,16 @@ function build() {
   document.title = `${model} · Posenc`;
   at("model").textContent = model;
   at("version").textContent = live.version;
-  at("lead").textContent = rotations.length
+  const { distances } = deployment;
+  at("lead").textContent = distances
+    ? `Trained on ${trained} tokens, serves ${longest}. A query past the trained length sees older keys at most ${count(distances.farthest)} tokens away.`
+    : rotations.length
     ? `Trained on ${trained} tokens, serves ${longest}. Each request gets the smallest scale that covers its length.`
     : `Serves ${longest} tokens. This model has no rotary embedding, so nothing is scaled.`;
   at("served-lead").textContent =
-    labels.length > 1
+    distances
+      ? `${deployment.rope_type}: the last ${count(distances.window)} tokens are at their trained distances, older ones come in pages of ${count(distances.page)}. Keys have no scales.`
+      : labels.length > 1
       ? `Requests by length, prompt and answer together: ${deployment.rope_type} at scales ${labels.join(", ")}.`
       : "There is one scale: every request runs as the model was trained.";
   for (const name of ["served", "try"]) at(name).hidden = false;

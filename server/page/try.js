@@ -7,6 +7,7 @@ import { ruler } from "./ruler.js";
 const ABOUT = {
   short: ["Short prompt", "Fits the trained length. It runs at scale 1, as the model was trained."],
   long: ["Long prompt", "Too long for scale 1. It starts at the smallest scale that covers it."],
+  far: ["Long prompt", "Longer than the trained length. Its last queries see far keys at a bounded distance."],
   growing: ["Growing request", "Starts just below the end of a scale, and grows past it: it crosses to the next one."],
 };
 
@@ -26,7 +27,7 @@ export function cards(container, live, wantsKey) {
 function card(kind, plan, live, wantsKey) {
   const { deployment, labels, model } = live;
   const ends = deployment.scales.map((each) => each.max_request_tokens);
-  const [title, about] = ABOUT[kind];
+  const [title, about] = ABOUT[kind === "long" && deployment.distances ? "far" : kind];
   const id = (part) => `${kind}-${part}`;
   const prompt = html("textarea", { id: id("prompt"), rows: "4", spellcheck: "false", placeholder: `A text of about ${count(plan.tokens)} tokens is filled in when you run it.` });
   const answer = html("input", { id: id("answer"), type: "number", min: "1", max: deployment.max_model_len, value: plan.answer });
@@ -87,6 +88,7 @@ function card(kind, plan, live, wantsKey) {
   };
   const end = (report) => {
     if (!report) return say("Done. The server reported no scale.");
+    if (deployment.distances) return say(`The server reports: ${count(report.tokens_past_trained)} tokens past the trained length.`);
     index = Math.max(0, deployment.scales.findIndex((each) => each.scale === report.scale));
     const crossed = report.crossings.map(({ from, to, at, how }) => `it crossed from ${from} to ${to} at ${count(at)} tokens (${how})`);
     say(`The server reports: ended at scale ${labels[index]}; ${crossed.join(", ") || "it did not cross"}.`);

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import IO
+from typing import IO, Protocol
 
 import httpx
 
@@ -27,6 +27,39 @@ _ENVIRONMENT = {
 }
 
 
+class Process(Protocol):
+    """What is asked of a server's process, the leader of a group: as of ``subprocess.Popen``."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+Start = Callable[[list[str], dict[str, str], IO[str]], Process]
+
+
+def started(arguments: list[str], environment: dict[str, str], said: IO[str]) -> Process:
+    """A process of the command line ``arguments``, output into a file."""
+    return subprocess.Popen(
+        arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=said,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        # A group of its own: it can be stopped whole, and an interrupt from the keyboard reaches it through us. But
+        # our session: Linux divides cores among sessions first, and 6.18 with two of them gives a client none for
+        # seconds while a server in another session is busy.
+        process_group=0,
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Command:
     """How a server is started, but for its port.
@@ -34,10 +67,12 @@ class Command:
     Attributes:
         arguments: ``{port}`` in them is replaced by the port.
         environment: over that of this process.
+        start: makes the process.
     """
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    start: Start = started
 
     def on_port(self, port: int) -> list[str]:
         return [argument.replace("{port}", str(port)) for argument in self.arguments]
@@ -69,18 +104,10 @@ def running(
     """
     port = free_port()
     address = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryFile("w+", errors="replace") if log is None else log.open("w+", errors="replace") as said:
-        process = subprocess.Popen(
-            command.on_port(port),
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=subprocess.STDOUT,
-            env=os.environ | _ENVIRONMENT | dict(command.environment),
-            # A group of its own: it can be stopped whole, and an interrupt from the keyboard reaches it through us. But
-            # our session: Linux divides cores among sessions first, and 6.18 with two of them gives a client none for
-            # seconds while a server in another session is busy.
-            process_group=0,
-        )
+    with (
+        tempfile.NamedTemporaryFile("w+", errors="replace") if log is None else log.open("w+", errors="replace") as said
+    ):
+        process = command.start(command.on_port(port), os.environ | _ENVIRONMENT | dict(command.environment), said)
         try:
             _wait_until_healthy(process, address, said, waiting, start_seconds)
             try:
@@ -103,22 +130,22 @@ def free_port() -> int:
 
 
 def _wait_until_healthy(
-    process: subprocess.Popen[bytes], address: str, log: IO[str], waiting: Callable[[], None], seconds: float
+    process: Process, address: str, log: IO[str], waiting: Callable[[], None], seconds: float
 ) -> None:
     deadline = time.monotonic() + seconds
     while True:
         with contextlib.suppress(httpx.HTTPError):
             if httpx.get(f"{address}/health", timeout=5).status_code == 200:
                 return
-        if process.poll() is not None:
-            raise ServerFailed(f"the server ended with status {process.returncode}; its log ends with\n{_end(log)}")
+        if (status := process.poll()) is not None:
+            raise ServerFailed(f"the server ended with status {status}; its log ends with\n{_end(log)}")
         if time.monotonic() > deadline:
             raise ServerFailed(f"the server was not up after {seconds:.0f} s; its log ends with\n{_end(log)}")
         waiting()
         time.sleep(0.5)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def _stop(process: Process) -> None:
     process.terminate()
     try:
         process.wait(timeout=_STOP_SECONDS)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import environment
+import pytest
 from packaging.requirements import Requirement
 
 PROGRAM = """
@@ -27,6 +28,7 @@ def test_it_goes_with_the_torch_of_the_environment() -> None:
     assert importlib.metadata.version("torch") in of_torch.specifier
 
 
+@pytest.mark.slow
 def test_a_new_interpreter_imports_it_and_changes_the_size_of_an_image() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "1 4 4\n"), done.stderr

@@ -2,7 +2,7 @@
 
 Model runner, attention, metadata and how they are called are vLLM's for CUDA, and so are its kernels; ours are the
 Triton ones, not their references. What is missing of a GPU is its compiler, its graphs and what FlashAttention
-computes. To be run by an interpreter that has not imported vLLM, which looks for Triton then.
+computes. To be run in a process of ``forked_for_triton``: vLLM looks for Triton when it is imported.
 """
 
 from __future__ import annotations

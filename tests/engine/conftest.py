@@ -39,7 +39,7 @@ def address(
 ) -> Iterator[str]:
     """Where ``tiny`` is served by that name. A module says by which server, and with which other settings."""
     settings = {"model": str(tiny), "served_model_name": "tiny"} | served
-    with running_server(tmp_path_factory.mktemp("server"), settings, server=server) as address:
+    with running_server(tmp_path_factory.mktemp("server"), settings, server=server, imported=True) as address:
         yield address
 
 

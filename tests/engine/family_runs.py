@@ -51,7 +51,7 @@ def requests(trained: int, rounds: int = 3) -> Requests:
     unscaled = [(prompts(length), 24) for length in (1, 31, 32, 64, 90)]
     mixed = [(40, 24, 1), (trained - 24, 20, 1), (trained + 5, 24, 2), (2 * trained - 50, 40, 2)]
     mixed += [(2 * trained + 40, 24, 4), (4 * trained - 60, 50, 4)]
-    together = [(40, 30), (trained - 20, 60), (trained - 3, 160), (2 * trained - 20, 60), (90, 220), (60, 100)]
+    together = [(40, 30), (trained - 20, 60), (trained - 3, 140), (2 * trained - 20, 60), (90, 100), (60, 100)]
     again = [(prompts(length), new) for length, new in together]
     prefix = prompts(64)
     crowd = [(60, 120), (trained - 16, 50), (trained - 10, 200), (2 * trained - 15, 60), (30, 130), (80, 60)] * rounds
@@ -60,7 +60,7 @@ def requests(trained: int, rounds: int = 3) -> Requests:
         mixed=[(prompts(length), new) for length, new, _ in mixed],
         scales=[scale for *_, scale in mixed],
         crossing={
-            "alone": [(prompts(trained - 20), 180)],
+            "alone": [(prompts(trained - 20), 160)],
             "together": again,
             "from the prefix cache": again,
             "crowded": [

@@ -75,7 +75,8 @@ def every_route(folder: pathlib.Path, settings: dict[str, Any], server: Server =
     keys_file.write_text("".join(f"{name}: {key}\n" for name, key in KEYS.items()))
     administration = f"127.0.0.1:{free_port()}"
     access = {"keys_file": str(keys_file), "administration": administration, "administrators": ["ops"]}
-    with running_server(folder, settings | {"access": access}, EVERY_ROUTE, server=server, log=log) as address:
+    settings = settings | {"access": access}
+    with running_server(folder, settings, EVERY_ROUTE, server=server, imported=True, log=log) as address:
         yield Open(address, f"http://{administration}", keys_file, log)
 
 

@@ -7,12 +7,12 @@ import json
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import yaml
 
-from tests.benchmarks.servers import Command, running
-from tests.engine import device
+from tests.benchmarks.servers import Command, Process, running
+from tests.engine import device, forked
 
 Server = Literal["posenc", "vllm"]
 
@@ -25,6 +25,7 @@ def running_server(
     *,
     server: Server = "posenc",
     verbose: bool = True,
+    imported: bool = False,
     log: pathlib.Path | None = None,
     waiting: Callable[[], None] = lambda: None,
 ) -> Iterator[str]:
@@ -32,6 +33,7 @@ def running_server(
 
     Args:
         server: whose it is.
+        imported: whether its processes, which nobody looks at, are forked from one that has imported vLLM.
         log: where its output goes, if that is to be kept.
         waiting: called now and then until it is ready.
 
@@ -39,18 +41,30 @@ def running_server(
         ServerFailed: when it refuses to start; the message is the end of its log.
     """
     if server == "vllm":
-        with running(_plain_vllm(settings, environment or {}), waiting=waiting, log=log) as address:
+        with running(_plain_vllm(settings, environment or {}, imported), waiting=waiting, log=log) as address:
             yield address
         return
     file = folder / "deployment.yaml"
     file.write_text(yaml.safe_dump(settings | {"engine": device.ENGINE | settings.get("engine", {})}))
-    posenc = str(pathlib.Path(sys.executable).with_name("posenc"))
-    arguments = (posenc, "serve", "--config", str(file), *["--verbose"] * verbose, "--set", "server.port={port}")
-    with running(Command(arguments, environment or {}), waiting=waiting, log=log) as address:
+    arguments = ["serve", "--config", str(file), *["--verbose"] * verbose, "--set", "server.port={port}"]
+    command = _command("server", arguments, environment or {}, imported)
+    with running(command, waiting=waiting, log=log) as address:
         yield address
 
 
-def _plain_vllm(settings: dict[str, Any], environment: Mapping[str, str]) -> Command:
+def _command(module: str, arguments: list[str], environment: Mapping[str, str], imported: bool) -> Command:
+    """A module run as a program: ours by the name under which it is installed, if it is not forked."""
+    if imported and not device.ON_CUDA:
+        return Command((module, *arguments), environment, _forked)
+    posenc = (str(pathlib.Path(sys.executable).with_name("posenc")),)
+    return Command((*(posenc if module == "server" else (sys.executable, "-m", module)), *arguments), environment)
+
+
+def _forked(arguments: list[str], environment: dict[str, str], said: IO[str]) -> Process:
+    return forked.ForkedServer(arguments[0], arguments[1:], environment, pathlib.Path(said.name))
+
+
+def _plain_vllm(settings: dict[str, Any], environment: Mapping[str, str], imported: bool) -> Command:
     """vLLM's own server with our section in one flag, and of the other settings what vLLM has itself."""
     flags = ["--model", settings["model"], "--served-model-name", settings["served_model_name"]]
     for name, value in (device.ENGINE | settings.get("engine", {})).items():
@@ -59,7 +73,7 @@ def _plain_vllm(settings: dict[str, Any], environment: Mapping[str, str]) -> Com
     carried = {"posenc": "scaling", "posenc_access": "access", "posenc_limits": "limits"}
     section = json.dumps({key: settings[name] for key, name in carried.items() if name in settings})
     module = "vllm.entrypoints.openai.api_server"  # vllm serve, which vLLM's package for CPUs has not
-    arguments = (sys.executable, "-m", module, *flags, "--additional-config", section, "--port", "{port}")
+    arguments = [*flags, "--additional-config", section, "--port", "{port}"]
     # As others have it: what our server sets for itself is not set.
     unset = {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "0", "VLLM_LOGGING_LEVEL": "INFO"}
-    return Command(arguments, unset | dict(environment))
+    return _command(module, arguments, unset | dict(environment), imported)

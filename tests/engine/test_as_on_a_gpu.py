@@ -50,7 +50,7 @@ def run(
         batches,
         environment=environment,
         module="tests.engine.as_on_a_gpu",
-        imported=False,
+        triton=True,
         folder=folder,
     )
     ran = how_it_ran(folder)
@@ -64,8 +64,9 @@ def run(
 def test_requests_that_cross_or_reuse_a_prefix_answer_as_an_unrotated_cache_would(
     ahead: bool, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
-    crossing = (prompts(247), 12)
-    reusing = [(batch[:1], reused_scale) for batch, reused_scale in test_prefix_reuse.batches(prompts)[:2]]
+    crossing = (prompts(248), 10)
+    first_two = test_prefix_reuse.batches(prompts)[:2]
+    reusing = [([(prompt, 5) for prompt, _ in batch[:1]], reused_scale) for batch, reused_scale in first_two]
     # Again, the crossing one finds its prompt, so that it has been copied before it was turned.
     asked = [([crossing, (prompts(40), 6)], None), *reusing, ([crossing], None)]
     arguments = test_crossing.arguments(

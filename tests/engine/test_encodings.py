@@ -146,7 +146,7 @@ async def test_an_encoding_answers_as_it_was_trained(kind: str, tmp_path: pathli
     engine = ENGINE | {"enforce_eager": kind not in COMPILED}
     engine["tensor_parallel_size"] = workers = workers_of(kind)
     settings = {"model": str(model), "served_model_name": "tiny", "max_model_len": SHORTER, "engine": engine}
-    with running_server(tmp_path, settings, environment(workers)) as address:
+    with running_server(tmp_path, settings, environment(workers), imported=True) as address:
         async with openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=300) as client:
 
             async def answer(prompt: list[int]) -> Said:

@@ -53,7 +53,7 @@ def address(breaking: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) ->
     settings["engine"]["logits_processors"] = [breakable_crossings.LOADED]
     # The installed command does not import from its working directory; vLLM's worker imports a module of the tests.
     environment = {breakable_crossings.FILE: str(breaking), "PYTHONPATH": str(BOOK.parent)}
-    with running_server(tmp_path_factory.mktemp("server"), settings, environment) as address:
+    with running_server(tmp_path_factory.mktemp("server"), settings, environment, imported=True) as address:
         yield address
 
 

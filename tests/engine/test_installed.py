@@ -124,18 +124,21 @@ def installed(work: pathlib.Path, wheel: pathlib.Path) -> CleanEnvironment:
     return environment
 
 
+@pytest.mark.release
 def test_nothing_of_the_checkout_is_imported_there(installed: CleanEnvironment, work: pathlib.Path) -> None:
     code = "import posenc_runtime, server.load; print(posenc_runtime.__file__, server.__file__, sep='\\n')"
     files = installed.run(str(installed.python), "-c", code).splitlines()
     assert len(files) == 2 and all(pathlib.Path(file).is_relative_to(work / "venv") for file in files)
 
 
+@pytest.mark.release
 def test_the_requirements_of_the_wheel_are_met(installed: CleanEnvironment) -> None:
     code = "import posenc_runtime; print(posenc_runtime.__version__, posenc_runtime.engine_arguments.__name__)"
     assert installed.run(str(installed.python), "-c", code) == f"{VERSION} engine_arguments\n"
     assert "demo  package:posenc_runtime/zoo/demo" in installed.run(installed.command("posenc"), "configs")
 
 
+@pytest.mark.release
 def test_an_installed_server_answers_a_request_that_outgrows_its_scale(
     installed: CleanEnvironment, work: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

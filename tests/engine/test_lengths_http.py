@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import re
-import subprocess
-import sys
 from typing import Any
 
 import httpx
@@ -14,6 +13,7 @@ import pytest
 import yaml
 
 from tests.checkpoints import save_tiny
+from tests.engine import forked
 from tests.engine.running_server import running_server
 
 PAIRS = range(16)
@@ -46,8 +46,9 @@ def checkpoint(name: str, folder: pathlib.Path) -> pathlib.Path:
 
 def checked(folder: pathlib.Path, settings: dict[str, Any]) -> str:
     (folder / "checked.yaml").write_text(yaml.safe_dump(settings))
-    command = [str(pathlib.Path(sys.executable).with_name("posenc")), "check", str(folder / "checked.yaml")]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
+    command, log = ["check", str(folder / "checked.yaml")], folder / "checked.log"
+    assert forked.status("server", command, environment=os.environ, log=log, timeout=240) == 0, log.read_text()
+    return log.read_text()
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
@@ -60,7 +61,10 @@ def test_the_server_serves_the_lengths_and_scales_that_check_says(name: str, tmp
     }
     said = checked(tmp_path, settings)
     assert re.search(rf"trained on {trained} tokens, serves {longest}\b", said), said
-    with running_server(tmp_path, settings) as address, httpx.Client(base_url=address, timeout=120) as http:
+    with (
+        running_server(tmp_path, settings, imported=True) as address,
+        httpx.Client(base_url=address, timeout=120) as http,
+    ):
         (model_card,) = http.get("/v1/models").json()["data"]
         served = http.get("/posenc/scales").json()
         body = {"model": "tiny", "prompt": [5] * (asked - 10), "max_tokens": 10, "ignore_eos": True}

@@ -33,7 +33,7 @@ def test_workers_measure_what_is_turned_before_a_step_and_the_server_says_it(
     }
     log = tmp_path / "server.log"
     environment = device.environment(NUM_WORKERS) | {"VLLM_LOGGING_LEVEL": "INFO"}
-    with running_server(tmp_path, settings, environment, log=log) as address:
+    with running_server(tmp_path, settings, environment, imported=True, log=log) as address:
         scales = httpx.get(f"{address}/posenc/scales", timeout=60).json()
         asked = {"model": "tiny", "prompt": "a" * 240, "max_tokens": 40, "ignore_eos": True}
         answer = httpx.post(f"{address}/v1/completions", json=asked, timeout=120).json()

@@ -38,7 +38,7 @@ def answers(server: Server, model: pathlib.Path, folder: pathlib.Path) -> list[d
     settings = {"model": str(model), "served_model_name": "tiny", "scaling": SECTION, "engine": ENGINE}
     told = []
     with (
-        running_server(folder, settings, server=server) as address,
+        running_server(folder, settings, server=server, imported=True) as address,
         httpx.Client(base_url=address, timeout=120) as http,
     ):
         for body in ASKED:

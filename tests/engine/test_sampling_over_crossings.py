@@ -75,7 +75,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             "kv_cache_memory_bytes": 2**26,
         },
     }
-    with running_server(tmp_path_factory.mktemp("server"), settings, environment()) as address:
+    with running_server(tmp_path_factory.mktemp("server"), settings, environment(), imported=True) as address:
         yield address
 
 

@@ -62,8 +62,8 @@ def assert_answers_as_transformers(
     ("rope_type", "mode"),
     [pytest.param("yarn", "eager", marks=pytest.mark.promise("mixed batch", "pin"))]
     + [(rope_type, "eager") for rope_type in ("dynamic", "linear", "ntk")]
-    # Compiled, methods differ in what their tables hold, and in nothing that is compiled.
-    + [("yarn", "compiled")],
+    # Compiled, methods differ in what their tables hold, and in nothing that is compiled: test_crossing.py does, too.
+    + [pytest.param("yarn", "compiled", marks=pytest.mark.release)],
 )
 def test_each_request_of_a_mixed_batch_answers_as_transformers_at_its_own_scale(
     rope_type: str, mode: str, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import yaml
 
 from tests.checkpoints import save_tiny
+from tests.engine import forked
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,9 @@ def test_serving_is_refused_with_the_key_and_the_reason(
     file = tmp_path / "deployment.yaml"
     scaling = {"scaling": {"rope_type": "yarn", "scales": [1, 2, 4]}}
     file.write_text(yaml.safe_dump({"model": str(model)} | scaling | settings))
-    finished = subprocess.run(
-        [str(pathlib.Path(sys.executable).with_name("posenc")), "serve", "--config", str(file)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert finished.returncode == 2, finished.stderr
-    assert rule in finished.stderr
-    assert "Traceback" not in finished.stderr
+    log = tmp_path / "log"
+    status = forked.status("server", ["serve", "--config", str(file)], environment=os.environ, log=log, timeout=240)
+    said = log.read_text()
+    assert status == 2, said
+    assert rule in said
+    assert "Traceback" not in said

@@ -64,7 +64,7 @@ def test_a_server_whose_engine_is_gone_refuses_what_it_was_answering_and_ends_wi
     assert "Traceback" not in said.rpartition("failed the engine")[2]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.release), signal.SIGTERM])
 def test_a_server_that_is_told_to_stop_before_it_is_ready_leaves_nothing_behind(
     number: signal.Signals, tiny: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

@@ -17,7 +17,7 @@ from tests.engine.greedy import Said, alike
 from tests.engine.metrics import total
 from tests.engine.running_server import running_server
 
-NUM_REQUESTS = 200
+NUM_REQUESTS = 100
 AT_ONCE = 32
 
 
@@ -30,15 +30,15 @@ class Asked:
 
 
 @pytest.mark.timeout(1500)
-async def test_200_requests_of_random_lengths_answer_as_alone_while_the_pool_preempts(
+async def test_100_requests_of_random_lengths_answer_as_alone_while_the_pool_preempts(
     tiny: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    source = random.Random(7)
+    source = random.Random(16)
     texts = [[source.randrange(2, 256) for _ in range(1500)] for _ in range(20)]
     requests = [
         Asked(
             # Many begin alike, and read each other's blocks.
-            prompt=[*source.choice(texts)[: source.choice((20, 100, 230, 300, 470, 960, 1500))], 2 + number % 254],
+            prompt=[*source.choice(texts)[: source.choice((20, 100, 230, 300, 480, 980, 1500))], 2 + number % 254],
             max_tokens=source.randrange(32, 128),
             seed=number % 3 and number,
             on_crossing=source.choice(("rerotate", "recompute", "pin")),
@@ -61,12 +61,12 @@ async def test_200_requests_of_random_lengths_answer_as_alone_while_the_pool_pre
             "max_num_seqs": AT_ONCE,
             "max_num_batched_tokens": 512,
             # 32 requests of a mean 560 tokens want 560 blocks
-            "num_gpu_blocks_override": 80,
+            "num_gpu_blocks_override": 68,
             "kv_cache_memory_bytes": 2**28,
         },
     }
     gate = asyncio.Semaphore(AT_ONCE)
-    with running_server(tmp_path, settings, environment()) as address:
+    with running_server(tmp_path, settings, environment(), imported=True) as address:
         async with openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=600) as client:
 
             async def answer(asked: Asked) -> tuple[Said, dict[str, Any]]:

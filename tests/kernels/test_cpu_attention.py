@@ -27,6 +27,8 @@ from tests.references.no_position import no_position_attention
 from tests.references.t5 import t5_attention
 from tests.tolerance import ATTENTION_TIMES_TORCH, SOME_FLOAT32_OPERATIONS
 
+pytestmark = pytest.mark.slow  # the kernels are compiled
+
 Reference = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 
 

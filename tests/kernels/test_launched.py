@@ -8,6 +8,8 @@ import pytest
 
 from tests.kernels.processes import output_of
 
+pytestmark = pytest.mark.slow
+
 Steps = dict[str, list[tuple[str, int]]]
 AGAIN = ["cope-scores", "cope-values", "cope-values", "merge"]  # for more requests than there is room for scores
 

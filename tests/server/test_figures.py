@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from server.figures import Crossings, Figures, Histogram, figures
+from server.figures import Counts, Crossings, Figures, Histogram, figures
 
 # Two engines, as /metrics shows them.
 EXPOSED = """
@@ -60,6 +60,25 @@ def test_engines_are_added_and_scales_are_in_order() -> None:
     assert (found.requests_running, found.requests_waiting, found.rerotated_tokens) == (3, 0, 512)
     assert (found.prefill_tokens.computed, found.prefill_tokens.waiting) == (300, 720)
     assert found.kv_cache_usage == pytest.approx(0.3)
+
+
+def test_a_deployment_without_scales_has_the_counts_of_vllm() -> None:
+    theirs = """
+# TYPE vllm:request_success counter
+vllm:request_success_total{engine="0",finished_reason="stop"} 3
+vllm:request_success_total{engine="0",finished_reason="length"} 4
+# TYPE vllm:prompt_tokens counter
+vllm:prompt_tokens_total{engine="0"} 1000
+# TYPE vllm:generation_tokens counter
+vllm:generation_tokens_total{engine="0"} 50
+# TYPE vllm:prefix_cache_hits counter
+vllm:prefix_cache_hits_total{engine="0"} 32
+"""
+    assert read(theirs) is None
+    ours = '# TYPE posenc_strategy_info gauge\nposenc_strategy_info{engine="0",rope_type="rerope"} 1\n'
+    found = read(theirs + ours)
+    assert found is not None
+    assert found.by_scale == {"1": Counts(requests=7, prompt_tokens=1000, generation_tokens=50, prefix_hit_tokens=32)}
 
 
 def test_buckets_are_no_longer_cumulative() -> None:

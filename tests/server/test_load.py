@@ -51,6 +51,25 @@ def test_the_environment_goes_over_the_file_and_set_over_the_environment(file: p
     assert settings.scaling.rope_type == "yarn"
 
 
+def test_a_method_of_another_kind_needs_no_more_than_its_name(file: pathlib.Path) -> None:
+    """Scales of the file are no settings of a method that turns queries, nor its window one of a method that scales."""
+    turning = load(file, ["scaling.rope_type=rerope", "scaling.window=256", "scaling.page=64"], {})
+    assert turning.scaling.written() == {
+        **{"rope_type": "rerope", "original_max_position_embeddings": 512, "window": 256, "page": 64}
+    }
+    file.write_text(GOOD.replace("rope_type: yarn", "rope_type: rerope").replace("scales: [1, 2, 4, 8]", "window: 256"))
+    file.write_text(file.read_text().replace("beta_fast: 16", "page: 64"))
+    scaled = load(file, ["scaling.rope_type=yarn", "scaling.scales=[1, 8]"], {})
+    assert scaled.scaling.written() == {
+        **{"rope_type": "yarn", "original_max_position_embeddings": 512, "scales": [1.0, 8.0]}
+    }
+
+
+def test_what_a_method_does_not_have_is_refused_where_both_are_written(file: pathlib.Path) -> None:
+    with pytest.raises(SettingRefused, match=r"scaling\.scales must be left out where rope_type is rerope, got"):
+        load(file, ["scaling.rope_type=rerope", "scaling.scales=[1, 2]"], {})
+
+
 def test_a_list_or_a_mapping_can_be_set(file: pathlib.Path) -> None:
     settings = load(file, ["scaling.scales=[1, 8]", "engine={dtype: bfloat16}"], {})
     assert settings.scaling.scales == [1, 8]

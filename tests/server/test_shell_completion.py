@@ -12,6 +12,8 @@ import pytest
 
 from server import shipped
 
+pytestmark = pytest.mark.slow  # each case is a process, or several
+
 PROGRAM = """
 import atexit, json, sys
 slow = {"torch", "vllm", "transformers", "rich"}

@@ -83,6 +83,14 @@ def show_attention(engine: Any, groups: list[LayerGroup]) -> None:
     prometheus.show_attention(groups, engine.model_config.served_model_name, engine.engine_core.engine_ranks_managed)
 
 
+def show_strategy(engine: Any, deployment: Deployment) -> None:
+    """Show in a metric what is served, where no connector does."""
+    if deployment.turns_queries:
+        prometheus.show_strategy(
+            deployment, engine.model_config.served_model_name, engine.engine_core.engine_ranks_managed
+        )
+
+
 def readiness(engine: Any) -> Callable[[bool], None]:
     """What shows in a metric whether this server takes requests."""
     return prometheus.readiness(engine.model_config.served_model_name)

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
+
+from vllm.sampling_params import RequestOutputKind
 
 from posenc_runtime.kv.admission import admit
 from posenc_runtime.kv.deployment import Deployment
@@ -61,12 +64,13 @@ def announce_stopped(engine: Any, deployment: Deployment) -> None:
     """Where requests keep their first scale, let an answer that ended at a stop string name it.
 
     This process finds stop strings, and the engine's report at the end of such a request is lost. Where requests cross,
-    our scheduler adds the report to every output instead.
+    our scheduler adds the report to every output instead. Where queries turn, no engine reports anything.
 
     Args:
         engine: vLLM's client of the engine; its ``generate`` is wrapped.
     """
-    engine.generate = naming_stopped(engine.generate, deployment)
+    wrap = naming_turned if deployment.turns_queries else naming_stopped
+    engine.generate = wrap(engine.generate, deployment)
 
 
 def naming_stopped(stock: Callable[..., AsyncIterator[Any]], deployment: Deployment) -> Callable[..., Any]:
@@ -85,6 +89,38 @@ def naming_stopped(stock: Callable[..., AsyncIterator[Any]], deployment: Deploym
             yield output
 
     return generate
+
+
+def naming_turned(stock: Callable[..., AsyncIterator[Any]], deployment: Deployment) -> Callable[..., Any]:
+    """Wrap ``generate`` of vLLM's client, so that the last output says how far a request went.
+
+    What a connector of the user's own reports stays.
+    """
+
+    async def generate(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        new_tokens: Counter[int] = Counter()  # of each answer
+        is_in_parts = sampling_params.output_kind == RequestOutputKind.DELTA
+        async for output in stock(prompt, sampling_params, *args, **kwargs):
+            for answer in output.outputs:
+                before = new_tokens[answer.index] if is_in_parts else 0
+                new_tokens[answer.index] = before + len(answer.token_ids)
+            if output.finished:
+                num_tokens = len(output.prompt_token_ids or ()) + max(new_tokens.values(), default=0)
+                said = {"posenc": report_of_turning(deployment, num_tokens=num_tokens)}
+                output.kv_transfer_params = (output.kv_transfer_params or {}) | said
+            yield output
+
+    return generate
+
+
+def report_of_turning(deployment: Deployment, *, num_tokens: int) -> dict[str, Any]:
+    """The report of a request whose queries turn past the trained length.
+
+    Args:
+        num_tokens: of prompt and answer.
+    """
+    trained = deployment.original_max_position_embeddings
+    return {"rope_type": deployment.rope_type, "tokens_past_trained": max(0, num_tokens - trained), "crossings": []}
 
 
 def report_of_admission(deployment: Deployment, *, num_prompt_tokens: int, max_tokens: int | None) -> dict[str, Any]:

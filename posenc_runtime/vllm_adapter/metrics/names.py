@@ -36,6 +36,10 @@ class Metric(enum.StrEnum):
 class StockMetric(enum.StrEnum):
     """vLLM's metrics that we show beside ours, as ``/metrics`` shows them; a histogram's series add a suffix."""
 
+    SUCCEEDED = "vllm:request_success_total"
+    PROMPT_TOKENS = "vllm:prompt_tokens_total"
+    GENERATION_TOKENS = "vllm:generation_tokens_total"
+    PREFIX_HIT_TOKENS = "vllm:prefix_cache_hits_total"
     RUNNING = "vllm:num_requests_running"
     WAITING = "vllm:num_requests_waiting"
     KV_CACHE_USAGE = "vllm:kv_cache_usage_perc"

@@ -96,6 +96,12 @@ _HISTOGRAMS: dict[str, tuple[Metric, tuple[float, ...], str]] = {
     ),
 }
 
+_OF_STRATEGY = "The scaling strategy of this deployment; the value is always 1."
+_STRATEGY = (
+    *("rope_type", "scales", "original_max_position_embeddings"),
+    *("on_crossing", "prefix_reuse", "headroom_tokens"),
+)
+
 # vllm serve may have several API servers, and a step's report reaches only one: the latest value set is the true one.
 _ACROSS_SERVERS: Literal["mostrecent"] = "mostrecent"
 
@@ -152,24 +158,12 @@ class PosencPromMetrics(KVConnectorPromMetrics):
         )
         info = self._gauge_cls(
             name=Metric.STRATEGY_INFO,
-            documentation="The scaling strategy of this deployment; the value is always 1.",
-            labelnames=[
-                *labelnames,
-                *("rope_type", "scales", "original_max_position_embeddings"),
-                *("on_crossing", "prefix_reuse", "headroom_tokens"),
-            ],
+            documentation=_OF_STRATEGY,
+            labelnames=[*labelnames, *_STRATEGY],
             multiprocess_mode=_ACROSS_SERVERS,
         )
         for engine, values in per_engine_labelvalues.items():
-            info.labels(
-                *values,
-                deployment.rope_type,
-                ",".join(scales),
-                deployment.original_max_position_embeddings,
-                deployment.on_crossing,
-                deployment.prefix_reuse,
-                deployment.headroom_tokens,
-            ).set(1)
+            info.labels(*values, *_strategy(deployment)).set(1)
             for histogram in self._histograms.values():
                 histogram.labels(*values)
             self._budget.labels(*values).set(0)
@@ -205,6 +199,34 @@ class PosencPromMetrics(KVConnectorPromMetrics):
         counter = self._counters[name]
         values = [*self.per_engine_labelvalues[engine], *extra]
         return counter.labels(*values)
+
+
+def _strategy(deployment: Deployment) -> tuple[object, ...]:
+    """The values of the labels ``_STRATEGY``."""
+    return (
+        deployment.rope_type,
+        ",".join(deployment.scale_set.label(index) for index in range(len(deployment.scales))),
+        deployment.original_max_position_embeddings,
+        deployment.on_crossing,
+        deployment.prefix_reuse,
+        deployment.headroom_tokens,
+    )
+
+
+def show_strategy(deployment: Deployment, model_name: str, engines: Iterable[int]) -> None:
+    """Show the strategy of a deployment that has no connector, which would show it.
+
+    Args:
+        engines: numbers of the engines, as in vLLM's own metrics.
+    """
+    gauge = Gauge(
+        Metric.STRATEGY_INFO,
+        _OF_STRATEGY,
+        ("model_name", "engine", *_STRATEGY),
+        multiprocess_mode=_ACROSS_SERVERS,
+    )
+    for engine in engines:
+        gauge.labels(model_name, str(engine), *_strategy(deployment)).set(1)
 
 
 def show_attention(groups: list[LayerGroup], model_name: str, engines: Iterable[int]) -> None:

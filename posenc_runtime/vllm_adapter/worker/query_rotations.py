@@ -82,7 +82,7 @@ def _turning(layers: Mapping[str, Any]) -> set[str]:
 def _turn(model: nn.Module, layers: Mapping[str, Any], deployment: Deployment, vllm_config: Any) -> None:
     """Tell the layers of one model, which are all that attend in it."""
     trained, device = deployment.original_max_position_embeddings, next(model.parameters()).device
-    pages = deployment.read_time.pages(trained, vllm_config.cache_config.block_size)
+    pages = deployment.read_time.pages(trained, vllm_config.cache_config.block_size or None)
     turning = _turning(layers)
     rotaries: list[Any] = [module for module in model.modules() if getattr(module, "posenc_own", None) is not None]
     for name, keys in noted_keys(model, vllm_config, layers, _POSITIONS).items():

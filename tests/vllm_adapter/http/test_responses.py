@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from vllm.sampling_params import RequestOutputKind
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import compat
@@ -195,6 +196,33 @@ async def test_a_streamed_message_says_the_scale_in_the_event_that_ends_it(older
 def test_of_one_prompt_an_answer_says_what_the_connector_said(announced: Serving) -> None:
     whole = announced.request_output_to_completion_response([output("a", SAID)], "request")
     assert whole.kv_transfer_params == SAID
+
+
+@pytest.mark.parametrize("kind", [RequestOutputKind.DELTA, RequestOutputKind.CUMULATIVE])
+async def test_where_queries_turn_an_answer_counts_tokens_past_the_trained_length(
+    kind: RequestOutputKind,
+) -> None:
+    def answer(index: int, *, so_far: int, new: int) -> types.SimpleNamespace:
+        num_tokens = new if kind == RequestOutputKind.DELTA else so_far
+        return types.SimpleNamespace(index=index, token_ids=[7] * num_tokens)
+
+    class Engine:
+        async def generate(self, prompt: str, sampling_params: Any, request_id: str) -> AsyncIterator[Any]:
+            for finished, outputs in (
+                (False, [answer(0, so_far=4, new=4), answer(1, so_far=9, new=9)]),
+                (True, [answer(1, so_far=20, new=11)]),
+            ):
+                theirs = {"theirs": 1} if finished else None
+                yield types.SimpleNamespace(
+                    finished=finished, kv_transfer_params=theirs, prompt_token_ids=[1] * 500, outputs=outputs
+                )
+
+    engine = Engine()
+    announce_stopped(engine, Deployment(rope_type="rerope", original_max_position_embeddings=512, max_model_len=2048))
+    asked = types.SimpleNamespace(max_tokens=100, output_kind=kind)
+    told = [output.kv_transfer_params async for output in engine.generate("prompt", asked, "1")]
+    report = {"rope_type": "rerope", "tokens_past_trained": 8, "crossings": []}
+    assert told == [None, {"theirs": 1, "posenc": report}]
 
 
 async def test_an_answer_without_a_report_of_the_engine_names_the_scale_of_admission() -> None:

@@ -48,6 +48,7 @@ def test_a_model_that_is_served_is_not_refused(architecture: str) -> None:
     assert caches_latents(config, architecture) is (architecture in LATENT)
 
 
+@pytest.mark.slow
 def test_of_every_model_of_vllm_somebody_has_said_whether_it_is_served() -> None:
     without_a_reason = {
         architecture

@@ -19,6 +19,7 @@ from tests.vllm_adapter.scheduling.model_core import Asked, EngineCore, num_need
 from tests.vllm_adapter.scheduling.test_scheduler_ahead import PIPELINES, TEXT, arrivals
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_runner", [1, 2])
 @pytest.mark.parametrize(("depth", "ahead"), PIPELINES.values(), ids=PIPELINES)
 @pytest.mark.parametrize("groups", [*MODELS.values(), STATES][1:], ids=[*MODELS, "states"][1:])

@@ -57,8 +57,15 @@ def pauses(draw: st.DrawFn) -> dict[int, PauseState]:
     return {step: draw(st.sampled_from(PauseState)) for step in steps} | {41: PauseState.UNPAUSED}
 
 
-@pytest.mark.parametrize("model_runner", [1, 2])
-@pytest.mark.parametrize(("depth", "ahead"), PIPELINES.values(), ids=PIPELINES)
+@pytest.mark.parametrize(
+    ("depth", "ahead", "model_runner"),
+    [
+        # Each pipeline and each runner once; the other three are slow.
+        pytest.param(*pipeline, runner, id=f"{name}-{runner}", marks=() if runner == quick else pytest.mark.slow)
+        for (name, pipeline), quick in zip(PIPELINES.items(), (1, 2, 2), strict=True)
+        for runner in (1, 2)
+    ],
+)
 def test_every_request_says_what_it_would_say_alone(
     depth: int, ahead: bool, model_runner: int, vllm_config: Any
 ) -> None:

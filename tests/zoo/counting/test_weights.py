@@ -58,6 +58,7 @@ def test_the_tokenizer_reads_prompts_as_training_does(folder: Path) -> None:
     assert AutoTokenizer.from_pretrained(folder)(program.text)["input_ids"] == ids_of(program)
 
 
+@pytest.mark.slow
 def test_cope_errs_at_most_half_as_often_as_relative_embeddings_at_three_variables() -> None:
     asked = evaluate.programs(3, 100, SEED)
     cope, relative = (evaluate.count_errors(evaluate.load_model(WEIGHTS / name), asked) for name in ("cope", "shaw"))
