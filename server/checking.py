@@ -16,14 +16,19 @@ def checking(*, verbose: bool = False) -> Iterator[None]:
     Args:
         verbose: hold nothing back.
     """
-    from rich.console import Console
-
-    from posenc_runtime.vllm_adapter import serving
-
-    serving.prepare_environment(verbose=verbose)
     if verbose:
+        _prepare(verbose=True)
         yield
         return
+    from rich.console import Console
+
     # A copy of stderr, made before HeldOutput replaces it.
     with os.fdopen(os.dup(2), "w") as stderr, HeldOutput(), Console(file=stderr).status("checking the settings"):
+        _prepare(verbose=False)
         yield
+
+
+def _prepare(*, verbose: bool) -> None:
+    from posenc_runtime.vllm_adapter import serving  # takes seconds to import
+
+    serving.prepare_environment(verbose=verbose)

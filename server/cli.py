@@ -63,8 +63,10 @@ def serve(
     given = [f"server.{name}={value}" for name, value in (("host", host), ("port", port)) if value is not None]
     with _refusals():
         settings = read_settings(target, config, [*(overrides or []), *given])
+        from server import address, starting
+
+        address.refuse_taken(settings)
         look_at_checkpoint(settings, has_weights=True)
-        from server import starting
 
         starting.serve(settings, verbose=verbose)
 

@@ -44,6 +44,9 @@ def serve(settings: Settings, *, verbose: bool) -> NoReturn:
         Failed: when the engine does not start, or ends by itself.
     """
     with checking(verbose=verbose):
+        from server import room
+
+        room.refuse_full_memory(settings)
         server = configured(settings, verbose=verbose)
     # A copy of stdout, made before HeldOutput replaces it.
     with os.fdopen(os.dup(1), "w") as stdout:
@@ -63,11 +66,16 @@ def configured(settings: Settings, *, verbose: bool = False) -> Configured:
         Refused: when a setting, the checkpoint or the configuration of the engine is refused.
     """
     from posenc_runtime.vllm_adapter import serving
-    from server.planning import serve_namespace
+    from server import planning, room
 
-    args = serve_namespace(settings, quiet=not verbose)
+    planned = None
+    # vLLM reads the configuration of a checkpoint in an object store, with the weights.
+    if "://" not in settings.engine.get("hf_config_path", settings.model):
+        planned = planning.plan_settings(settings)
+        room.refuse_small_cache(settings, planned)
+    args = planning.serve_namespace(settings, quiet=not verbose)
     with refused_if_unreadable(settings):
-        return serving.configured(args)
+        return serving.configured(args, planned)
 
 
 def _say_what_is_served(settings: Settings, plan: Plan, terminal: Console) -> None:

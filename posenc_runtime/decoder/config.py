@@ -6,7 +6,6 @@ import copy
 from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
-from transformers.activations import ACT2FN
 
 from posenc_runtime.decoder import positions
 from posenc_runtime.decoder.rules import require_above, require_one_of, require_whole
@@ -102,6 +101,8 @@ class PosencConfig(PreTrainedConfig):
                 )
 
     def _check(self) -> None:
+        from transformers.activations import ACT2FN  # takes long to import
+
         require_whole("head_dim", self.head_dim, 1)
         for name in SWITCHES:
             require_one_of(name, getattr(self, name), (False, True))

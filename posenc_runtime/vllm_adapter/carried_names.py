@@ -13,3 +13,12 @@ ON_CROSSING = "posenc_on_crossing"  # key of a request's vllm_xargs with which i
 PROMPT_ALONE = "posenc_prompt_alone"
 FORCED_TOKENS = "posenc_runtime.vllm_adapter.forced_tokens:ForcedTokens"
 FORCED_TOKEN_IDS = "forced_token_ids"  # key of vllm_xargs: what a request must say, where FORCED_TOKENS is loaded
+_MODELS = "posenc_runtime.vllm_adapter.models"
+# Our models by the names that checkpoints have for them: module and class.
+ARCHITECTURES = {
+    "PosencForCausalLM": f"{_MODELS}.decoder:PosencForCausalLM",
+    "MPTForCausalLM": f"{_MODELS}.mpt:MptForCausalLM",  # as MosaicML's own checkpoints say it
+    "MptForCausalLM": f"{_MODELS}.mpt:MptForCausalLM",  # as transformers saves it
+    "BaichuanForCausalLM": f"{_MODELS}.baichuan:BaichuanForCausalLM",  # 13B, Baichuan 2
+    "BaiChuanForCausalLM": f"{_MODELS}.baichuan:BaichuanForCausalLM",  # 7B
+}

@@ -25,3 +25,9 @@ class Failed(RuntimeError):
 
 class Unsupported(Refused):
     """The engine's configuration cannot be combined with per-request scales."""
+
+
+class CannotListen(Refused):
+    """The address is taken, is not this machine's, or may not be used."""
+
+    status = 1

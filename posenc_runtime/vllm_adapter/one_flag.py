@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from posenc_runtime.vllm_adapter import child_processes
 from posenc_runtime.vllm_adapter.activation import activate
 from posenc_runtime.vllm_adapter.active import KEY
+from posenc_runtime.vllm_adapter.arguments.drafter_length import draft_as_long_as_served
 from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
 from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused
 from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODULE, FIT_INTO_MEMORY, WORKER_EXTENSION
@@ -54,13 +55,16 @@ def configured(engine_args: Any, make: Callable[[Any], VllmConfig], serves: bool
     return vllm_config
 
 
-def configure(engine_args: Any, make: Callable[[Any], VllmConfig], *, serves: bool) -> tuple[Plan, VllmConfig]:
+def configure(
+    engine_args: Any, make: Callable[[Any], VllmConfig], *, serves: bool, planned: Plan | None = None
+) -> tuple[Plan, VllmConfig]:
     """The plan and the configuration of an engine whose ``additional_config`` has a section of ours.
 
     Args:
         engine_args: vLLM's ``EngineArgs``; not changed.
         make: vLLM's own ``create_engine_config``.
         serves: whether the engine is that of an API server.
+        planned: a plan that was made before; it holds where it was made of the arguments that vLLM has parsed.
 
     Raises:
         IncompatibleVllm: when this vLLM is not one that we were written for.
@@ -73,7 +77,10 @@ def configure(engine_args: Any, make: Callable[[Any], VllmConfig], *, serves: bo
     refuse_arguments(engine_args)
     # vLLM reads the configuration of a checkpoint in an object store, with the weights.
     is_read = "://" not in (engine_args.hf_config_path or engine_args.model)
-    plan = plan_of({name: getattr(engine_args, name) for name in PLANNED_FROM}, is_read=is_read)
+    if planned is not None and planned.is_of(engine_args):
+        plan = planned
+    else:
+        plan = plan_of({name: getattr(engine_args, name) for name in PLANNED_FROM}, is_read=is_read)
     refuse_other_front_ends(plan.front_end.access)
     refuse_unreadable(plan.front_end.access)
     arguments = _with_all_they_need(engine_args, plan)
@@ -90,6 +97,7 @@ def configure(engine_args: Any, make: Callable[[Any], VllmConfig], *, serves: bo
     refuse_block_size(vllm_config)
     refuse_head_size(vllm_config, vllm_config.model_config.get_head_size())
     refuse_latent_dtype(vllm_config)
+    draft_as_long_as_served(vllm_config)
     return plan, vllm_config
 
 

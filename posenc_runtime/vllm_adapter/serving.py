@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from posenc_runtime import vllm_adapter
 from posenc_runtime.vllm_adapter.arguments.engine_args import refusals_of_vllm, with_section
 from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused
-from posenc_runtime.vllm_adapter.errors import Failed, Refused, Unsupported
+from posenc_runtime.vllm_adapter.errors import CannotListen, Failed, Refused, Unsupported
 from posenc_runtime.vllm_adapter.interruption import end_at_signals
 
 if TYPE_CHECKING:
@@ -53,12 +53,6 @@ class EngineDied(Failed):
     what = "the engine ended while it served"
 
 
-class CannotListen(Refused):
-    """The address is taken, is not this machine's, or may not be used."""
-
-    status = 1
-
-
 def prepare_environment(*, verbose: bool) -> None:
     """Set what vLLM reads from the environment, before it is imported. What the user set stays.
 
@@ -74,11 +68,12 @@ def prepare_environment(*, verbose: bool) -> None:
     os.environ.setdefault("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "75")
 
 
-def configured(args: argparse.Namespace) -> Configured:
+def configured(args: argparse.Namespace, planned: Plan | None = None) -> Configured:
     """What a server is going to be started with: every check that needs no engine has passed.
 
     Args:
         args: from ``engine_args.serve_arguments``.
+        planned: the plan of the same arguments, where it was made before vLLM was imported.
 
     Raises:
         ArgumentRefused: when vLLM refuses a value, a combination of two, the tokenizer or the generation configuration.
@@ -95,7 +90,7 @@ def configured(args: argparse.Namespace) -> Configured:
     stock = inspect.unwrap(AsyncEngineArgs.create_engine_config)
     make = functools.partial(stock, usage_context=UsageContext.OPENAI_API_SERVER)
     try:
-        plan, vllm_config = configure(AsyncEngineArgs.from_cli_args(args), make, serves=True)
+        plan, vllm_config = configure(AsyncEngineArgs.from_cli_args(args), make, serves=True, planned=planned)
     except Unsupported as error:
         raise Unsupported(with_section(str(error))) from None
     except Refused:

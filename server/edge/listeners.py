@@ -12,7 +12,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from posenc_runtime.vllm_adapter.serving import CannotListen
+from posenc_runtime.vllm_adapter.errors import CannotListen
 from posenc_runtime.vllm_adapter.settings.addresses import Address
 from server.edge.access import GATE, Gate
 from server.edge.headers import hide_server

@@ -112,7 +112,7 @@ def test_a_mixed_batch_answers_as_the_oracle_at_each_methods_distances(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_requests_within_the_trained_length_are_stock_vllms_to_the_bit_beside_long_ones(
+def test_requests_within_the_trained_length_are_stock_vllms_to_the_bit(
     dtype: str, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     short = [(prompts(length), 24) for length in (1, 7, 63, 64, 65, 150, 232)]

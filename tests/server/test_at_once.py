@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 
 import pytest
 
+from posenc_runtime.vllm_adapter.sizing import cpu_memory
 from tests.benchmarks.servers import free_port
 from tests.local_hub import local_hub, silent_hub
 
@@ -70,8 +72,8 @@ def test_what_needs_no_model_is_said_at_once(arguments: list[str], said: str) ->
         ),
         (
             "scaling.rope_type=yarm",
-            "scaling.rope_type must be one of auto, base, clipped, default, dynamic, linear, llama3, longrope, mrrope, "
-            "ntk, proportional, yarn, got 'yarm'",
+            "scaling.rope_type must be one of auto, base, clipped, default, dual_chunk, dynamic, linear, llama3, "
+            "longrope, mrrope, ntk, proportional, rerope, yarn, got 'yarm'",
         ),
         ("engine.api_key=x", "engine.api_key: is not an argument of vLLM, got 'x'; did you mean server.api_key?"),
         ("server.apikey=x", "server.apikey: is not an argument of vLLM, got 'x'; did you mean api_key?"),
@@ -80,6 +82,47 @@ def test_what_needs_no_model_is_said_at_once(arguments: list[str], said: str) ->
 )
 def test_a_setting_is_refused_at_once(command: str, changed: str, refused: str) -> None:
     assert posenc(command, "demo", "--set", changed) == (2, "", f"refused {refused}", [])
+
+
+def test_a_port_that_is_taken_is_refused_at_once() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        status, out, err, imported = posenc("serve", "demo", "--port", port)
+    assert (status, out, imported) == (1, "", [])
+    assert err.startswith(f"refused server.host, server.port: must be a free address, got 127.0.0.1 and {port}: Addr")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["flags", "demo"], 0, " --additional-config "),
+        (["size", "demo"], 0, "KV cache: "),
+        (["check", "demo", "--set", "engine.kv_cache_memory_bytes=1000"], 2, "must have room for one request of"),
+        (["serve", "demo", "--port", "0", "--set", "engine.kv_cache_memory_bytes=1000"], 2, "must have room for one"),
+        (["check", "demo", "--set", "scaling.rope_type=llama3"], 2, "but this one's is default"),
+    ],
+    ids=["flags", "size", "cache", "cache-serve", "method"],
+)
+def test_what_follows_from_the_models_configuration_is_said_without_vllm(
+    arguments: list[str], status: int, said: str
+) -> None:
+    found, out, err, imported = posenc(*arguments)
+    assert (found, "vllm" in imported) == (status, False) and said in (err if status else out)
+
+
+@pytest.mark.slow
+def test_the_free_memory_of_a_cpu_is_looked_at_without_vllm() -> None:
+    """A share of 1 is never free."""
+    asked = ("engine.kv_cache_memory_bytes=null", "engine.gpu_memory_utilization=1.0")
+    sets = [word for each in asked for word in ("--set", each)]
+    status, out, err, imported = posenc("serve", "demo", "--port", "0", *sets, VLLM_CPU_KVCACHE_SPACE="")
+    if not cpu_memory.is_cpu():
+        pytest.skip("vLLM computes on a GPU here")
+    assert (status, out, "vllm" in imported) == (2, "", False)
+    assert err.startswith("refused engine.gpu_memory_utilization: on a CPU, this share of the machine's memory must be")
 
 
 @pytest.mark.parametrize("command", ["chat", "top"])

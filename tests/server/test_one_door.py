@@ -63,5 +63,6 @@ def test_serving_reads_completes_and_constructs_once(
     monkeypatch.setattr(ServeSubcommand, "cmd", started)
     monkeypatch.setattr(starting, "show_ours", lambda _: None)  # its handler would write to this test's closed output
     monkeypatch.setattr(starting, "_leave", left)
-    run(tmp_path, {"model": str(model), "scaling": SCALING}, "serve")
+    settings = {"model": str(model), "scaling": SCALING, "engine": {"kv_cache_memory_bytes": 2**28}}
+    run(tmp_path, settings | {"server": {"port": 0}}, "serve")
     assert counted == Counter(reads=1, completions=1, constructions=1)

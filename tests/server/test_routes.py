@@ -56,6 +56,7 @@ def test_the_answer_joins_the_configuration_with_the_counters_of_every_engine() 
         "prefix_reuse": "exact",
         "rerotate_budget_tokens": 640,
         "rerotate_budget_reason": "so long",
+        "distances": None,
         "scales": [
             {"scale": 1.0, "max_request_tokens": 100, "live": nothing | {"kv_blocks": 9}},
             {"scale": 2.5, "max_request_tokens": 250, "live": nothing | {"requests": 7}},
@@ -73,3 +74,15 @@ def test_an_engine_without_a_deployment_has_no_scales() -> None:
     assert told(None) == {
         "detail": "this server has no scales, because it was started without additional_config.posenc"
     }
+
+
+def test_where_queries_turn_the_answer_has_the_distances_at_which_they_see_keys() -> None:
+    turning = Deployment(
+        rope_type="rerope",
+        parameters={"window": 256, "page": 64},
+        original_max_position_embeddings=512,
+        max_model_len=4096,
+    )
+    body = told(Served(deployment=turning, max_model_len=4096, registry=CollectorRegistry()))
+    assert body["distances"] == {"window": 256, "page": 64, "farthest": 256}
+    assert [scale["max_request_tokens"] for scale in body["scales"]] == [4096]

@@ -227,7 +227,7 @@ with HeldOutput():  # importing vLLM is loud
     from server.settings import Settings
 
 progress._LINE_SECONDS = 0.2
-settings = Settings(model="tiny")
+settings = Settings(model="tiny", engine={{"kv_cache_memory_bytes": 2**20}})
 deployment = Deployment(rope_type="default", original_max_position_embeddings=256, max_model_len=256)
 plan = Plan(
     deployment=deployment, attention=None, front_end=None, checkpoint=None, auto_reason=None, max_model_len=256

@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from pydantic import ValidationError
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import compat
 from posenc_runtime.vllm_adapter.active import KEY
-from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused, flags_of
+from posenc_runtime.vllm_adapter.arguments import table
+from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused, Flag, Unlisted, flags_of
 from posenc_runtime.vllm_adapter.arguments.front_end_arguments import refuse_unusable
+from posenc_runtime.vllm_adapter.arguments.parser import parser
 from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
 from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODULE, SCHEDULER, WORKER_EXTENSION
@@ -143,9 +145,9 @@ def serve_arguments(
     """
     from vllm.exceptions import VLLMClientError
 
-    parser, known = _parser()
-    flags = _serve_flags(known, served_model_name, engine, http, rope_type)
-    args: argparse.Namespace = parser.parse_args(["--model", model, *flags])
+    vllms, actions = parser()
+    flags = _serve_flags(table.of_actions(actions), served_model_name, engine, http, rope_type)
+    args: argparse.Namespace = vllms.parse_args(["--model", model, *flags])
     refuse_unusable(args)
     try:
         compat.cli_args().validate_parsed_serve_args(args)
@@ -171,16 +173,30 @@ def command_line(
     Raises:
         ArgumentRefused: when an argument is unknown.
     """
-    _, known = _parser()
-    flags = _serve_flags(known, served_model_name, engine, http, rope_type)
+    flags = _stored_flags(served_model_name, engine, http, rope_type)
+    if flags is None:
+        flags = _serve_flags(table.of_actions(parser()[1]), served_model_name, engine, http, rope_type)
     command = ["vllm", "serve", model]
     if not compat.has_command():
         command = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", model]
     return [*command, *flags]
 
 
+def _stored_flags(
+    served_model_name: str | None, engine: Mapping[str, Any], http: Mapping[str, Any], rope_type: str
+) -> list[str] | None:
+    """The flags by the table that is stored for this vLLM; None where only its parser can tell."""
+    known = table.stored()
+    if known is None:
+        return None
+    try:
+        return _serve_flags(known, served_model_name, engine, http, rope_type)
+    except Unlisted:
+        return None
+
+
 def _serve_flags(
-    known: Mapping[str, Mapping[str, argparse.Action]],
+    known: Mapping[str, Mapping[str, Flag]],
     served_model_name: str | None,
     engine: Mapping[str, Any],
     http: Mapping[str, Any],
@@ -188,16 +204,16 @@ def _serve_flags(
 ) -> list[str]:
     flags: list[str] = []
     for section, given in (("engine", engine), ("server", http)):
-        actions = known[section]
+        of_section = known[section]
         for key, value in given.items():
-            if key in OF_SEVERAL_SERVERS and (value or key not in actions):
+            if key in OF_SEVERAL_SERVERS and (value or key not in of_section):
                 raise ArgumentRefused(
                     f"{section}.{key}: must be left out, got {value!r}: posenc serve runs one API server. For several, "
                     f"run the command that posenc flags prints, and add {key} to it"
                 )
-            if key not in actions:
+            if key not in of_section:
                 raise ArgumentRefused(no_argument(section, key, value, rope_type))
-            flags += flags_of(f"{section}.{key}", actions[key], value)
+            flags += flags_of(f"{section}.{key}", of_section[key], value)
     if served_model_name is not None:
         flags += ["--served-model-name", served_model_name]
     return flags
@@ -208,25 +224,6 @@ def _is_cuda() -> bool:
     from vllm.platforms import current_platform
 
     return bool(current_platform.is_cuda_alike())
-
-
-def _parser() -> tuple[Any, dict[str, dict[str, argparse.Action]]]:
-    """vLLM's parser, and its actions by argument name, for each of our sections ``engine`` and ``server``."""
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    class Parser(FlexibleArgumentParser):
-        def error(self, message: str) -> NoReturn:
-            raise ArgumentRefused(_as_setting(message, http_names))
-
-    http_names = {field.name for field in dataclasses.fields(compat.cli_args().FrontendArgs)}
-    engine_names = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
-    parser = compat.cli_args().make_arg_parser(Parser())
-    actions = {action.dest: action for action in parser._actions if action.option_strings}
-    return parser, {
-        "engine": {name: action for name, action in actions.items() if name in engine_names},
-        "server": {name: action for name, action in actions.items() if name in http_names},
-    }
 
 
 def refusals_of_vllm(error: Exception) -> list[str]:
@@ -254,12 +251,3 @@ def with_section(refusal: str) -> str:
 
     names = {field.name for field in dataclasses.fields(AsyncEngineArgs)} - DERIVED.keys()
     return f"engine.{refusal}" if refusal.split(maxsplit=1)[0] in names else refusal
-
-
-def _as_setting(message: str, http_names: set[str]) -> str:
-    """Reword argparse's "argument --max-num-seqs: invalid int value: 'x'": name the setting as our file does."""
-    if not message.startswith("argument "):
-        return f"engine: {message}"
-    options, _, rule = message.removeprefix("argument ").partition(":")
-    name = next(option for option in options.split("/") if option.startswith("--")).removeprefix("--").replace("-", "_")
-    return f"{'server' if name in http_names else 'engine'}.{name}:{rule}"

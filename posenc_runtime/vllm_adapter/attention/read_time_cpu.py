@@ -1,6 +1,6 @@
 """Attention on the CPU whose queries are turned when they read far keys: vLLM's own up to the trained length.
 
-The cache is vLLM's, and vLLM writes it. A step without a query past the trained length is vLLM's alone. Decision 72.
+The cache is vLLM's, and vLLM writes it. A step without a query past the trained length is vLLM's alone. Decision 73.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The cache is vLLM's, and vLLM writes it. vLLM's kernel runs for all requests with the step's own launch, so that queries
 below the trained length get its bits; requests without any such query are cut short for it. Then our kernels write the
 rows of queries past the trained length. Which those are is found on the device: a CUDA graph can replay both launches
-for any lengths, and nobody waits for the lengths of requests whose drafted tokens are still being checked. Decision 72.
+for any lengths, and nobody waits for the lengths of requests whose drafted tokens are still being checked. Decision 73.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Mapping
@@ -17,12 +18,14 @@ from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.vllm_adapter import models
 from posenc_runtime.vllm_adapter.attention.choice import Kind
 from posenc_runtime.vllm_adapter.attention.needs import needed_for
+from posenc_runtime.vllm_adapter.carried_names import ARCHITECTURES
 from posenc_runtime.vllm_adapter.checkpoints import overrides
 from posenc_runtime.vllm_adapter.checkpoints.added_yarn import AddedYarn, added_yarn
 from posenc_runtime.vllm_adapter.checkpoints.first_look import look
 from posenc_runtime.vllm_adapter.checkpoints.hub import UnreadableCheckpoint, reason_of
 from posenc_runtime.vllm_adapter.checkpoints.stated_length import stated_length
 from posenc_runtime.vllm_adapter.checkpoints.stated_rotation import refuse_stated, with_whole_lengths
+from posenc_runtime.vllm_adapter.compat import reader
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.model_code.model_rules import caches_latents, other_bases
 from posenc_runtime.vllm_adapter.model_code.rope_parameters import (
@@ -120,17 +123,14 @@ def read_checkpoint(model: str, engine: Mapping[str, Any], place: str | None = N
         UnreadableCheckpoint: when it cannot be read, for example because a hub cannot be reached.
         Unsupported: when it cannot be served or scaled; the message names the architecture, the rope type or the key.
     """
-    from vllm.transformers_utils.config import get_config
-
     source = engine.get("hf_config_path") or model
     place = look(model, engine).place if place is None else place
     if "://" in place:
         raise UnreadableCheckpoint(source, "posenc cannot read an object store; vLLM reads it with the weights")
-    models.register()
     given = engine.get("hf_overrides")
     changed = overrides.without_rotations(given) if isinstance(given, Mapping) else {}
     try:
-        config = get_config(
+        config = _read(
             place,
             trust_remote_code=bool(engine.get("trust_remote_code", False)),
             revision=engine.get("revision"),
@@ -149,6 +149,21 @@ def read_checkpoint(model: str, engine: Mapping[str, Any], place: str | None = N
     except Unsupported:
         refuse_stated(place, engine)
         raise
+
+
+def _read(place: str, **arguments: Any) -> Any:
+    """A checkpoint's configuration, as all of vLLM reads it."""
+    if reader.reads_alone():
+        models.register_configurations()
+        with contextlib.suppress(reader.NotRead):
+            config = reader.read_alone(place, **arguments)
+            known = reader.registered_models().keys() | ARCHITECTURES.keys()
+            if known.issuperset(getattr(config, "architectures", None) or [None]):
+                return config
+    from vllm.transformers_utils.config import get_config
+
+    models.register()
+    return get_config(place, **arguments)
 
 
 def read_again(model_config: ModelConfig) -> Checkpoint:
@@ -210,11 +225,9 @@ def refuse_another(checkpoint: Checkpoint, rope_type: str, parameters: Mapping[s
 
 
 def _said_by(config: Any) -> Checkpoint:
-    from vllm.transformers_utils.config import get_hf_text_config
-
     models.refuse_variant(config)
     try:
-        text_config = get_hf_text_config(config)
+        text_config = reader.text_config_of(config)
     except ValueError as error:
         raise Unsupported(f"its configuration has no configuration of a text model: {error}") from None
     architectures = getattr(config, "architectures", None) or []

@@ -1,4 +1,4 @@
-"""Names of vLLM's arguments, read from its sources: to import vLLM takes seconds, too long for an error message."""
+"""Names of vLLM's arguments, and a default, read from its sources: to import vLLM takes seconds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Iterator, Mapping
 
 _ENGINE = ("engine/arg_utils.py",)
+_CACHE = ("config/cache.py",)
 # The second file is that of releases with ARGUMENTS_BESIDE_LAUNCHERS. Asking the difference would import vLLM.
 _FRONT_END = ("entrypoints/common/cli_args.py", "entrypoints/launchers/cli_args.py")
 
@@ -23,21 +24,39 @@ def argument_names() -> Mapping[str, frozenset[str]]:
     return {"engine": _fields(_ENGINE, "AsyncEngineArgs"), "server": _fields(_FRONT_END, "FrontendArgs")}
 
 
+@functools.cache
+def default_memory_share() -> float:
+    """vLLM's own ``gpu_memory_utilization``."""
+    for statement in ast.walk(_parsed(_CACHE) or ast.Module([], [])):
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id="gpu_memory_utilization"), value=ast.Call(keywords=keywords)):
+                for keyword in keywords:
+                    if keyword.arg == "default":
+                        return float(ast.literal_eval(keyword.value))
+    from vllm.engine.arg_utils import EngineArgs
+
+    return float(EngineArgs.gpu_memory_utilization)
+
+
 def _fields(modules: tuple[str, ...], dataclass: str) -> frozenset[str]:
     """Public fields of a dataclass, those of its base classes in the same file included.
 
     Args:
         modules: files that may have the dataclass; the first one that exists is read.
     """
+    parsed = _parsed(modules)
+    if parsed is None:
+        return frozenset()
+    classes = {node.name: node for node in parsed.body if isinstance(node, ast.ClassDef)}
+    return frozenset(_annotated(dataclass, classes))
+
+
+def _parsed(modules: tuple[str, ...]) -> ast.Module | None:
     package = importlib.util.find_spec("vllm")
     folders = (package and package.submodule_search_locations) or ()
     places = (pathlib.Path(folder, module) for module in modules for folder in folders)
     source = next((place for place in places if place.is_file()), None)
-    if source is None:
-        return frozenset()
-    parsed = ast.parse(source.read_text(encoding="utf-8"))
-    classes = {node.name: node for node in parsed.body if isinstance(node, ast.ClassDef)}
-    return frozenset(_annotated(dataclass, classes))
+    return None if source is None else ast.parse(source.read_text(encoding="utf-8"))
 
 
 def _annotated(name: str, classes: Mapping[str, ast.ClassDef]) -> Iterator[str]:

@@ -10,6 +10,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from posenc_runtime.vllm_adapter.carried_names import ARCHITECTURES
+from posenc_runtime.vllm_adapter.compat import reader
+
 # A model that reads the table itself, or by a fused layer, would rotate every request with unscaled rows. Vision towers
 # read their own table, by ``get_cos_sin``.
 _READS_TABLE = re.compile(r"\.cos_sin_cache\b|layers\.(hpc\.rope_norm|sparse_attn_indexer)\b")
@@ -40,6 +43,11 @@ def module_of(architecture: str) -> str | None:
 
 def class_of(architecture: str) -> tuple[str, str] | None:
     """The module and the class of an architecture. A plugin may have registered a class in place of their names."""
+    if reader.reads_alone():
+        if (where := ARCHITECTURES.get(architecture)) is not None:
+            module, _, name = where.partition(":")
+            return module, name
+        return reader.registered_models().get(architecture)
     from vllm.model_executor.models.registry import ModelRegistry
 
     registered: Any = ModelRegistry.models.get(architecture)

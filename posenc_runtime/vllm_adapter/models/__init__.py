@@ -5,13 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-_ARCHITECTURES = {
-    "PosencForCausalLM": "decoder:PosencForCausalLM",
-    "MPTForCausalLM": "mpt:MptForCausalLM",  # as MosaicML's own checkpoints say it
-    "MptForCausalLM": "mpt:MptForCausalLM",  # as transformers saves it
-    "BaichuanForCausalLM": "baichuan:BaichuanForCausalLM",  # 13B, Baichuan 2
-    "BaiChuanForCausalLM": "baichuan:BaichuanForCausalLM",  # 7B
-}
+from posenc_runtime.vllm_adapter.carried_names import ARCHITECTURES
 
 
 @functools.cache
@@ -20,16 +14,26 @@ def register() -> None:
 
     vLLM refuses MPT and Baichuan by name, because it once had them, but it looks for a registered model first.
     """
-    from transformers import AutoConfig
     from vllm.model_executor.models import ModelRegistry
 
     from posenc_runtime import decoder as model
-    from posenc_runtime.vllm_adapter.models.baichuan_config import BaichuanConfig
 
     model.register()
-    AutoConfig.register(BaichuanConfig.model_type, BaichuanConfig, exist_ok=True)
-    for architecture, where in _ARCHITECTURES.items():
-        ModelRegistry.register_model(architecture, f"{__name__}.{where}")
+    register_configurations()
+    for architecture, where in ARCHITECTURES.items():
+        ModelRegistry.register_model(architecture, where)
+
+
+@functools.cache
+def register_configurations() -> None:
+    """Register our configurations with transformers, which is enough to read a checkpoint."""
+    from transformers import AutoConfig
+
+    from posenc_runtime.decoder.config import PosencConfig
+    from posenc_runtime.vllm_adapter.models.baichuan_config import BaichuanConfig
+
+    for config in (PosencConfig, BaichuanConfig):
+        AutoConfig.register(config.model_type, config, exist_ok=True)
 
 
 def refuse_variant(config: Any) -> None:

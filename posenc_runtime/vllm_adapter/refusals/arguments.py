@@ -13,6 +13,7 @@ from posenc_runtime.encodings.methods import turns_queries
 from posenc_runtime.vllm_adapter.active import KEY
 from posenc_runtime.vllm_adapter.carried_names import CONNECTOR
 from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.refusals.shared_caches import refuse_shared_cache, refuse_shared_offloading
 
 POOLING = "pooling and draft models"
 PREFILL_CONTEXT = "prefill_context_parallel_size above 1"
@@ -21,8 +22,6 @@ UBATCHES = "enable_dbo, or ubatch_size above 1"
 ELASTIC = "enable_elastic_ep"
 SPECULATIVE = "speculative_config"
 DIFFUSION = "diffusion_config"
-CONNECTORS = "kv_transfer_config with a rope_type that turns queries"
-OFFLOADING = "kv_offloading_size with a rope_type that turns queries"
 
 
 def refuse_arguments(engine_args: Any) -> None:
@@ -38,7 +37,9 @@ def refuse_arguments(engine_args: Any) -> None:
     turns = isinstance(section, Mapping) and turns_queries(str(section.get("rope_type")))
     transfer = engine_args.kv_transfer_config
     if turns:
-        refuse_unshown({CONNECTORS: transfer is not None, OFFLOADING: engine_args.kv_offloading_size is not None})
+        rope_type = str(section["rope_type"])
+        refuse_shared_cache(transfer, rope_type)
+        refuse_shared_offloading(engine_args.kv_offloading_size, engine_args.kv_offloading_backend, rope_type)
     else:
         refuse_offloading(engine_args.kv_offloading_size)
     if transfer is not None and not turns:

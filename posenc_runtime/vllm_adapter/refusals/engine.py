@@ -12,7 +12,6 @@ from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.model_code.model_rules import caches_latents
 from posenc_runtime.vllm_adapter.model_code.rope_parameters import PROPORTIONAL, scaled_rope_parameters
 from posenc_runtime.vllm_adapter.refusals.arguments import (
-    CONNECTORS,
     DECODE_CONTEXT,
     DIFFUSION,
     ELASTIC,
@@ -30,7 +29,9 @@ from posenc_runtime.vllm_adapter.refusals.checkpoint import (
     refuse_method,
     rotates,
 )
+from posenc_runtime.vllm_adapter.refusals.drafters import refuse_drafter
 from posenc_runtime.vllm_adapter.refusals.moving_requests import refuse_moving_requests
+from posenc_runtime.vllm_adapter.refusals.shared_caches import refuse_shared_cache
 from posenc_runtime.vllm_adapter.refusals.turning_queries import refuse_turning
 
 if TYPE_CHECKING:
@@ -67,9 +68,11 @@ def _stays_stock(model: ModelConfig, deployment: Deployment | None) -> bool:
 
 def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> None:
     model, parallel, transfer = vllm_config.model_config, vllm_config.parallel_config, vllm_config.kv_transfer_config
-    turns = deployment is not None and deployment.turns_queries
-    if turns:
-        refuse_unshown({CONNECTORS: transfer is not None})
+    turns = False
+    if deployment is not None and deployment.turns_queries:
+        turns = True
+        refuse_shared_cache(transfer, deployment.rope_type)
+        refuse_drafter(vllm_config.speculative_config, deployment.rope_type)
     else:
         refuse_offloading(vllm_config.cache_config.kv_offloading_size)
         refuse_connector(getattr(transfer, "kv_connector", None), getattr(transfer, "kv_role", None))

@@ -33,11 +33,12 @@ def checked_deployment() -> Deployment | None:
     """
     from vllm.config.vllm import get_current_vllm_config_or_none
 
+    from posenc_runtime.vllm_adapter.refusals.drafters import is_drafter
     from posenc_runtime.vllm_adapter.refusals.engine import refuse_unsupported
 
     vllm_config = get_current_vllm_config_or_none()
     deployment = deployment_of(vllm_config)
-    if vllm_config is not None and deployment is not None:
+    if vllm_config is not None and deployment is not None and not is_drafter(vllm_config):
         refuse_unsupported(vllm_config)
     return deployment
 

@@ -48,6 +48,7 @@ class Plan:
         auto_reason: why ``auto`` stands for this method and these scales; None where the settings name them.
         max_model_len: vLLM's argument: the longest request, tokens; ``FIT_INTO_MEMORY`` for the longest one that the
             cache has room for, up to the deployment's.
+        made_of: engine arguments by name, without those that were left out.
     """
 
     deployment: Deployment
@@ -56,6 +57,19 @@ class Plan:
     checkpoint: Checkpoint | None
     auto_reason: str | None
     max_model_len: int
+    made_of: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
+    def is_of(self, engine_args: Any) -> bool:
+        """Whether it was made of the arguments of vLLM's ``EngineArgs``; those that were left out are vLLM's own."""
+        for field in dataclasses.fields(engine_args):
+            if field.name not in PLANNED_FROM:
+                continue
+            default = field.default
+            if field.default_factory is not dataclasses.MISSING:
+                default = field.default_factory()
+            if getattr(engine_args, field.name) != self.made_of.get(field.name, default):
+                return False
+        return True
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -130,6 +144,7 @@ def plan_of(arguments: Mapping[str, Any], *, is_read: bool = True) -> Plan:
         checkpoint=checkpoint,
         auto_reason=said.auto_reason,
         max_model_len=said.max_model_len,
+        made_of={name: arguments[name] for name in PLANNED_FROM if name in arguments},
     )
 
 

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from posenc_runtime.vllm_adapter.compat.arguments import default_memory_share
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.model_code.model_rules import caches_latents
 from posenc_runtime.vllm_adapter.sizing.layer_kinds import Kept, kept_by_layer, window_of
@@ -44,9 +45,7 @@ class LayerCache:
 
 def used_share(engine: Mapping[str, Any]) -> float:
     """The share of a GPU's memory that vLLM uses, by its arguments."""
-    from vllm.engine.arg_utils import EngineArgs
-
-    return float(engine.get("gpu_memory_utilization", EngineArgs.gpu_memory_utilization))
+    return float(engine.get("gpu_memory_utilization", default_memory_share()))
 
 
 def value_bytes(kv_cache_dtype: str, model_bytes: int) -> int:

@@ -177,6 +177,11 @@ def _inputs(model: Any, vllm_config: VllmConfig, num_tokens: int, device: torch.
     token = vllm_config.model_config.get_vocab_size() // 2
     input_ids = torch.full((num_tokens,), token, dtype=torch.int32, device=device)
     inputs: dict[str, Any] = {"input_ids": input_ids, "intermediate_tensors": None, "inputs_embeds": None}
+    parameters = inspect.signature(model.forward).parameters
+    if "hidden_states" in parameters:  # a drafter, which reads what the model thought of the token before
+        width = vllm_config.speculative_config.draft_model_config.get_hidden_size()
+        states = torch.linspace(-1, 1, width, device=device).to(vllm_config.model_config.dtype)
+        return {"input_ids": input_ids, "hidden_states": states.expand(num_tokens, width).contiguous()}
     if not get_pp_group().is_first_rank:
         states = model.make_empty_intermediate_tensors(num_tokens, vllm_config.model_config.dtype, device)
         for tensor in states.tensors.values():

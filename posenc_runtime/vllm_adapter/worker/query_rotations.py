@@ -6,7 +6,7 @@ No configuration says it for every model, so the model that vLLM built is asked,
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from posenc_runtime.encodings.spec import Frequencies
 from posenc_runtime.kernels.attention.read_time import ReadTime
+from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.active import deployment_of
 from posenc_runtime.vllm_adapter.attention.read_time_backends import refuse_other_backends
 from posenc_runtime.vllm_adapter.errors import Unsupported
@@ -38,13 +39,17 @@ def _then_turning(load_model: Callable[..., None]) -> Callable[..., None]:
 
         load_model(self, *arguments, **named)
         with set_current_vllm_config(self.vllm_config):
-            turn_queries(self.get_model(), self.vllm_config)
+            turn_queries(self.get_model(), self.get_draft_model(), self.vllm_config)
 
     return load
 
 
-def turn_queries(model: nn.Module, vllm_config: Any) -> None:
+def turn_queries(model: nn.Module, drafter: nn.Module | None, vllm_config: Any) -> None:
     """Tell each layer whose attention turns queries how it does; layers that do not rotate stay vLLM's.
+
+    Args:
+        drafter: the model that drafts tokens; None where none does, or what drafts is no model. It turns as the model
+            does, because it drafts what the model would say at the same places.
 
     Raises:
         Unsupported: when a layer rotates its keys by none of the model's rotary embeddings, or when vLLM gave it
@@ -59,14 +64,29 @@ def turn_queries(model: nn.Module, vllm_config: Any) -> None:
         for name, layer in vllm_config.compilation_config.static_forward_context.items()
         if hasattr(layer, "impl")
     }
-    turning = {name for name, layer in layers.items() if getattr(layer.impl, "kind", None) == "read_time"}
     refuse_other_backends(layers, deployment.rope_type)
-    if not turning:
+    of_drafter = set() if drafter is None else set(drafter.modules())
+    drafting = {name: layer for name, layer in layers.items() if layer in of_drafter}
+    answering = {name: layer for name, layer in layers.items() if layer not in of_drafter}
+    if not _turning(answering):
         raise Unsupported(
             f"scaling.rope_type {deployment.rope_type} needs a layer that sees a whole request, and this model has none"
         )
+    _turn(model, answering, deployment, vllm_config)
+    if drafter is not None and _turning(drafting):
+        _turn(drafter, drafting, deployment, vllm_config)
+
+
+def _turning(layers: Mapping[str, Any]) -> set[str]:
+    """The names of the layers whose attention turns queries."""
+    return {name for name, layer in layers.items() if getattr(layer.impl, "kind", None) == "read_time"}
+
+
+def _turn(model: nn.Module, layers: Mapping[str, Any], deployment: Deployment, vllm_config: Any) -> None:
+    """Tell the layers of one model, which are all that attend in it."""
     trained, device = deployment.original_max_position_embeddings, next(model.parameters()).device
     pages = deployment.read_time.pages(trained, vllm_config.cache_config.block_size or None)
+    turning = _turning(layers)
     rotaries: list[Any] = [module for module in model.modules() if getattr(module, "posenc_own", None) is not None]
     for name, keys in noted_keys(model, vllm_config, layers, _POSITIONS).items():
         if name not in turning or are_equal(keys, keys[:1].expand_as(keys)):

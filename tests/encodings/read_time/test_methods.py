@@ -55,7 +55,7 @@ def test_keys_from_the_first_near_one_on_are_read_as_stock_and_no_other_page_is(
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_distances_stay_below_the_trained_length_up_to_the_last_position_that_is_named(case: str) -> None:
+def test_distances_stay_trained_up_to_the_last_position_that_is_named(case: str) -> None:
     name, parameters, trained, distance = CASES[case]
     pages = from_parameters(name, parameters).pages(trained)
     last = pages.last_trained_position

@@ -17,7 +17,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from posenc_runtime.vllm_adapter.serving import CannotListen
+from posenc_runtime.vllm_adapter.errors import CannotListen
 from server.edge.installation import install
 from tests.benchmarks.servers import free_port
 from tests.server.edge import certificates

@@ -40,6 +40,20 @@ def test_a_deployment_that_pins_keeps_the_scheduler_of_stock_vllm() -> None:
     assert "scheduler_cls" not in arguments and "async_scheduling" not in arguments
 
 
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_a_deployment_that_turns_queries_keeps_scheduler_and_connector_of_stock(policy: str) -> None:
+    rerope = Deployment(rope_type="rerope", original_max_position_embeddings=256, max_model_len=2048)
+    staged = engine_arguments(rerope, {"pipeline_parallel_size": 2, "async_scheduling": True})
+    assert staged["async_scheduling"] is True
+    assert engine_arguments(rerope, {"scheduling_policy": policy}).keys() == {
+        "scheduling_policy",
+        "max_model_len",
+        "hf_overrides",
+        "additional_config",
+        "worker_extension_cls",
+    }
+
+
 def test_requests_with_priorities_are_scheduled_by_ours_also_where_they_are_pinned() -> None:
     pinned, by_priority = dataclasses.replace(YARN, on_crossing="pin"), {"scheduling_policy": "priority"}
     assert engine_arguments(pinned, by_priority)["scheduler_cls"].endswith("PosencScheduler")

@@ -6,14 +6,14 @@ import argparse
 
 import pytest
 
-from posenc_runtime.vllm_adapter.arguments.flags import flags_of
+from posenc_runtime.vllm_adapter.arguments.flags import Flag, flags_of
 
 
-def switch(*option_strings: str) -> argparse.Action:
-    """The action of a flag, as vLLM's parser has it."""
+def switch(*option_strings: str) -> Flag:
+    """A flag, as vLLM's parser has it."""
     action = argparse.BooleanOptionalAction(option_strings[:1], dest="switch")
     action.option_strings = list(option_strings)
-    return action
+    return Flag.of_action(action)
 
 
 @pytest.mark.parametrize(

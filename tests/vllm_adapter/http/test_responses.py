@@ -199,7 +199,7 @@ def test_of_one_prompt_an_answer_says_what_the_connector_said(announced: Serving
 
 
 @pytest.mark.parametrize("kind", [RequestOutputKind.DELTA, RequestOutputKind.CUMULATIVE])
-async def test_where_queries_turn_an_answer_says_how_many_tokens_are_past_the_trained_length(
+async def test_where_queries_turn_an_answer_counts_tokens_past_the_trained_length(
     kind: RequestOutputKind,
 ) -> None:
     def answer(index: int, *, so_far: int, new: int) -> types.SimpleNamespace:

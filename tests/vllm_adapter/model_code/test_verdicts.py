@@ -108,7 +108,7 @@ def test_a_function_that_changes_keys_after_their_rotation_is_seen(change: str, 
     assert [ast.unparse(each) for each in later_changes._changes(code)] == ([change] if is_found else [])
 
 
-def test_a_change_in_the_branch_of_the_rotation_is_seen_and_one_in_another_branch_is_not() -> None:
+def test_a_change_is_seen_in_the_branch_of_the_rotation_and_in_no_other() -> None:
     layer = """
 class Attention:
     def forward(self):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from posenc_runtime.vllm_adapter.arguments.engine_args import _parser
+from posenc_runtime.vllm_adapter.arguments.parser import parser as vllms_parser
 from posenc_runtime.vllm_adapter.settings import setting_names
 from posenc_runtime.vllm_adapter.settings.setting_names import (
     OF_SEVERAL_SERVERS,
@@ -64,7 +64,9 @@ def test_of_sections_that_are_not_there_nothing_is_meant() -> None:
 
 
 def test_what_vllms_parser_takes_is_never_refused_before_it_is_asked() -> None:
-    every: dict[str, dict[str, object]] = {section: dict.fromkeys(actions) for section, actions in _parser()[1].items()}
+    every: dict[str, dict[str, object]] = {
+        section: dict.fromkeys(actions) for section, actions in vllms_parser()[1].items()
+    }
     several = dict.fromkeys(OF_SEVERAL_SERVERS)  # for which vLLM has no such field, and we have a refusal of our own
     assert unknown_arguments({"engine": every["engine"] | several, "server": every["server"] | several}, "yarn") == []
 

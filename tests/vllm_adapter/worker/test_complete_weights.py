@@ -42,8 +42,8 @@ class Model(nn.Module):
         self.head.weight = self.qkv_proj.weight
 
 
-def loaded(model: nn.Module, load: Callable[[nn.Module], None], **loader: Any) -> None:
-    completely(lambda self, model, model_config: load(model))(types.SimpleNamespace(**loader), model, None)
+def loaded(model: nn.Module, load: Callable[[nn.Module], None], model_config: Any = None, **loader: Any) -> None:
+    completely(lambda self, model, model_config: load(model))(types.SimpleNamespace(**loader), model, model_config)
 
 
 def load_all_but(*left: tuple[str, Any]) -> Callable[[nn.Module], None]:
@@ -116,3 +116,13 @@ def test_where_vllms_check_is_off_nothing_is_filled_or_checked() -> None:
     model = Model()
     loaded(model, lambda model: None, enable_weights_track=False)
     assert all((parameter == 1).all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("runner_type", ["draft", "generate"])
+def test_only_a_drafter_may_get_weights_after_it_was_loaded(runner_type: str) -> None:
+    missing, model_config = load_all_but(("qkv_proj.weight", ...)), types.SimpleNamespace(runner_type=runner_type)
+    if runner_type == "draft":
+        loaded(Model(), missing, model_config)
+    else:
+        with pytest.raises(WeightsRefused, match=r"lacks qkv_proj\.weight"):
+            loaded(Model(), missing, model_config)

@@ -1,0 +1,170 @@
+"""Queries that turn beside what stock vLLM offers: answers on both sides of the trained length are as without it.
+
+The cache, the scheduler and the connector are stock's, and the oracle knows none of these features.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.checkpoints import TRAINED, save_tiny
+from tests.engine.conftest import PromptMaker
+from tests.engine.device import needs_workers
+from tests.engine.drafters import NUM_DRAFTED, speculative_config
+from tests.engine.read_time_oracle import ReadTimeOracle
+from tests.engine.run_engine import Answer, blocks_in_use, counted, run_engine
+from tests.engine.several_answers import NUM_ANSWERS
+from tests.engine.test_read_time import METHODS, Case, assert_as, plain, posenc, rerope
+from tests.tolerance import LOGPROB_FLOAT32, LOGPROB_RMS_FLOAT8_CACHE
+
+REROPE = METHODS["rerope with the defaults"]
+Request = tuple[list[int], int]
+
+
+def oracle_of(case: Case, checkpoint: pathlib.Path) -> ReadTimeOracle:
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, attn_implementation="eager")
+    return ReadTimeOracle(model, case.method(), plain(32, 1e4, 2))
+
+
+@pytest.fixture(scope="module")
+def oracle(tiny: pathlib.Path) -> ReadTimeOracle:
+    return oracle_of(REROPE, tiny)
+
+
+def arguments(**engine: Any) -> dict[str, Any]:
+    return posenc(REROPE.section) | {"max_model_len": 4 * TRAINED, "disable_log_stats": False} | engine
+
+
+def mixed(prompts: PromptMaker) -> list[Request]:
+    """Within the trained length, past it, and an answer that grows from one to the other."""
+    return [(prompts(20), 30), (prompts(TRAINED - 20), 40), (prompts(500), 30), (prompts(650), 30)]
+
+
+def repetitive(prompts: PromptMaker) -> list[Request]:
+    """Prompts that say a phrase again and again: what follows it can be guessed."""
+    phrase = prompts(12)
+    return [(phrase * 6, 24), (phrase * 20, 40), (phrase * 40, 24)]
+
+
+@pytest.mark.parametrize("method", ["ngram", "draft_model", "eagle"])
+def test_drafted_tokens_change_no_answer(
+    method: str, oracle: ReadTimeOracle, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    """A model that drafts for itself is right each time: its queries turn past the trained length, too."""
+    batch = mixed(prompts) + repetitive(prompts)
+    drafting = speculative_config(method, tiny, tmp_path)
+    (answers,) = run_engine(tiny, arguments(speculative_config=drafting), [batch], folder=tmp_path)
+    assert_as(oracle, batch, answers)
+    drafted = counted(tmp_path, "vllm:spec_decode_num_draft_tokens")
+    accepted = counted(tmp_path, "vllm:spec_decode_num_accepted_tokens")
+    assert drafted > NUM_DRAFTED * len(batch)
+    if method == "ngram":
+        assert accepted > 0
+    if method == "draft_model":
+        # Every step says one token more than were drafted. Only an answer's end may cut drafts off.
+        steps = sum(math.ceil((max_tokens - 1) / (NUM_DRAFTED + 1)) for _, max_tokens in batch)
+        assert drafted == NUM_DRAFTED * steps
+        assert accepted >= drafted - NUM_DRAFTED * len(batch)
+
+
+@pytest.mark.skipif(not torch.cpu._is_avx512_supported(), reason="vLLM keeps float8 keys on a CPU with AVX-512 only")
+def test_an_8_bit_cache_answers_about_as_the_oracle(
+    oracle: ReadTimeOracle, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    batch = mixed(prompts)
+    (answers,) = run_engine(tiny, arguments(kv_cache_dtype="fp8"), [batch], folder=tmp_path)
+    for (prompt, _), answer in zip(batch, answers, strict=True):
+        _, logprobs = oracle.score(prompt, answer.token_ids)
+        squares = [(ours - exact) ** 2 for ours, exact in zip(answer.logprobs, logprobs, strict=True)]
+        assert math.sqrt(sum(squares) / len(squares)) < LOGPROB_RMS_FLOAT8_CACHE
+
+
+def assert_logprobs_as(oracle: ReadTimeOracle, batch: list[Request], answers: list[Answer]) -> None:
+    for number, answer in enumerate(answers):
+        _, logprobs = oracle.score(batch[number // NUM_ANSWERS][0], answer.token_ids)
+        assert max(abs(ours - exact) for ours, exact in zip(answer.logprobs, logprobs, strict=True)) < LOGPROB_FLOAT32
+
+
+def test_several_answers_and_beams_are_the_oracles_and_other_parts_are_stocks(
+    oracle: ReadTimeOracle, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    drawn, beams = mixed(prompts), [(prompts(TRAINED - 10), 20), (prompts(500), 8)]
+    module = "tests.engine.several_answers"
+    of_drawn, of_beams = run_engine(tiny, arguments(), [drawn, beams], module=module, folder=tmp_path)
+    assert len({tuple(answer.token_ids) for answer in of_drawn}) == NUM_ANSWERS * len(drawn)
+    assert_logprobs_as(oracle, drawn, of_drawn)
+    assert len({tuple(answer.token_ids) for answer in of_beams}) == NUM_ANSWERS * len(beams)
+    assert_logprobs_as(oracle, beams, of_beams)
+    assert json.loads((tmp_path / "result.json").read_text())["registered"] == {
+        "scheduler_cls": None,
+        "scheduler": "vllm.v1.core.sched.scheduler",
+        "kv_transfer_config": None,
+        "connector": None,
+        "kv_cache_specs": ["vllm.v1.kv_cache_interface.FullAttentionSpec"],
+    }
+
+
+def test_preempted_requests_of_several_priorities_answer_as_the_oracle(
+    oracle: ReadTimeOracle, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    """They share a prefix that reaches past the trained length, and the pool holds a third of them."""
+    shared = prompts(TRAINED + 44)
+    lengths = [(250, 60), (20, 40), (30, 90), (300, 60), (60, 90), (10, 120)]
+    batch = [
+        (shared[:begin] + prompts(length), new) for begin, (length, new) in zip((0, 0, 300) * 2, lengths, strict=True)
+    ]
+    engine = arguments(num_gpu_blocks_override=34, scheduling_policy="priority")
+    first, again = run_engine(tiny, engine, [batch, batch[:3]], module="tests.engine.by_priority", folder=tmp_path)
+    assert_as(oracle, batch, first)
+    assert_as(oracle, batch[:3], again)
+    assert counted(tmp_path, "vllm:num_preemptions") > 0
+    assert blocks_in_use(tmp_path) == 0
+
+
+@needs_workers(2)
+@pytest.mark.parametrize(
+    "parallel",
+    [
+        {"tensor_parallel_size": 2},
+        # In eager mode stock vLLM's CPU runner fails with two stages: it skips the warm-up that they need.
+        {"pipeline_parallel_size": 2, "enforce_eager": False},
+    ],
+    ids=["tensor", "pipeline"],
+)
+def test_two_workers_answer_as_the_oracle(
+    parallel: dict[str, Any], oracle: ReadTimeOracle, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    batch = mixed(prompts)
+    (answers,) = run_engine(tiny, arguments(**parallel), [batch], folder=tmp_path)
+    assert_as(oracle, batch, answers)
+
+
+def test_blocks_that_were_offloaded_to_memory_are_read_again(
+    oracle: ReadTimeOracle, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    """Other requests take the pool between a prompt and its return."""
+    first, others = [(prompts(600), 8), (prompts(200), 8)], [(prompts(length), 8) for length in (900, 700, 800)]
+    longer = [(prompt + prompts(40), 8) for prompt, _ in first]
+    engine = arguments(num_gpu_blocks_override=40, kv_offloading_size=0.05)
+    asked = [first, *([other] for other in others), longer]
+    module = "tests.engine.offloading_on_cpu"
+    answers = run_engine(tiny, engine, asked, module=module, folder=tmp_path)
+    assert_as(oracle, first, answers[0])
+    assert_as(oracle, longer, answers[-1])
+    assert [answer.num_cached_tokens for answer in answers[-1]] == [576, 192]
+    assert counted(tmp_path, "vllm:external_prefix_cache_hits") == 576 + 192
+
+
+def test_the_default_page_is_a_multiple_of_the_engines_block(prompts: PromptMaker, tmp_path: pathlib.Path) -> None:
+    """An eighth of 400 tokens is 50, and blocks hold 32."""
+    model = save_tiny(tmp_path / "longer", max_position_embeddings=400)
+    case, batch = rerope(400, 192, 32, is_written=False), [(prompts(390), 20), (prompts(600), 8)]
+    (answers,) = run_engine(model, posenc(case.section) | {"max_model_len": 1024}, [batch], folder=tmp_path)
+    assert_as(oracle_of(case, model), batch, answers)
