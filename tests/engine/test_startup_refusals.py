@@ -52,7 +52,9 @@ def test_serving_is_refused_with_the_key_and_the_reason(
     model = save_tiny(tmp_path / "model", **checkpoint)
     file = tmp_path / "deployment.yaml"
     scaling = {"scaling": {"rope_type": "yarn", "scales": [1, 2, 4]}}
-    file.write_text(yaml.safe_dump({"model": str(model)} | scaling | settings))
+    # A size of the cache, so that nothing depends on the memory that is free here.
+    engine = {"engine": {"kv_cache_memory_bytes": 2**28} | settings.get("engine", {})}
+    file.write_text(yaml.safe_dump({"model": str(model)} | scaling | settings | engine))
     log = tmp_path / "log"
     status = forked.status("server", ["serve", "--config", str(file)], environment=os.environ, log=log, timeout=240)
     said = log.read_text()
