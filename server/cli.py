@@ -104,9 +104,10 @@ def check(
         _console().print(report.headline(settings, plan.deployment, checkpoint))
         for remark in plan.remarks:
             _console().print(remark)
-        _console().print(report.attention_line(plan.attention))
+        _console().print(report.attention_line(plan.attention, plan.deployment))
         if plan.deployment.turns_queries:
-            _console().print(report.distances_line(plan.deployment), highlight=False)
+            block_size = settings.engine.get("block_size")
+            _console().print(report.distances_line(plan.deployment, block_size), highlight=False)
             return
         if plan.deployment.rotates:
             if checkpoint is not None and checkpoint.verdict is not None:
@@ -126,9 +127,10 @@ def _checked(settings: Settings) -> Plan:
     try:
         found = look_at_checkpoint(settings)
         with checking():
+            from posenc_runtime.vllm_adapter.checkpoints.hub import is_in_object_store
             from server import planning, starting
 
-            if "://" in found.place:  # vLLM would fetch the weights for its configuration
+            if is_in_object_store(found.place):  # vLLM would fetch the weights for its configuration
                 return planning.plan_settings(settings)
             return starting.configured(settings).plan
     except UnreadableModel as error:

@@ -75,6 +75,7 @@ class EndpointPlugin:
             registry=front_end.registry(),
             model=(args.served_model_name or [args.model])[0],
             rotations=rotations(engine_client.model_config, deployment),
+            block_size=engine_client.vllm_config.cache_config.block_size,
         )
         pulse = Pulse(engine_client)
         pulse.start()

@@ -43,15 +43,20 @@ def headline(settings: Settings, deployment: Deployment, checkpoint: Checkpoint 
     )
 
 
-def distances_line(deployment: Deployment) -> str:
-    """How far away a query finds keys, where queries turn."""
-    trained = deployment.original_max_position_embeddings
-    pages = deployment.read_time.pages(trained)
-    far = f"{pages.distance:,} tokens away" if pages.leak is None else f"{pages.distance:,} tokens away and more"
-    return (
+def distances_line(deployment: Deployment, block_size: int | None) -> str:
+    """How far away a query finds keys, where queries turn.
+
+    Args:
+        block_size: tokens, as the settings give it.
+    """
+    trained, pages = deployment.original_max_position_embeddings, deployment.pages(block_size)
+    line = (
         f"distances: up to {trained:,} tokens as trained. A query past them sees the last {pages.window:,} tokens as "
-        f"trained, and older ones at most {far}, in pages of {pages.page:,}"
+        f"trained, and older ones {{}}, in pages of {pages.page:,}"
     )
+    if pages.last_trained_position is None:
+        return line.format(f"at most {pages.distance:,} tokens away")
+    return line.format(f"further away, within the trained length up to position {pages.last_trained_position:,}")
 
 
 def deployment_lines(name: str, about: About) -> str:
@@ -59,8 +64,10 @@ def deployment_lines(name: str, about: About) -> str:
     return f"[bold]{name}[/]  {escape(about.model)}\n    {escape(about.summary)}"
 
 
-def attention_line(choice: AttentionChoice) -> str:
+def attention_line(choice: AttentionChoice, deployment: Deployment) -> str:
     """The attention that the layers will have, as far as the checkpoint's configuration tells."""
+    if deployment.turns_queries:
+        return "attention: vLLM's own up to the trained length; past it, one that turns queries"
     if not choice.takes_ours:
         rotates = "; the kernel that caches keys also rotates queries and keys"
         return "attention: vLLM's own" + (rotates if choice.fused_rotary == "on" else "")

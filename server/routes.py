@@ -99,6 +99,7 @@ class Served:
         budget: cached tokens re-rotated before a step at most; None where none are re-rotated.
         model: the model's name in requests.
         rotations: of each scale; none where the model has no rotary embedding.
+        block_size: of its KV cache, tokens; None where that is not known.
     """
 
     deployment: Deployment
@@ -107,6 +108,7 @@ class Served:
     budget: Budget | None = None
     model: str = ""
     rotations: Sequence[Rotation] = ()
+    block_size: int | None = None
 
 
 def data_router() -> APIRouter:
@@ -156,10 +158,10 @@ def _figures(served: Served) -> Figures | None:
     return figures(sample for metric in served.registry.collect() for sample in metric.samples)
 
 
-def _distances(deployment: Deployment) -> Distances | None:
-    if not deployment.turns_queries:
+def _distances(served: Served) -> Distances | None:
+    if not served.deployment.turns_queries:
         return None
-    pages = deployment.read_time.pages(deployment.original_max_position_embeddings)
+    pages = served.deployment.pages(served.block_size)
     return Distances(window=pages.window, page=pages.page, farthest=pages.distance)
 
 
@@ -175,7 +177,7 @@ def _scales(served: Served, counted: Figures | None) -> Scales:
         prefix_reuse=deployment.prefix_reuse,
         rerotate_budget_tokens=budget.tokens if budget else None,
         rerotate_budget_reason=budget.reason if budget else None,
-        distances=_distances(deployment),
+        distances=_distances(served),
         scales=[
             Scale(
                 scale=scale,

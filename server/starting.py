@@ -66,11 +66,11 @@ def configured(settings: Settings, *, verbose: bool = False) -> Configured:
         Refused: when a setting, the checkpoint or the configuration of the engine is refused.
     """
     from posenc_runtime.vllm_adapter import serving
+    from posenc_runtime.vllm_adapter.checkpoints.hub import is_in_object_store
     from server import planning, room
 
     planned = None
-    # vLLM reads the configuration of a checkpoint in an object store, with the weights.
-    if "://" not in settings.engine.get("hf_config_path", settings.model):
+    if not is_in_object_store(settings.engine.get("hf_config_path", settings.model)):
         planned = planning.plan_settings(settings)
         room.refuse_small_cache(settings, planned)
     args = planning.serve_namespace(settings, quiet=not verbose)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 from posenc_runtime.encodings import read_time
-from posenc_runtime.encodings.far_pages import ReadTimeMethod
+from posenc_runtime.encodings.far_pages import FarPages, ReadTimeMethod
 from posenc_runtime.encodings.fields import check_fields
 from posenc_runtime.encodings.methods import turns_queries
 from posenc_runtime.encodings.scaling import from_parameters
@@ -112,8 +112,7 @@ class Deployment:
             self._refuse_scales()
         _ = self.scale_set
         if self.turns_queries:
-            _ = self.read_time
-            _ = self.read_time.pages(self.original_max_position_embeddings)
+            self.pages()
         elif self.rotates:
             _ = self.method
 
@@ -154,6 +153,17 @@ class Deployment:
     def read_time(self) -> ReadTimeMethod:
         """The method by which queries are turned, where they are."""
         return read_time.from_parameters(self.rope_type, self.parameters)
+
+    def pages(self, block_size: int | None = None) -> FarPages:
+        """Where queries turn: for which keys, and how far.
+
+        Args:
+            block_size: tokens of a block of the KV cache, of which a page is a multiple. None leaves it unchecked.
+
+        Raises:
+            ValueError: when the method's parameters do not fit the trained length or the block.
+        """
+        return self.read_time.pages(self.original_max_position_embeddings, block_size)
 
     @functools.cached_property
     def scale_set(self) -> ScaleSet:

@@ -24,6 +24,16 @@ def deployment_of(vllm_config: VllmConfig | None) -> Deployment | None:
     return section_of(vllm_config, KEY, Deployment.from_mapping)
 
 
+def turning_deployment_of(vllm_config: VllmConfig | None) -> Deployment | None:
+    """The deployment of an engine whose queries turn when they read keys; None for any other engine.
+
+    Raises:
+        ValueError: as ``deployment_of``.
+    """
+    deployment = deployment_of(vllm_config)
+    return deployment if deployment is not None and deployment.turns_queries else None
+
+
 def engine_of(vllm_config: VllmConfig | None) -> str:
     """What tells an engine of this process from the others.
 

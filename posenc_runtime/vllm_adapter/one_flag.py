@@ -18,6 +18,7 @@ from posenc_runtime.vllm_adapter.arguments.drafter_length import draft_as_long_a
 from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
 from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused
 from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, CONNECTOR_MODULE, FIT_INTO_MEMORY, WORKER_EXTENSION
+from posenc_runtime.vllm_adapter.checkpoints.hub import is_in_object_store
 from posenc_runtime.vllm_adapter.checkpoints.weight_files import DamagedWeights, refuse_damaged
 from posenc_runtime.vllm_adapter.http import endpoints
 from posenc_runtime.vllm_adapter.http.draining import DEFAULT_SECONDS
@@ -75,8 +76,7 @@ def configure(
     endpoints.offer()
     child_processes.install()
     refuse_arguments(engine_args)
-    # vLLM reads the configuration of a checkpoint in an object store, with the weights.
-    is_read = "://" not in (engine_args.hf_config_path or engine_args.model)
+    is_read = not is_in_object_store(engine_args.hf_config_path or engine_args.model)
     if planned is not None and planned.is_of(engine_args):
         plan = planned
     else:

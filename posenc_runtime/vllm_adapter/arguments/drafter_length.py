@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from posenc_runtime.vllm_adapter.active import deployment_of
+from posenc_runtime.vllm_adapter.active import turning_deployment_of
 from posenc_runtime.vllm_adapter.refusals.checkpoint import rotates
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 def draft_as_long_as_served(vllm_config: VllmConfig) -> None:
     """Let a drafter that rotates draft for requests of every length; the length that a user set for it stays."""
-    deployment, drafting = deployment_of(vllm_config), vllm_config.speculative_config
+    drafting = vllm_config.speculative_config
     drafter = getattr(drafting, "draft_model_config", None)
-    if deployment is None or not deployment.turns_queries or drafter is None or drafter is vllm_config.model_config:
+    if drafter is None or drafter is vllm_config.model_config or turning_deployment_of(vllm_config) is None:
         return
     if drafting.max_model_len is None and rotates(drafter.hf_text_config, drafter.architectures):
         drafter.max_model_len = vllm_config.model_config.max_model_len

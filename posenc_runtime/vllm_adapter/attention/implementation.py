@@ -11,7 +11,7 @@ from vllm.v1.attention.backend import AttentionType
 from posenc_runtime.decoder.encoding import PositionEncoding
 from posenc_runtime.encodings.distance import BiasForm
 from posenc_runtime.kernels.attention.cope import Cope
-from posenc_runtime.vllm_adapter.active import deployment_of
+from posenc_runtime.vllm_adapter.active import turning_deployment_of
 from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Kind, choice_of
 from posenc_runtime.vllm_adapter.attention.layers import Asked, refuse, select
 
@@ -85,9 +85,8 @@ class Implementation:
         if kind == "stock":
             if self._stock_has_alibi_sqrt:
                 named["use_alibi_sqrt"] = use_alibi_sqrt
-            deployment = deployment_of(vllm_config)
-            turns = deployment is not None and deployment.turns_queries
-            if turns and self._turning and attn_type == AttentionType.DECODER and sliding_window is None:
+            sees_all = attn_type == AttentionType.DECODER and sliding_window is None
+            if self._turning and sees_all and turning_deployment_of(vllm_config):
                 return self._turning(*arguments, **named)
             return self._stock(*arguments, **named)
         dtype = str(vllm_config.model_config.dtype).removeprefix("torch.")

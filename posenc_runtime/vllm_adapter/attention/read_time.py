@@ -1,14 +1,19 @@
-"""Divides a step's queries: those below the trained length go to vLLM's attention, the others to ours."""
+"""What attention that turns queries shares on all devices: which queries of a step turn, and what a layer does to them.
+
+Those below the trained length go to vLLM's attention, the others to ours.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from posenc_runtime.kernels.attention.paged import PagedBatch
+from posenc_runtime.kernels.attention.read_time import LayerLogits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +63,17 @@ def divide(batch: PagedBatch, trained_length: int) -> Parts:
         if num_near < end - begin:
             far.append((request, begin + num_near, end - begin - num_near, length))
     return Parts(_part(near, batch), _part(far, batch))
+
+
+def layer_logits(impl: Any, k_scale: Tensor | None, v_scale: Tensor | None) -> LayerLogits:
+    """What a layer does to logits.
+
+    Args:
+        impl: vLLM's implementation of its attention, which writes no soft cap as 0.
+        k_scale, v_scale: of an 8-bit cache, as ``LayerLogits`` takes them; None for another cache.
+    """
+    sinks = None if impl.sinks is None else impl.sinks.detach().float().contiguous()
+    return LayerLogits(sinks=sinks, soft_cap=impl.logits_soft_cap, k_scale=k_scale, v_scale=v_scale)
 
 
 def _part(chosen: Sequence[tuple[int, int, int, int]], batch: PagedBatch) -> Part | None:

@@ -20,9 +20,9 @@ from vllm.v1.attention.backends.cpu_attn import (
 from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.attention.read_time import LayerLogits, ReadTime
 from posenc_runtime.kernels.cpu.layout import keys_and_values
-from posenc_runtime.vllm_adapter.active import deployment_of
+from posenc_runtime.vllm_adapter.active import turning_deployment_of
 from posenc_runtime.vllm_adapter.attention.layers import batch_of
-from posenc_runtime.vllm_adapter.attention.read_time import Part, Parts, divide
+from posenc_runtime.vllm_adapter.attention.read_time import Part, Parts, divide, layer_logits
 from posenc_runtime.vllm_adapter.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -51,10 +51,9 @@ class DividingBuilder(CPUAttentionMetadataBuilder):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        deployment = deployment_of(self.vllm_config)
-        turns = deployment is not None and deployment.turns_queries
-        self._trained = deployment.original_max_position_embeddings if deployment is not None and turns else None
-        if turns and self.isa not in _READABLE:
+        deployment = turning_deployment_of(self.vllm_config)
+        self._trained = deployment.original_max_position_embeddings if deployment else None
+        if deployment and self.isa not in _READABLE:
             raise Unsupported(
                 f"scaling.rope_type must be another one on this CPU with engine.dtype {self.dtype}, because vLLM "
                 f"keeps keys in the order of {self.isa}, which no kernel of posenc reads: set engine.dtype to float32"
@@ -123,8 +122,7 @@ class ReadTimeImpl(CPUAttentionBackendImpl):
         self._read_time = read_time
         scales = (torch.tensor([float(getattr(layer, name))]) for name in ("_k_scale_float", "_v_scale_float"))
         k_scale, v_scale = scales if self.is_fp8_kv_cache else (None, None)
-        sinks = None if self.sinks is None else self.sinks.detach().float().contiguous()
-        self._logits = LayerLogits(sinks=sinks, soft_cap=self.logits_soft_cap, k_scale=k_scale, v_scale=v_scale)
+        self._logits = layer_logits(self, k_scale, v_scale)
 
     def forward(
         self,

@@ -19,8 +19,9 @@ from vllm.v1.attention.backend import AttentionCGSupport, AttentionType
 from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.attention.heads import check_heads
 from posenc_runtime.kernels.attention.read_time import LayerLogits, ReadTime
-from posenc_runtime.vllm_adapter.active import deployment_of
+from posenc_runtime.vllm_adapter.active import turning_deployment_of
 from posenc_runtime.vllm_adapter.attention.layers import batch_of
+from posenc_runtime.vllm_adapter.attention.read_time import layer_logits
 from posenc_runtime.vllm_adapter.attention.read_time_backends import refuse_page
 from posenc_runtime.vllm_adapter.errors import Unsupported
 
@@ -31,12 +32,6 @@ if TYPE_CHECKING:
 # A step of several queries each is captured for one number of queries, as our kernels need: with one query the kernel
 # for prompts is not launched.
 _MOST_CAPTURED = AttentionCGSupport.UNIFORM_BATCH
-
-
-def turns_queries(vllm_config: VllmConfig | None) -> bool:
-    """Whether an engine's deployment turns queries."""
-    deployment = deployment_of(vllm_config)
-    return deployment is not None and deployment.turns_queries
 
 
 class CutsLengths:
@@ -57,10 +52,9 @@ class CutsLengths:
     ) -> None:
         stock: Any = super()
         stock.__init__(kv_cache_spec, layer_names, vllm_config, device)
-        if not turns_queries(vllm_config):
+        deployment = turning_deployment_of(vllm_config)
+        if deployment is None:
             return
-        deployment = deployment_of(vllm_config)
-        assert deployment is not None
         self._trained = deployment.original_max_position_embeddings
         # Both would change lengths or tables of a step's metadata, and not those of ``near``.
         self.supports_update_block_table = self.supports_draft_decode_metadata_update = False
@@ -73,7 +67,7 @@ class CutsLengths:
     def get_cudagraph_support(cls, vllm_config: VllmConfig, kv_cache_spec: KVCacheSpec) -> AttentionCGSupport:
         stock: Any = super()
         support: AttentionCGSupport = stock.get_cudagraph_support(vllm_config, kv_cache_spec)
-        if turns_queries(vllm_config) and support.value > _MOST_CAPTURED.value:
+        if turning_deployment_of(vllm_config) and support.value > _MOST_CAPTURED.value:
             return _MOST_CAPTURED
         return support
 
@@ -155,9 +149,7 @@ class TurnsQueries:
             raise Unsupported(f"queries of {layer.layer_name} cannot be turned on a GPU: {error}") from None
         self._read_time = read_time
         k_scale, v_scale = (layer._k_scale.view(-1), layer._v_scale.view(-1)) if self._is_float8 else (None, None)
-        sinks = None if self.sinks is None else self.sinks.detach().float().contiguous()
-        # FlashAttention and Triton attention write no cap as 0.
-        self._logits = LayerLogits(sinks=sinks, soft_cap=self.logits_soft_cap, k_scale=k_scale, v_scale=v_scale)
+        self._logits = layer_logits(self, k_scale, v_scale)
 
     @property
     def _is_float8(self) -> bool:

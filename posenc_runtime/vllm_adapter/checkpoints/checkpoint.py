@@ -22,7 +22,7 @@ from posenc_runtime.vllm_adapter.carried_names import ARCHITECTURES
 from posenc_runtime.vllm_adapter.checkpoints import overrides
 from posenc_runtime.vllm_adapter.checkpoints.added_yarn import AddedYarn, added_yarn
 from posenc_runtime.vllm_adapter.checkpoints.first_look import look
-from posenc_runtime.vllm_adapter.checkpoints.hub import UnreadableCheckpoint, reason_of
+from posenc_runtime.vllm_adapter.checkpoints.hub import UnreadableCheckpoint, is_in_object_store, reason_of
 from posenc_runtime.vllm_adapter.checkpoints.stated_length import stated_length
 from posenc_runtime.vllm_adapter.checkpoints.stated_rotation import refuse_stated, with_whole_lengths
 from posenc_runtime.vllm_adapter.compat import reader
@@ -125,7 +125,7 @@ def read_checkpoint(model: str, engine: Mapping[str, Any], place: str | None = N
     """
     source = engine.get("hf_config_path") or model
     place = look(model, engine).place if place is None else place
-    if "://" in place:
+    if is_in_object_store(place):
         raise UnreadableCheckpoint(source, "posenc cannot read an object store; vLLM reads it with the weights")
     given = engine.get("hf_overrides")
     changed = overrides.without_rotations(given) if isinstance(given, Mapping) else {}

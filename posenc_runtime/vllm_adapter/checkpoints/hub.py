@@ -66,6 +66,11 @@ def stay_offline() -> None:
     constants.HF_HUB_OFFLINE = True
 
 
+def is_in_object_store(place: str) -> bool:
+    """Whether a checkpoint is in an object store. vLLM reads its configuration together with the weights."""
+    return "://" in place
+
+
 def at_hand(source: str, engine: Mapping[str, Any]) -> Found:
     """Where a checkpoint's configuration is: a folder, fetched if need be, or the name itself where vLLM has to ask.
 
@@ -76,7 +81,7 @@ def at_hand(source: str, engine: Mapping[str, Any]) -> Found:
     Raises:
         UnreadableCheckpoint: when the hub does not give it, or cannot be reached.
     """
-    if pathlib.Path(source).is_dir() or "://" in source or _is_for_modelscope():
+    if pathlib.Path(source).is_dir() or is_in_object_store(source) or _is_for_modelscope():
         return Found(source)
     revision, token = engine.get("revision"), engine.get("hf_token")
     with _quiet():

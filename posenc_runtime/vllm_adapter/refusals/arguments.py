@@ -42,9 +42,9 @@ def refuse_arguments(engine_args: Any) -> None:
         refuse_shared_offloading(engine_args.kv_offloading_size, engine_args.kv_offloading_backend, rope_type)
     else:
         refuse_offloading(engine_args.kv_offloading_size)
-    if transfer is not None and not turns:
-        read = transfer.get if isinstance(transfer, Mapping) else lambda name: getattr(transfer, name)
-        refuse_connector(read("kv_connector"), read("kv_role"))
+        if transfer is not None:
+            read = transfer.get if isinstance(transfer, Mapping) else lambda name: getattr(transfer, name)
+            refuse_connector(read("kv_connector"), read("kv_role"))
     refuse_unshown({POOLING: engine_args.runner in ("pooling", "draft")}, "serve it with vLLM, without posenc")
     refuse_unshown(
         {

@@ -68,11 +68,10 @@ def _stays_stock(model: ModelConfig, deployment: Deployment | None) -> bool:
 
 def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> None:
     model, parallel, transfer = vllm_config.model_config, vllm_config.parallel_config, vllm_config.kv_transfer_config
-    turns = False
-    if deployment is not None and deployment.turns_queries:
-        turns = True
-        refuse_shared_cache(transfer, deployment.rope_type)
-        refuse_drafter(vllm_config.speculative_config, deployment.rope_type)
+    turning = deployment if deployment is not None and deployment.turns_queries else None
+    if turning:
+        refuse_shared_cache(transfer, turning.rope_type)
+        refuse_drafter(vllm_config.speculative_config, turning.rope_type)
     else:
         refuse_offloading(vllm_config.cache_config.kv_offloading_size)
         refuse_connector(getattr(transfer, "kv_connector", None), getattr(transfer, "kv_role", None))
@@ -106,7 +105,7 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
             DECODE_CONTEXT: parallel.decode_context_parallel_size > 1,
             UBATCHES: parallel.use_ubatching,
             ELASTIC: parallel.enable_elastic_ep,
-            SPECULATIVE: vllm_config.speculative_config is not None and not turns,
+            SPECULATIVE: vllm_config.speculative_config is not None and turning is None,
             DIFFUSION: vllm_config.diffusion_config is not None,
         },
     )

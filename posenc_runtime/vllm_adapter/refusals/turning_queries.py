@@ -41,9 +41,7 @@ def refuse_turning(vllm_config: VllmConfig, deployment: Deployment) -> None:
             "vLLM caches them"
         )
     try:
-        pages = deployment.read_time.pages(
-            deployment.original_max_position_embeddings, vllm_config.cache_config.block_size or None
-        )
+        pages = deployment.pages(vllm_config.cache_config.block_size or None)
     except ValueError as error:
         raise Unsupported(f"scaling.{error}") from None
     if on_cuda:

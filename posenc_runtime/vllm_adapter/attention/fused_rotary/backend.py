@@ -12,8 +12,8 @@ from vllm.v1.attention.backend import AttentionType
 from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.rotary.rotary_scales import RotaryScales
 from posenc_runtime.kernels.rotary.rotary_step import RotaryStep
+from posenc_runtime.vllm_adapter.active import turning_deployment_of
 from posenc_runtime.vllm_adapter.attention.fused_rotary.asked import is_fused
-from posenc_runtime.vllm_adapter.attention.read_time_cuda import turns_queries
 from posenc_runtime.vllm_adapter.errors import Unsupported
 
 
@@ -39,7 +39,7 @@ class RotatingBackend:
         vllm_config = get_current_vllm_config_or_none()
         if is_fused(vllm_config):
             return cls.rotating_impl
-        return cls.turning_impl if turns_queries(vllm_config) else found
+        return cls.turning_impl if turning_deployment_of(vllm_config) else found
 
     @classmethod
     def get_builder_cls(cls) -> type[Any]:
