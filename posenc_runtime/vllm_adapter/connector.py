@@ -20,7 +20,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
-from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import AttentionSpec
 
 from posenc_runtime.kv.budget import Speed, measured
@@ -36,9 +35,6 @@ from posenc_runtime.vllm_adapter.scheduling.scheduler_half import PosencMetadata
 from posenc_runtime.vllm_adapter.worker.answers import let_one_answer
 from posenc_runtime.vllm_adapter.worker.attention_groups import attention_groups
 from posenc_runtime.vllm_adapter.worker.cache_layers import layer_specs
-from posenc_runtime.vllm_adapter.worker.cpu_seeds import keep_seeds
-from posenc_runtime.vllm_adapter.worker.cpu_tiles import ask_for_tiles
-from posenc_runtime.vllm_adapter.worker.eager_functions import compile_nothing_while_serving
 from posenc_runtime.vllm_adapter.worker.worker_half import WorkerHalf
 
 if TYPE_CHECKING:
@@ -100,10 +96,6 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
                     if isinstance(spec, AttentionSpec):
                         refuse_head_size(vllm_config, spec.head_size)
             self._worker = WorkerHalf(deployment, vllm_config, kv_cache_config)
-            if current_platform.is_cpu():
-                keep_seeds()
-                compile_nothing_while_serving()
-                ask_for_tiles()
 
     @property
     def requires_kv_delivery(self) -> bool:

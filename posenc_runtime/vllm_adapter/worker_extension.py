@@ -6,12 +6,12 @@ import dataclasses
 from typing import Any
 
 from posenc_runtime.vllm_adapter.activation import activate
+from posenc_runtime.vllm_adapter.worker.after_loading import prepare_after_loading
 from posenc_runtime.vllm_adapter.worker.complete_weights import require_complete_weights
-from posenc_runtime.vllm_adapter.worker.query_rotations import turn_queries_after_loading
 
 activate()
 require_complete_weights()
-turn_queries_after_loading()
+prepare_after_loading()
 
 
 class PosencWorkerExtension:

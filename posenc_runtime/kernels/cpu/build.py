@@ -33,8 +33,8 @@ def kernels() -> ctypes.CDLL:
     missing = [program for program in ("c++", "ninja") if shutil.which(program) is None]
     if missing:
         raise NoCompiler(
-            "a C++ compiler and ninja must be on PATH, because the attention kernels are compiled when they are first "
-            f"needed, got no {' and no '.join(missing)}: install a C++ compiler (Debian: apt install g++) and ninja "
+            "a C++ compiler and ninja must be on PATH, because posenc's attention kernels are compiled on this "
+            f"machine, got no {' and no '.join(missing)}: install a C++ compiler (Debian: apt install g++) and ninja "
             "(pip install ninja)"
         )
     # Imported here because the import takes a second, and only attention on the CPU needs it.

@@ -227,6 +227,9 @@ CPU_RUNNER_NAMES: Names = (
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.sample_tokens", ("grammar_output",)),
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._dummy_run", ("num_tokens",)),
     ("vllm.v1.worker.cpu_model_runner", "CPUModelRunner.sample_tokens", ("grammar_output",)),
+    ("vllm.v1.worker.gpu_worker", "Worker.load_model", ("load_dummy_weights",)),
+    ("vllm.v1.worker.gpu_worker", "Worker.get_model", ("self",)),
+    ("vllm.v1.worker.gpu_worker", "Worker.get_draft_model", ("self",)),
 )
 
 # Attributes that objects of vLLM get in ``__init__``; we look for them in its source.

@@ -5,8 +5,7 @@ No configuration says it for every model, so the model that vLLM built is asked,
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,33 +14,13 @@ from torch import Tensor, nn
 from posenc_runtime.encodings.spec import Frequencies
 from posenc_runtime.kernels.attention.read_time import ReadTime
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.active import deployment_of
+from posenc_runtime.vllm_adapter.active import turning_deployment_of
 from posenc_runtime.vllm_adapter.attention.read_time_backends import refuse_other_backends
 from posenc_runtime.vllm_adapter.errors import Unsupported
 from posenc_runtime.vllm_adapter.worker.layer_rotations import are_equal, noted_keys
 
 # Keys at the first are not rotated. At the others the fastest pairs differ much, and slower ones enough.
 _POSITIONS = (0, 1, 7, 64)
-
-
-@functools.cache
-def turn_queries_after_loading() -> None:
-    """Have this process's workers call ``turn_queries`` once they have loaded a model."""
-    from vllm.v1.worker.gpu_worker import Worker
-
-    Worker.load_model = _then_turning(Worker.load_model)
-
-
-def _then_turning(load_model: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(load_model)
-    def load(self: Any, *arguments: Any, **named: Any) -> None:
-        from vllm.config import set_current_vllm_config
-
-        load_model(self, *arguments, **named)
-        with set_current_vllm_config(self.vllm_config):
-            turn_queries(self.get_model(), self.get_draft_model(), self.vllm_config)
-
-    return load
 
 
 def turn_queries(model: nn.Module, drafter: nn.Module | None, vllm_config: Any) -> None:
@@ -55,8 +34,8 @@ def turn_queries(model: nn.Module, drafter: nn.Module | None, vllm_config: Any) 
         Unsupported: when a layer rotates its keys by none of the model's rotary embeddings, or when vLLM gave it
             attention that cannot turn queries; the message names it.
     """
-    deployment = deployment_of(vllm_config)
-    if deployment is None or not deployment.turns_queries:
+    deployment = turning_deployment_of(vllm_config)
+    if deployment is None:
         return
     # All that attend are asked: without metadata, those that are not answer what memory holds.
     layers = {
@@ -84,8 +63,7 @@ def _turning(layers: Mapping[str, Any]) -> set[str]:
 
 def _turn(model: nn.Module, layers: Mapping[str, Any], deployment: Deployment, vllm_config: Any) -> None:
     """Tell the layers of one model, which are all that attend in it."""
-    trained, device = deployment.original_max_position_embeddings, next(model.parameters()).device
-    pages = deployment.read_time.pages(trained, vllm_config.cache_config.block_size or None)
+    device, pages = next(model.parameters()).device, deployment.pages(vllm_config.cache_config.block_size or None)
     turning = _turning(layers)
     rotaries: list[Any] = [module for module in model.modules() if getattr(module, "posenc_own", None) is not None]
     for name, keys in noted_keys(model, vllm_config, layers, _POSITIONS).items():
