@@ -161,7 +161,7 @@ screenshots: environment ## take the pictures of the page, with Chromium: ARGS=.
 	@$(BIN)/python -m tests.page.screenshots $(ARGS)
 
 architectures: environment ## write docs/architectures.md from the installed vLLM and unpacked ones: ARGS="FOLDER ..."
-	@$(BIN)/python -m posenc_runtime.vllm_adapter.model_code $(ARGS) > docs/architectures.md.new
+	@$(BIN)/python -m posenc_runtime.vllm_adapter.checkpoint.model_code $(ARGS) > docs/architectures.md.new
 	@mv docs/architectures.md.new docs/architectures.md
 
 routes: environment ## write the table of routes in docs/security.md from a running server

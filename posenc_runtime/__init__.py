@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from posenc_runtime.kv.deployment import Deployment
-    from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
-    from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused
-    from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
+    from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoice
+    from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
+    from posenc_runtime.vllm_adapter.settings.arguments.flags import ArgumentRefused
 
     __version__: str
 
 __all__ = ["ArgumentRefused", "AttentionChoice", "Deployment", "__version__", "engine_arguments"]
 
 _MODULES = {
-    "ArgumentRefused": "posenc_runtime.vllm_adapter.arguments.flags",
-    "AttentionChoice": "posenc_runtime.vllm_adapter.attention.choice",
+    "ArgumentRefused": "posenc_runtime.vllm_adapter.settings.arguments.flags",
+    "AttentionChoice": "posenc_runtime.vllm_adapter.contract.attention_choice",
     "Deployment": "posenc_runtime.kv.deployment",
-    "engine_arguments": "posenc_runtime.vllm_adapter.arguments.engine_args",
+    "engine_arguments": "posenc_runtime.vllm_adapter.settings.arguments.engine_args",
 }
 
 

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from server import shell_completion
-from server.commands import evaluation, plotting, talking
+from server.commands import evaluation, plotting, shell_completion, talking
 from server.commands.options import Config, Overrides, Target
-from server.commands.reading import look_at_checkpoint, plan_read, plan_unread, read_settings
-from server.terminal import console as _console
-from server.terminal import refusals as _refusals
+from server.printing.terminal import console as _console
+from server.printing.terminal import refusals as _refusals
+from server.start_up.reading import look_at_checkpoint, plan_read, plan_unread, read_settings
 
 if TYPE_CHECKING:
     from posenc_runtime.vllm_adapter.settings.plan import Plan
-    from server.settings import Settings
+    from server.deployment.settings import Settings
 
 # The commands themselves import what takes long to import, rich too, so that help and errors appear at once.
 
@@ -31,7 +30,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        from server.version import version_line
+        from server.printing.version import version_line
 
         typer.echo(version_line())
         raise typer.Exit
@@ -63,7 +62,7 @@ def serve(
     given = [f"server.{name}={value}" for name, value in (("host", host), ("port", port)) if value is not None]
     with _refusals():
         settings = read_settings(target, config, [*(overrides or []), *given])
-        from server import address, starting
+        from server.start_up import address, starting
 
         address.refuse_taken(settings)
         look_at_checkpoint(settings, has_weights=True)
@@ -98,37 +97,37 @@ def check(
     with _refusals():
         settings = read_settings(target, config, overrides)
         plan = _checked(settings)
-        from server import report
+        from server.printing import deployment_report
 
         checkpoint = plan.checkpoint
-        _console().print(report.headline(settings, plan.deployment, checkpoint))
+        _console().print(deployment_report.headline(settings, plan.deployment, checkpoint))
         for remark in plan.remarks:
             _console().print(remark)
-        _console().print(report.attention_line(plan.attention, plan.deployment))
+        _console().print(deployment_report.attention_line(plan.attention, plan.deployment))
         if plan.deployment.turns_queries:
             block_size = settings.engine.get("block_size")
-            _console().print(report.distances_line(plan.deployment, block_size), highlight=False)
+            _console().print(deployment_report.distances_line(plan.deployment, block_size), highlight=False)
             return
         if plan.deployment.rotates:
             if checkpoint is not None and checkpoint.verdict is not None:
-                _console().print(report.crossings_line(checkpoint.verdict), highlight=False)
-            _console().print(report.scales_table(plan.deployment, checkpoint))
+                _console().print(deployment_report.crossings_line(checkpoint.verdict), highlight=False)
+            _console().print(deployment_report.scales_table(plan.deployment, checkpoint))
             dtype = settings.engine.get("dtype", "auto")
-            _console().print(report.table_memory(plan.deployment, checkpoint, dtype, plan.attention))
-        lengths = tokens or report.telling_lengths(plan.deployment)
-        _console().print(report.requests_table(plan.deployment, lengths))
+            _console().print(deployment_report.table_memory(plan.deployment, checkpoint, dtype, plan.attention))
+        lengths = tokens or deployment_report.telling_lengths(plan.deployment)
+        _console().print(deployment_report.requests_table(plan.deployment, lengths))
 
 
 def _checked(settings: Settings) -> Plan:
     """What would be served, after all checks that serve makes before it starts an engine."""
-    from server.checking import checking
-    from server.first_look import UnreadableModel
+    from server.deployment.checkpoint import UnreadableModel
+    from server.start_up.checking import checking
 
     try:
         found = look_at_checkpoint(settings)
         with checking():
-            from posenc_runtime.vllm_adapter.checkpoints.hub import is_in_object_store
-            from server import planning, starting
+            from posenc_runtime.vllm_adapter.checkpoint.hub import is_in_object_store
+            from server.start_up import planning, starting
 
             if is_in_object_store(found.place):  # vLLM would fetch the weights for its configuration
                 return planning.plan_settings(settings)
@@ -146,10 +145,10 @@ def flags(target: Target = None, config: Config = None, overrides: Overrides = N
     with _refusals():
         settings = read_settings(target, config, overrides)
         plan_read(settings)
-        from server.checking import checking
+        from server.start_up.checking import checking
 
         with checking():
-            from server import planning
+            from server.start_up import planning
 
             command = planning.command(settings)
         _console().print(shlex.join(command), markup=False, highlight=False)
@@ -180,16 +179,16 @@ def size(
     """
     with _refusals():
         settings = read_settings(target, config, overrides)
-        from server import gpus
+        from server.deployment import gpus
 
         gpu_bytes = gpus.memory_of(gpu)
         look_at_checkpoint(settings)
-        from server.checking import checking
+        from server.start_up.checking import checking
 
         with checking():
-            from server import size_report, sizing
+            from server.sizing import fit, size_report
 
-            found = sizing.sized(
+            found = fit.sized(
                 settings,
                 gpu=gpu,
                 gpu_bytes=gpu_bytes,
@@ -221,13 +220,14 @@ def configs(
     posenc serve --config "$(posenc configs demo)"
     """
     with _refusals():
-        from server import report, shipped
+        from server.deployment import shipped
+        from server.printing import deployment_report
 
         if name is not None:
             _console().print(str(shipped.path_of(name)), markup=False, highlight=False)
             return
         for each in shipped.names():
-            _console().print(report.deployment_lines(each, shipped.about(each)), highlight=False)
+            _console().print(deployment_report.deployment_lines(each, shipped.about(each)), highlight=False)
 
 
 app.add_typer(talking.app)

@@ -6,9 +6,9 @@ from typing import Any
 
 import typer
 
-from server import shipped
 from server.cli import app
-from server.target import settings_of
+from server.deployment import shipped
+from server.deployment.target import settings_of
 
 
 def refuse_unknown(command: str, words: list[str]) -> None:

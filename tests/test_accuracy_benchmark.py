@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from posenc_runtime.zoo.passkey import PasskeySample
-from server.load import load
-from server.settings import Settings
+from server.deployment.load import load
+from server.deployment.settings import Settings
 from tests.benchmarks.accuracy import CONFIG, results_tables, scales_remark
 from tests.benchmarks.passkey_client import Cell, Haystack, scale_of
 from tests.benchmarks.servers import Command

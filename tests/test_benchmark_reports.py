@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from server.tables import Table
+from server.printing.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.intervals import Estimate, median_and_quartiles, median_and_range, paired_ratio, wilson
 

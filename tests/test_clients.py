@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from posenc_runtime.vllm_adapter.compat.versions import SUPPORTED
+from posenc_runtime.vllm_adapter.releases.versions import SUPPORTED
 from tests.clients import tables
 from tests.clients.clients import CLIENTS, PAGE, PROGRAMS, Client
 from tests.clients.shown import ADDRESS, KEY, Shown, shown

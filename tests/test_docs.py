@@ -26,9 +26,9 @@ from posenc_runtime.vllm_adapter.metrics.names import Metric
 from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings, LimitSettings
 from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings
 from server.cli import app
-from server.load import load
-from server.planning import plan_settings
-from server.settings import HttpSettings, Settings
+from server.deployment.load import load
+from server.deployment.settings import HttpSettings, Settings
+from server.start_up.planning import plan_settings
 from tests.pages import (
     DOCS,
     README,

@@ -43,12 +43,10 @@ def test_every_path_in_the_sources_names_something(path: str) -> None:
 
 
 def test_the_sources_have_the_paths_that_an_engines_configuration_carries() -> None:
-    from posenc_runtime.vllm_adapter import carried_names
+    from posenc_runtime.vllm_adapter.contract import names
 
-    assert {carried_names.SCHEDULER, carried_names.CONNECTOR_MODULE, carried_names.WORKER_EXTENSION} <= set(
-        in_the_sources()
-    )
-    assert resolved(f"{carried_names.CONNECTOR_MODULE}:{carried_names.CONNECTOR}").__name__ == carried_names.CONNECTOR
+    assert {names.SCHEDULER, names.CONNECTOR_MODULE, names.WORKER_EXTENSION} <= set(in_the_sources())
+    assert resolved(f"{names.CONNECTOR_MODULE}:{names.CONNECTOR}").__name__ == names.CONNECTOR
 
 
 @pytest.mark.parametrize("path", [path for group in GROUPS.values() for path in group.values()])
@@ -59,7 +57,7 @@ def test_every_entry_point_names_something_that_can_be_called(path: str) -> None
 def test_the_entry_points_are_in_the_groups_that_are_looked_for() -> None:
     from vllm.plugins import DEFAULT_PLUGINS_GROUP
 
-    from posenc_runtime.vllm_adapter.http.endpoints import GROUP
+    from posenc_runtime.vllm_adapter.in_server.endpoints import GROUP
 
     assert set(GROUPS) == {"scripts", DEFAULT_PLUGINS_GROUP, GROUP}
 
@@ -69,7 +67,7 @@ def test_every_attention_backend_is_registered_by_a_path_that_names_one_of_ours(
     from vllm.v1.attention.backend import AttentionBackend
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
-    from posenc_runtime.vllm_adapter import attention
+    from posenc_runtime.vllm_adapter.in_worker import attention
 
     attention.register()
     path = AttentionBackendEnum[name].get_path()
@@ -79,9 +77,9 @@ def test_every_attention_backend_is_registered_by_a_path_that_names_one_of_ours(
 def test_every_model_is_registered_by_a_path_that_names_one_of_ours() -> None:
     from vllm.model_executor.models import ModelRegistry
 
-    from posenc_runtime.vllm_adapter import models
+    from posenc_runtime.vllm_adapter.checkpoint import own_models
 
-    models.register()
+    own_models.register()
     ours = {
         architecture: f"{found.module_name}:{found.class_name}"
         for architecture, found in ModelRegistry.models.items()

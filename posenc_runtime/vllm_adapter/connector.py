@@ -23,19 +23,18 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 from vllm.v1.kv_cache_interface import AttentionSpec
 
 from posenc_runtime.kv.budget import Speed, measured
-from posenc_runtime.vllm_adapter import compat
-from posenc_runtime.vllm_adapter.active import KEY, deployment_of
+from posenc_runtime.vllm_adapter import releases
+from posenc_runtime.vllm_adapter.contract.active import KEY, deployment_of
+from posenc_runtime.vllm_adapter.contract.cache_layers import attention_groups, layer_specs
+from posenc_runtime.vllm_adapter.in_scheduler.arrivals import salt_on_arrival
+from posenc_runtime.vllm_adapter.in_scheduler.scheduler_half import PosencMetadata, SchedulerHalf
+from posenc_runtime.vllm_adapter.in_worker.answers import let_one_answer
+from posenc_runtime.vllm_adapter.in_worker.worker_half import WorkerHalf
 from posenc_runtime.vllm_adapter.metrics.prometheus import PosencPromMetrics
 from posenc_runtime.vllm_adapter.metrics.stats import PosencStats
 from posenc_runtime.vllm_adapter.refusals.cache_groups import refuse_cache_groups
 from posenc_runtime.vllm_adapter.refusals.cpu_attention import refuse_head_size
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_unsupported
-from posenc_runtime.vllm_adapter.scheduling.arrivals import salt_on_arrival
-from posenc_runtime.vllm_adapter.scheduling.scheduler_half import PosencMetadata, SchedulerHalf
-from posenc_runtime.vllm_adapter.worker.answers import let_one_answer
-from posenc_runtime.vllm_adapter.worker.attention_groups import attention_groups
-from posenc_runtime.vllm_adapter.worker.cache_layers import layer_specs
-from posenc_runtime.vllm_adapter.worker.worker_half import WorkerHalf
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,7 +63,7 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        compat.verify()
+        releases.verify()
         deployment = deployment_of(vllm_config)
         if deployment is None:
             raise ValueError(

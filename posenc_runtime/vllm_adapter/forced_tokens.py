@@ -19,7 +19,7 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsContext
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as OfRunnerTwo
 
-from posenc_runtime.vllm_adapter.carried_names import FORCED_TOKEN_IDS
+from posenc_runtime.vllm_adapter.contract.names import FORCED_TOKEN_IDS
 
 
 class ForcedTokens(OfRunnerOne, OfRunnerTwo):

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from posenc_runtime.vllm_adapter.sections import ALL_SECTIONS
+from posenc_runtime.vllm_adapter.contract.names import ALL_SECTIONS
 
 # Takes the engine's arguments, vLLM's own way from arguments to a configuration, and whether the engine is that of an
 # API server.

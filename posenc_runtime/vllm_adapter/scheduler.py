@@ -18,10 +18,10 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
 from posenc_runtime.kv.chunks import Chunks, even_position
-from posenc_runtime.vllm_adapter import compat
-from posenc_runtime.vllm_adapter.scheduling.block_tables import replace_as_new, replace_as_resumed
-from posenc_runtime.vllm_adapter.scheduling.crossing_blocks import CrossingBlocks
-from posenc_runtime.vllm_adapter.scheduling.prefix_reuse import PrefixReuse
+from posenc_runtime.vllm_adapter import releases
+from posenc_runtime.vllm_adapter.in_scheduler.block_tables import replace_as_new, replace_as_resumed
+from posenc_runtime.vllm_adapter.in_scheduler.crossing_blocks import CrossingBlocks
+from posenc_runtime.vllm_adapter.in_scheduler.prefix_reuse import PrefixReuse
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
     from posenc_runtime.kv.moves import HeldBlocks, Mask
-    from posenc_runtime.vllm_adapter.scheduling.scheduler_half import SchedulerHalf
+    from posenc_runtime.vllm_adapter.in_scheduler.scheduler_half import SchedulerHalf
 
 
 class PosencScheduler(AsyncScheduler):
@@ -72,7 +72,7 @@ class PosencScheduler(AsyncScheduler):
             output: SchedulerOutput = super().schedule(throttle_prefills)
         finally:
             self._pause_state = pause_state
-        if not compat.PAUSES_ADMIT_NOBODY.is_here:
+        if not releases.PAUSES_ADMIT_NOBODY.is_here:
             self._place_crossing()  # last: vLLM has put requests it could not schedule in the queue
         if self._reuse:
             self._reuse.begin()
@@ -207,7 +207,7 @@ class PosencScheduler(AsyncScheduler):
         if max_cache_hit_length is not None:
             max_tokens = min(max_tokens, max_cache_hit_length)
         found: tuple[KVCacheBlocks, int, int, bool]
-        if not compat.PREFIX_HITS_WITHOUT_BOUND.is_here:
+        if not releases.PREFIX_HITS_WITHOUT_BOUND.is_here:
             found = super()._get_local_prefix_cache_hit(request, max_tokens)
         elif max_tokens == request.num_tokens - 1 or not self.kv_cache_manager.prefix_cache_lookup_enabled(request):
             found = super()._get_local_prefix_cache_hit(request)
@@ -269,13 +269,13 @@ class PosencScheduler(AsyncScheduler):
             self.finished_recving_kv_req_ids.discard(request.request_id)
             self.deferred_waiting.discard(request)
             self._inflight_prefills.discard(request)
-            if not compat.NO_FETCH_STAGES.is_here:
+            if not releases.NO_FETCH_STAGES.is_here:
                 self._set_kv_fetch_stage(request, None)
             self.waiting.prepend_request(request)
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
         """Count the LoRA adapter of a request that sits out for its crossing: the request may be back in this step."""
-        if compat.ADAPTERS_OF_A_STEP_ALONE.is_here and self.lora_config and request.lora_request:
+        if releases.ADAPTERS_OF_A_STEP_ALONE.is_here and self.lora_config and request.lora_request:
             adapters = {other.lora_request.lora_int_id for other in self.running if other.lora_request}
             if len(adapters | {request.lora_request.lora_int_id}) > self.lora_config.max_loras:
                 return False
@@ -352,5 +352,5 @@ class _InStep(PosencScheduler):
     """Without asynchronous scheduling: the result of each step is in before the next step is scheduled."""
 
     _update_after_schedule = Scheduler._update_after_schedule
-    if compat.OUTPUTS_AHEAD_APART.is_here:
+    if releases.OUTPUTS_AHEAD_APART.is_here:
         _update_request_with_output = Scheduler._update_request_with_output

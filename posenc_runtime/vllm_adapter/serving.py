@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from posenc_runtime import vllm_adapter
-from posenc_runtime.vllm_adapter.arguments.engine_args import refusals_of_vllm, with_section
-from posenc_runtime.vllm_adapter.arguments.flags import ArgumentRefused
-from posenc_runtime.vllm_adapter.errors import CannotListen, Failed, Refused, Unsupported
-from posenc_runtime.vllm_adapter.interruption import end_at_signals
+from posenc_runtime.vllm_adapter.contract.errors import CannotListen, Failed, Refused, Unsupported
+from posenc_runtime.vllm_adapter.processes.signals import end_at_signals
+from posenc_runtime.vllm_adapter.settings.arguments.engine_args import refusals_of_vllm, with_section
+from posenc_runtime.vllm_adapter.settings.arguments.flags import ArgumentRefused
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
@@ -84,7 +84,7 @@ def configured(args: argparse.Namespace, planned: Plan | None = None) -> Configu
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
 
-    from posenc_runtime.vllm_adapter.one_flag import configure
+    from posenc_runtime.vllm_adapter.engine_configuration import configure
 
     vllm_adapter.register()  # whatever VLLM_PLUGINS says
     stock = inspect.unwrap(AsyncEngineArgs.create_engine_config)

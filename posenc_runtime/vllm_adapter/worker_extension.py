@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from posenc_runtime.vllm_adapter.activation import activate
-from posenc_runtime.vllm_adapter.worker.after_loading import prepare_after_loading
-from posenc_runtime.vllm_adapter.worker.complete_weights import require_complete_weights
+from posenc_runtime.vllm_adapter.in_worker.activation import activate
+from posenc_runtime.vllm_adapter.in_worker.after_loading import prepare_after_loading
+from posenc_runtime.vllm_adapter.in_worker.complete_weights import require_complete_weights
 
 activate()
 require_complete_weights()
@@ -21,7 +21,7 @@ class PosencWorkerExtension:
         """On a CPU, compile what the first requests would compile."""
         from vllm.platforms import current_platform
 
-        from posenc_runtime.vllm_adapter.worker.eager_functions import compile_functions_of_models
+        from posenc_runtime.vllm_adapter.in_worker.eager_functions import compile_functions_of_models
 
         if current_platform.is_cpu():
             compile_functions_of_models(self.model_runner)  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from server.commands.client import BadAnswer, Server
+from server.client.client import BadAnswer, Server
 from server.commands.telling import tell
 
 if TYPE_CHECKING:

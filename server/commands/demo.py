@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from server.commands.client import Server
+from server.client.client import Server
 from server.commands.telling import tell
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from server import shell_completion
-from server.terminal import console, refusals
+from server.commands import shell_completion
+from server.printing.terminal import console, refusals
 
 # What takes long to import is imported in the commands, so that help and errors appear at once.
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ def _run(
     from server.evaluation import provenance
     from server.evaluation.evaluating import evaluate
     from server.evaluation.terminal import show
-    from server.version import version_line
+    from server.printing.version import version_line
 
     told = {**provenance.told(sys.argv[1:]), "version": version_line(), "concurrency": concurrency, **about}
     try:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from server import shell_completion
+from server.commands import shell_completion
 
 Overrides = Annotated[
     list[str] | None,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from server.commands.options import Config, Overrides, Target
-from server.commands.reading import plan_read, read_settings
-from server.terminal import console, refusals
+from server.printing.terminal import console, refusals
+from server.start_up.reading import plan_read, read_settings
 
 # What takes long to import is imported in the commands, so that help and errors appear at once.
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from posenc_runtime.vllm_adapter.errors import Failed
-from server.figures import figures
+from posenc_runtime.vllm_adapter.contract.errors import Failed
+from server.app.figures import figures
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from server.commands.client import Server
+    from server.client.client import Server
 
 _SECONDS_BETWEEN_READINGS = 1.0
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from server import shell_completion
-from server.terminal import console, refusals
+from server.commands import shell_completion
+from server.printing.terminal import console, refusals
 
 # The commands themselves import what takes long to import, so that help and errors appear at once.
 
@@ -44,9 +44,9 @@ def chat(
     Reads lines from the terminal or from a pipe. /new begins anew, /quit ends.
     """
     with refusals():
+        from server.client.client import Server
+        from server.client.started_server import started
         from server.commands.chat import Conversation, converse
-        from server.commands.client import Server
-        from server.commands.started import started
 
         out = console()
         serving = contextlib.nullcontext(url) if target is None else started([target], out)
@@ -63,9 +63,9 @@ def demo(
 ) -> None:
     """Start the demo model, send a short request, a long one and one that grows, show the metrics, and end."""
     with refusals():
-        from server.commands.client import Server
+        from server.client.client import Server
+        from server.client.started_server import started
         from server.commands.demo import show
-        from server.commands.started import started
 
         out = console()
         with started(["demo", "--set", f"scaling.rope_type={rope_type}"], out) as address, Server(address) as server:
@@ -86,7 +86,7 @@ def top(
     It reads /metrics.
     """
     with refusals():
-        from server.commands.client import Server
+        from server.client.client import Server
         from server.commands.top import show_once, watch
 
         with Server(url, key) as server:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from server.commands.client import Report, Server
+from server.client.client import Report, Server
 from server.commands.reading_prompt import shown_progress
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from posenc_runtime.vllm_adapter.errors import Failed
-from server.commands.client import NoAnswer, Server
-from server.figures import Counts, Figures, Histogram, figures
+from posenc_runtime.vllm_adapter.contract.errors import Failed
+from server.app.figures import Counts, Figures, Histogram, figures
+from server.client.client import NoAnswer, Server
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from posenc_runtime.vllm_adapter.carried_names import FORCED_TOKEN_IDS, FORCED_TOKENS
-from posenc_runtime.vllm_adapter.errors import Failed
+from posenc_runtime.vllm_adapter.contract.errors import Failed
+from posenc_runtime.vllm_adapter.contract.names import FORCED_TOKEN_IDS, FORCED_TOKENS
 from server.evaluation.errors import EvaluationRefused
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def _crossings(answer: Mapping[str, Any]) -> list[int]:
 
 
 def _said(answer: httpx.Response) -> str:
-    from server.commands.client import error_message
+    from server.client.client import error_message
 
     try:
         message = error_message(answer.json(), answer.text)

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from server.evaluation.intervals import Estimate, mean
-from server.tables import Table
+from server.printing.tables import Table
 
 Values = Mapping[str, Mapping[str, float]]  # by target, then by sample
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from posenc_runtime.vllm_adapter.errors import Refused
+from posenc_runtime.vllm_adapter.contract.errors import Refused
 
 
 class EvaluationRefused(Refused):

@@ -7,12 +7,12 @@ import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from server.evaluation import journal, report, targets
+from server.evaluation import journal, result, targets
 from server.evaluation.asking import Asker
 from server.evaluation.errors import EvaluationRefused
 from server.evaluation.items import Item, Task
 from server.evaluation.journal import Journal
-from server.evaluation.progress import Bar, Clock, bar
+from server.evaluation.progress_bar import Bar, Clock, bar
 from server.evaluation.targets import Target
 from server.evaluation.tokens import Tokens
 
@@ -76,7 +76,7 @@ def evaluate(
     *,
     concurrency: int,
     forces_tokens: bool = False,
-) -> report.Report:
+) -> result.Report:
     """Measure what is not in the journal yet, and write the report; gives the report.
 
     Args:
@@ -107,7 +107,7 @@ def evaluate(
         reported = task.report(kept.results)
         described = {name: _what(each) for name, each in kept.targets.items()}
         everything = {"task": task.name, **about, **task.options, "targets": described}
-        for file in report.write(out, reported, everything):
+        for file in result.write(out, reported, everything):
             console.print(f"wrote {file}", highlight=False)
     return reported
 

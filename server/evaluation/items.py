@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from server.evaluation.asking import Asker
-from server.evaluation.report import Report
+from server.evaluation.result import Report
 
 Record = Mapping[str, Any]
 Results = Mapping[str, Mapping[str, Record]]  # by target, then by item

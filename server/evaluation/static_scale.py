@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from server.commands.started import HOST
+from server.client.started_server import HOST
 from server.evaluation.errors import EvaluationRefused
 
 if TYPE_CHECKING:
-    from server.settings import Settings
+    from server.deployment.settings import Settings
 
 PREFIX = "static:"
 # No plugin of anybody, ours among them; one core for the scheduler, as posenc serve leaves it.
@@ -51,7 +51,7 @@ def stock_server(arguments: Mapping[str, Any]) -> list[str]:
 
 def _arguments(settings: Settings) -> dict[str, Any]:
     """Engine arguments: the deployment's own, and its method at its largest scale as static parameters."""
-    from server.checkpoint import checkpoint_of
+    from server.deployment.checkpoint import checkpoint_of
 
     scaling = settings.scaling
     if not scaling.is_complete:

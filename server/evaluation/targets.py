@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from posenc_runtime.vllm_adapter.carried_names import FORCED_TOKENS
+from posenc_runtime.vllm_adapter.contract.names import FORCED_TOKENS
 from server.evaluation import static_scale, unscaled
 from server.evaluation.asking import Asker, ServedModel
 from server.evaluation.errors import EvaluationRefused
@@ -17,7 +17,7 @@ from server.evaluation.errors import EvaluationRefused
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from server.settings import Settings
+    from server.deployment.settings import Settings
 
 _URLS = ("http://", "https://")
 _NAMED = re.compile(r"([\w.+-]+)=(.+)")
@@ -97,7 +97,7 @@ def served(target: Target, console: Console, *, forces_tokens: bool) -> Iterator
     if target.runs:
         yield _address(target.what)
         return
-    from server.commands.started import DidNotStart, launched, started
+    from server.client.started_server import DidNotStart, launched, started
 
     forcing = ("--set", f"engine.logits_processors=[{FORCED_TOKENS}]") if forces_tokens else ()
     if target.static is None:
@@ -151,7 +151,7 @@ def _running(name: str, url: str, key: str | None) -> Target:
 
 
 def _deployment(name: str, what: str, overrides: Sequence[str], key: str | None) -> Target:
-    from server.target import settings_of
+    from server.deployment.target import settings_of
     from server.wheels.preparation import prepared
 
     if what.startswith(unscaled.PREFIX):

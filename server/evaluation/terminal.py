@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from server.evaluation.report import Report
+from server.evaluation.result import Report
 
 if TYPE_CHECKING:
     from rich.console import Console

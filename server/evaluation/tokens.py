@@ -25,7 +25,7 @@ class Tokens:
         from transformers import AutoTokenizer
         from transformers.utils import logging
 
-        from posenc_runtime.vllm_adapter.checkpoints import hub
+        from posenc_runtime.vllm_adapter.checkpoint import hub
 
         logging.set_verbosity_error()  # a book is longer than the model's window, which it warns of
         try:

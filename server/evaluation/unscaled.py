@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from server.settings import Settings
+    from server.deployment.settings import Settings
 
 PREFIX = "unscaled:"
 
@@ -19,7 +19,7 @@ def overrides(settings: Settings) -> list[str]:
     Raises:
         SettingRefused: when the deployment is refused.
     """
-    from server.commands.reading import plan_read
+    from server.start_up.reading import plan_read
 
     lengths = plan_read(settings).deployment.scale_set.lengths
     found = [

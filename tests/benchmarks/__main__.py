@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from server.tables import Table
+from server.printing.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.engine_process import EngineFailed, EngineProcess
 from tests.benchmarks.progress import progress_bar

@@ -14,9 +14,9 @@ from rich.progress import Progress
 
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from posenc_runtime.zoo.passkey import PasskeySample, make_sample
-from server.load import load
-from server.settings import Settings
-from server.tables import Table
+from server.deployment.load import load
+from server.deployment.settings import Settings
+from server.printing.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.intervals import wilson
 from tests.benchmarks.passkey_client import Cell, Haystack, ask

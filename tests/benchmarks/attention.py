@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from posenc_runtime.kernels.cpu.build import NoCompiler
-from server.tables import Table
+from server.printing.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.attention_check import Wrong, check
 from tests.benchmarks.attention_kernels import kernels_of

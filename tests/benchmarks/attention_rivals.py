@@ -12,7 +12,7 @@ from torch import Tensor
 from posenc_runtime.encodings.bias.alibi import Alibi
 from posenc_runtime.kernels.attention.window import Window
 from posenc_runtime.kernels.cpu import attention
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
+from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoice
 from tests.benchmarks.attention_step import Step
 from tests.benchmarks.gates import moved_to
 from tests.benchmarks.stock_attention import StockAttention

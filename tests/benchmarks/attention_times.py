@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from server.tables import Table
+from server.printing.tables import Table
 from tests.benchmarks.attention_rivals import STOCK, WINDOWED, Rival
 from tests.benchmarks.attention_step import Layer, Work
 from tests.benchmarks.intervals import Estimate, median_and_range

@@ -21,8 +21,8 @@ from vllm.v1.outputs import ModelRunnerOutput
 from posenc_runtime.kv.budget import Speed, measured
 from posenc_runtime.kv.crossing import Crossing, CrossingQueue, Rotation
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.scheduling.scheduler_half import PosencMetadata
-from server.tables import Table
+from posenc_runtime.vllm_adapter.in_scheduler.scheduler_half import PosencMetadata
+from server.printing.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.progress import progress_bar
 from tests.benchmarks.scheduler.core import BLOCK_SIZE, SchedulerCore

@@ -19,7 +19,7 @@ from posenc_runtime.zoo.counting.evaluate import NUM_VARIABLES, programs
 from posenc_runtime.zoo.counting.recipe import WEIGHTS, Recipe
 from posenc_runtime.zoo.counting.task import LONGEST, Program, is_correct
 from posenc_runtime.zoo.outputs import weights_sha256
-from server.tables import Table
+from server.printing.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.client import ask_cell_by_cell
 from tests.benchmarks.intervals import wilson

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from posenc_runtime.kv.budget import Budget, Speed, measured
 from posenc_runtime.kv.deployment import Deployment, PrefixReuse
-from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
-from server.tables import Table
+from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
+from server.printing.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.__main__ import last_core
 from tests.benchmarks.engine_process import EngineFailed, EngineProcess

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from server.tables import Table
+from server.printing.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.servers import Command, ServerFailed, running
 

@@ -15,12 +15,12 @@ import typer
 from rich.console import Console
 from transformers import AutoTokenizer
 
-from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
+from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
 from posenc_runtime.zoo.passkey import PasskeySample, is_correct, make_sample
-from server.load import load
-from server.planning import plan_settings
-from server.settings import Settings
-from server.tables import Table
+from server.deployment.load import load
+from server.deployment.settings import Settings
+from server.printing.tables import Table
+from server.start_up.planning import plan_settings
 from tests.benchmarks import record
 from tests.benchmarks.accuracy import CONFIG, SEED
 from tests.benchmarks.engine_process import EngineFailed, EngineProcess

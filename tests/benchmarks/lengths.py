@@ -25,7 +25,7 @@ from rich.console import Console
 from posenc_runtime.zoo.lengths.problems import TASKS, Problem, problems
 from posenc_runtime.zoo.lengths.recipe import SUBJECTS, WEIGHTS, Recipe
 from posenc_runtime.zoo.outputs import weights_sha256
-from server.tables import Table
+from server.printing.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.client import ask_cell_by_cell
 from tests.benchmarks.intervals import Estimate, wilson

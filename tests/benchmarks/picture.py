@@ -11,9 +11,9 @@ from rich.console import Console
 
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from posenc_runtime.zoo.passkey import make_sample
-from server.load import load
-from server.settings import Settings
-from server.tables import Table
+from server.deployment.load import load
+from server.deployment.settings import Settings
+from server.printing.tables import Table
 from tests.benchmarks.accuracy import CONFIG
 from tests.benchmarks.drawing import draw
 from tests.benchmarks.progress import progress_bar

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from server.tables import Table
+from server.printing.tables import Table
 from tests.benchmarks.engine_process import Batch
 from tests.benchmarks.intervals import Estimate, median_and_quartiles, paired_ratio
 from tests.benchmarks.two_engines import MODEL, Case

@@ -7,7 +7,7 @@ import pathlib
 from typing import Any
 
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
-from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
+from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
 
 TRAINED = 512  # tokens
 SCALES = (1.0, 2.0, 4.0, 8.0)

@@ -7,10 +7,10 @@ import pathlib
 import pytest
 
 from posenc_runtime.kv.admission import admit
-from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
+from posenc_runtime.vllm_adapter.checkpoint.checkpoint import Checkpoint
 from posenc_runtime.vllm_adapter.settings import plan
-from server.load import load
-from server.planning import plan_settings
+from server.deployment.load import load
+from server.start_up.planning import plan_settings
 
 FOLDER = pathlib.Path(__file__).parents[2] / "configs"
 FILES = sorted(FOLDER.glob("*.yaml"))

@@ -11,9 +11,9 @@ from transformers import PreTrainedTokenizerFast
 
 # Importing vLLM warns; see there.
 import tests.vllm_adapter.conftest  # noqa: F401
-from posenc_runtime.vllm_adapter.arguments.engine_args import serve_arguments
-from server import shipped
-from server.load import load
+from posenc_runtime.vllm_adapter.settings.arguments.engine_args import serve_arguments
+from server.deployment import shipped
+from server.deployment.load import load
 
 # How each model calls a tool, as its makers document it: the text, and the tokens that it is recognised by.
 HERMES = (

@@ -12,9 +12,9 @@ import pytest
 
 # Importing vLLM warns; see there.
 import tests.vllm_adapter.conftest  # noqa: F401
-from server import shipped
-from server.load import load
-from server.planning import plan_settings
+from server.deployment import shipped
+from server.deployment.load import load
+from server.start_up.planning import plan_settings
 from tests import model_configs
 
 PUBLISHED = {

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from server.load import load
+from server.deployment.load import load
 from tests.deploy.manifests import (
     CHART,
     DEPLOY,

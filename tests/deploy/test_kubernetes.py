@@ -110,7 +110,7 @@ def test_a_file_begins_by_saying_where_it_goes(name: str) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_vllm_takes_every_flag(name: str) -> None:
-    from posenc_runtime.vllm_adapter.arguments.parser import parser as vllms_parser
+    from posenc_runtime.vllm_adapter.settings.arguments.parser import parser as vllms_parser
 
     parser, _ = vllms_parser()
     model, *flags = COMMANDS[name]

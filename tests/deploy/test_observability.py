@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from posenc_runtime.vllm_adapter.metrics.names import Metric
-from server.load import load
+from server.deployment.load import load
 from tests.deploy.dashboard_queries import (
     DASHBOARD,
     RATES,

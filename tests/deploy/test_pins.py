@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from progress import canonical
 
-from posenc_runtime.vllm_adapter.compat.versions import SUPPORTED
+from posenc_runtime.vllm_adapter.releases.versions import SUPPORTED
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

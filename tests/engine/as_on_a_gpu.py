@@ -46,12 +46,11 @@ def install(arguments: dict[str, Any]) -> None:
     from posenc_runtime import vllm_adapter
     from posenc_runtime.kernels import ops
     from posenc_runtime.kernels.attention import key_norms
-    from posenc_runtime.vllm_adapter.activation import activate
-    from posenc_runtime.vllm_adapter.arguments import engine_args
-    from posenc_runtime.vllm_adapter.attention import read_time_backends
-    from posenc_runtime.vllm_adapter.attention.fused_rotary import asked as fused_rotary
-    from posenc_runtime.vllm_adapter.refusals import cpu_attention, turning_queries
-    from posenc_runtime.vllm_adapter.worker import cpu_key_order, speed
+    from posenc_runtime.vllm_adapter.in_worker import cpu_key_order, speed
+    from posenc_runtime.vllm_adapter.in_worker.activation import activate
+    from posenc_runtime.vllm_adapter.refusals import cpu_attention, turning_backends, turning_queries
+    from posenc_runtime.vllm_adapter.refusals import rotating_attention as fused_rotary
+    from posenc_runtime.vllm_adapter.settings.arguments import engine_args
     from tests.engine import flash_attention_in_torch
     from tests.kernels import interpreted_assembly, interpreted_calls
 
@@ -74,7 +73,7 @@ def install(arguments: dict[str, Any]) -> None:
     cpu_attention.has_kernel = lambda *_: True
     engine_args._is_cuda = lambda: True
     fused_rotary._capability = lambda: (9, 0)
-    read_time_backends.is_on_cuda = turning_queries.is_on_cuda = lambda: True
+    turning_backends.is_on_cuda = turning_queries.is_on_cuda = lambda: True
     torch.cuda.get_device_capability = lambda device=None: (9, 0)
     CpuPlatform.has_device_capability = lambda *_, **__: True
 

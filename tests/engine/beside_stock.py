@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
+from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
 from tests.engine.run_engine import Answer, run_engine
 
 Batch = Sequence[tuple[list[int], int]]

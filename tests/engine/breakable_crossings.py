@@ -11,7 +11,7 @@ import pathlib
 
 from posenc_runtime.kv.step_plan import StepPlan
 from posenc_runtime.vllm_adapter.forced_tokens import ForcedTokens
-from posenc_runtime.vllm_adapter.worker.worker_half import WorkerHalf
+from posenc_runtime.vllm_adapter.in_worker.worker_half import WorkerHalf
 
 FILE = "BREAKS_CROSSINGS"  # of the environment: the file's path
 LOADED = f"{__name__}:{ForcedTokens.__name__}"

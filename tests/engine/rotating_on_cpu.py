@@ -17,11 +17,11 @@ from vllm.v1.attention.backends.cpu_attn import (
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
 from posenc_runtime import vllm_adapter
-from posenc_runtime.vllm_adapter.activation import activate
-from posenc_runtime.vllm_adapter.arguments import engine_args
-from posenc_runtime.vllm_adapter.attention.fused_rotary import asked as fused_rotary
-from posenc_runtime.vllm_adapter.attention.fused_rotary.backend import PositionsInMetadata, RotatesInAttention
-from posenc_runtime.vllm_adapter.worker import cpu_key_order
+from posenc_runtime.vllm_adapter.in_worker import cpu_key_order
+from posenc_runtime.vllm_adapter.in_worker.activation import activate
+from posenc_runtime.vllm_adapter.in_worker.attention.fused_rotary.backend import PositionsInMetadata, RotatesInAttention
+from posenc_runtime.vllm_adapter.refusals import rotating_attention as fused_rotary
+from posenc_runtime.vllm_adapter.settings.arguments import engine_args
 from tests.engine.flash_attention_in_torch import flash_attn_varlen_func
 from tests.engine.run_engine import main
 

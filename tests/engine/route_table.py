@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from server.edge.route_classes import CLASSES
+from server.app.edge.route_classes import CLASSES
 from tests.benchmarks.servers import free_port
 from tests.checkpoints import save_tiny
 from tests.engine.running_server import Server, running_server

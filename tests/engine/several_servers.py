@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from posenc_runtime.vllm_adapter import compat
+from posenc_runtime.vllm_adapter import releases
 
 
 def main() -> None:
@@ -10,8 +10,8 @@ def main() -> None:
     from vllm.entrypoints.cli.serve import ServeSubcommand
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    args = compat.cli_args().make_arg_parser(FlexibleArgumentParser()).parse_args()
-    compat.cli_args().validate_parsed_serve_args(args)
+    args = releases.cli_args().make_arg_parser(FlexibleArgumentParser()).parse_args()
+    releases.cli_args().validate_parsed_serve_args(args)
     ServeSubcommand.cmd(args)
 
 

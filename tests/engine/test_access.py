@@ -14,7 +14,7 @@ import httpx
 import openai
 import pytest
 
-from posenc_runtime.vllm_adapter.compat.versions import SUPPORTED, installed
+from posenc_runtime.vllm_adapter.releases.versions import SUPPORTED, installed
 from tests.engine.route_table import KEYS, SMALL, Open, Row, bearer, every_route, table, written
 from tests.engine.running_server import Server
 

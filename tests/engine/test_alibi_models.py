@@ -9,8 +9,8 @@ import pytest
 from transformers import BloomConfig, FalconConfig
 
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
-from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Backend
+from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoice, Backend
+from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
 from tests.checkpoints import save
 from tests.engine.conftest import PromptMaker
 from tests.engine.run_engine import Answer, counted, run_engine

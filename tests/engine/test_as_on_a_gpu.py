@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM
 
-from posenc_runtime.vllm_adapter.arguments import engine_args
-from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
+from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoice
+from posenc_runtime.vllm_adapter.settings.arguments import engine_args
+from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
 from tests.checkpoints import TRAINED, WIDE, save_tiny
 from tests.engine import (
     forked_for_triton,

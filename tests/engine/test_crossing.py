@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
+from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoice
+from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
 from tests.checkpoints import TRAINED
 from tests.engine.conftest import PromptMaker
 from tests.engine.device import needs_workers

@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM
 from posenc_runtime.decoder import register
 from posenc_runtime.decoder.positions import available, encoding
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
-from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
-from posenc_runtime.vllm_adapter.attention.needs import needed_by
+from posenc_runtime.vllm_adapter.checkpoint.attention_needs import needed_by
+from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoice
+from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
 from tests.checkpoints import save_tiny
 from tests.engine.device import environment, most_workers
 from tests.engine.greedy import Said, greedy

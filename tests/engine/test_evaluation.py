@@ -11,9 +11,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from server import shipped, terminal
 from server.cli import app
-from server.load import load
+from server.deployment import shipped
+from server.deployment.load import load
+from server.printing import terminal
 from tests.benchmarks.servers import running
 from tests.benchmarks.variants import Checkpoint, command, variants
 from tests.engine import breakable_crossings

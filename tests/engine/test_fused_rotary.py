@@ -6,9 +6,9 @@ import pathlib
 
 import pytest
 
-from posenc_runtime.vllm_adapter.arguments import engine_args
-from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, FusedKeys
+from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoice, FusedKeys
+from posenc_runtime.vllm_adapter.settings.arguments import engine_args
+from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
 from tests.engine import test_crossing
 from tests.engine.conftest import PromptMaker
 from tests.engine.device import on_the_cpu

@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 
-from posenc_runtime.vllm_adapter import compat
+from posenc_runtime.vllm_adapter import releases
 from tests.deploy.dashboard_queries import missing_from_exposition
 from tests.engine.running_server import Server
 
@@ -104,7 +104,9 @@ def test_a_streamed_chat_says_the_scale_once_where_it_ends(client: openai.OpenAI
         )
     )
     # vLLM that says it by itself does so in the last chunk of the answer, and counts tokens in one more.
-    says_it = chunks[-1] if compat.STREAMS_WITHOUT_PARAMS.is_here else [chunk for chunk in chunks if chunk.choices][-1]
+    says_it = (
+        chunks[-1] if releases.STREAMS_WITHOUT_PARAMS.is_here else [chunk for chunk in chunks if chunk.choices][-1]
+    )
     assert posenc_of(says_it)["scale"] == 2.0
     assert [chunk for chunk in chunks if chunk.model_dump().get("kv_transfer_params")] == [says_it]
 
@@ -157,7 +159,7 @@ def test_logprobs_stop_and_echo_are_vllms_own(client: openai.OpenAI) -> None:
 def test_the_other_routes_answer(http: httpx.Client, client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["tiny"]
     assert http.get("/health").status_code == 200
-    assert http.get("/version").json()["version"].startswith(compat.installed())
+    assert http.get("/version").json()["version"].startswith(releases.installed())
     assert http.post("/tokenize", json={"model": "tiny", "prompt": "hello"}).json()["count"] == 5
     scoring = {"model": "tiny", "query": "a", "items": ["b"], "label_token_ids": [5]}
     assert http.post("/generative_scoring", json=scoring).status_code == 400

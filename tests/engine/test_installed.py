@@ -126,7 +126,7 @@ def installed(work: pathlib.Path, wheel: pathlib.Path) -> CleanEnvironment:
 
 @pytest.mark.release
 def test_nothing_of_the_checkout_is_imported_there(installed: CleanEnvironment, work: pathlib.Path) -> None:
-    code = "import posenc_runtime, server.load; print(posenc_runtime.__file__, server.__file__, sep='\\n')"
+    code = "import posenc_runtime, server.deployment.load; print(posenc_runtime.__file__, server.__file__, sep='\\n')"
     files = installed.run(str(installed.python), "-c", code).splitlines()
     assert len(files) == 2 and all(pathlib.Path(file).is_relative_to(work / "venv") for file in files)
 

@@ -9,7 +9,7 @@ import pytest
 from transformers import GPT2Config
 
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
-from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
+from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
 from tests.checkpoints import save
 from tests.engine.conftest import PromptMaker
 from tests.engine.run_engine import run_engine

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
+from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
 from tests.checkpoints import TRAINED, save_tiny
 from tests.engine.conftest import PromptMaker
 from tests.engine.run_engine import run_engine

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
+from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
 from tests.checkpoints import TRAINED, save_tiny
 from tests.engine.conftest import PromptMaker
 from tests.engine.greedy import greedy

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
-from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
+from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoice
+from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
 from tests.checkpoints import TRAINED, save_weights
 from tests.engine.conftest import PromptMaker
 from tests.engine.device import most_workers

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
+from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
 from tests.engine.run_engine import run_engine
 from tests.engine.running_server import Server, running_server
 

@@ -15,8 +15,8 @@ import openai
 import pytest
 import yaml
 
-from posenc_runtime.vllm_adapter.checkpoints.checkpoint import read_checkpoint
-from posenc_runtime.vllm_adapter.sizing.cache import layer_caches
+from posenc_runtime.vllm_adapter.checkpoint.checkpoint import read_checkpoint
+from posenc_runtime.vllm_adapter.checkpoint.sizing.cache import layer_caches
 from tests.benchmarks.servers import Command, running
 from tests.deploy.dashboard_queries import load_dashboard, queries
 from tests.deploy.prometheus_server import scraping

@@ -15,7 +15,7 @@ from torch import Tensor
 from vllm import _custom_ops
 from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
 
-from posenc_runtime.vllm_adapter.worker import rerotation
+from posenc_runtime.vllm_adapter.in_worker import rerotation
 from tests.engine.families_oracle import SCALES, Rotations
 from tests.engine.run_engine import main
 
@@ -78,7 +78,7 @@ class TurnedInFloat64(rerotation.Rerotation):
 
 
 if __name__ == "__main__":
-    from posenc_runtime.vllm_adapter.worker import worker_half
+    from posenc_runtime.vllm_adapter.in_worker import worker_half
     from tests.engine import turned_in_float64
 
     _custom_ops.cpu_attn_reshape_and_cache = turned_in_float64._noting

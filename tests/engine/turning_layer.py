@@ -61,14 +61,14 @@ class Layer:
 
     @staticmethod
     def _module(backend: str) -> tuple[Any, str]:
-        from posenc_runtime.vllm_adapter.attention.fused_rotary import flash, triton
+        from posenc_runtime.vllm_adapter.in_worker.attention.fused_rotary import flash, triton
 
         return (flash, "TurningFlashAttention") if backend == "FLASH_ATTN" else (triton, "TurningTritonAttention")
 
     def _builder(self, module: Any, name: str) -> Any:
         from vllm.config import CUDAGraphMode
 
-        from posenc_runtime.vllm_adapter.attention.read_time_cuda import CutsLengths
+        from posenc_runtime.vllm_adapter.in_worker.attention.read_time_cuda import CutsLengths
 
         metadata_of = self._metadata_of
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from posenc_runtime.vllm_adapter.scheduling import scheduler_half
+from posenc_runtime.vllm_adapter.in_scheduler import scheduler_half
 from tests.engine.run_engine import main
 
 if __name__ == "__main__":

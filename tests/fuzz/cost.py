@@ -91,12 +91,12 @@ def application(*, with_ours: bool) -> Any:
     from vllm.entrypoints.launchers.app import build_app
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    from posenc_runtime.vllm_adapter import compat
-    from posenc_runtime.vllm_adapter.http import endpoints
+    from posenc_runtime.vllm_adapter import releases
+    from posenc_runtime.vllm_adapter.in_server import endpoints
 
     if with_ours:
         endpoints.offer()
-    arguments = compat.cli_args().make_arg_parser(FlexibleArgumentParser()).parse_args([])
+    arguments = releases.cli_args().make_arg_parser(FlexibleArgumentParser()).parse_args([])
     app = build_app(arguments, ("generate",))
     for name in ("chat", "chat_batch", "completion", "responses"):
         setattr(app.state, f"openai_serving_{name}", None)

@@ -6,7 +6,7 @@ import dataclasses
 import pathlib
 from typing import Any
 
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
+from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoice
 from tests.engine.run_engine import how_it_ran
 from tests.tolerance import LOGPROB_EXACT_ANGLES, LOGPROB_FLOAT32
 

@@ -13,8 +13,8 @@ import pytest
 from transformers import BloomConfig
 
 from posenc_runtime.decoder import register
-from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Kind
+from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoice, Kind
+from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
 from tests.checkpoints import TRAINED, WIDE, save, save_tiny
 from tests.engine import test_crossing, test_longrope, test_prefix_reuse, test_scales_in_one_batch
 from tests.engine.conftest import PromptMaker

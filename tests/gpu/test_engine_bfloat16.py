@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from posenc_runtime.kv.deployment import OnCrossing
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
+from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoice
 from tests.checkpoints import TRAINED, WIDE, save_tiny
 from tests.engine import test_crossing
 from tests.engine.conftest import PromptMaker

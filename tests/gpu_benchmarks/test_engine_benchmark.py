@@ -16,7 +16,7 @@ import pytest
 import torch
 import typer
 
-from posenc_runtime.vllm_adapter.arguments import engine_args
+from posenc_runtime.vllm_adapter.settings.arguments import engine_args
 from tests.benchmarks.engine_process import Batch, EngineFailed, EngineProcess
 from tests.benchmarks.gpu.rows import Row, at_most
 from tests.benchmarks.gpu_engine import __main__ as program

@@ -13,7 +13,7 @@ import pytest
 from posenc_runtime.encodings.distance import Linear
 from posenc_runtime.kernels.attention import reference as attention_reference
 from posenc_runtime.kernels.attention.paged import PagedBatch
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
+from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoice
 from tests.benchmarks.gpu import bias, peers
 from tests.gpu_benchmarks.test_trials import STAGE, trial_of
 

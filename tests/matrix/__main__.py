@@ -11,7 +11,7 @@ import pathlib
 import re
 import sys
 
-from posenc_runtime.vllm_adapter.compat.versions import SUPPORTED
+from posenc_runtime.vllm_adapter.releases.versions import SUPPORTED
 from tests.matrix.environments import ROOT, Environment, NotMade, environment_of
 
 MODEL_FREE = ("tests/vllm_adapter", "tests/server", "tests/deploy", "-m", "not engine and not compiled")

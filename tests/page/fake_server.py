@@ -15,9 +15,9 @@ from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.rotary.wavelengths import Rotation
-from server.page_routes import add_page
-from server.routes import Served, data_router
+from posenc_runtime.vllm_adapter.in_worker.rotary.wavelengths import Rotation
+from server.app.page_routes import add_page
+from server.app.routes import Served, data_router
 
 YARN = Deployment(
     rope_type="yarn",

@@ -8,9 +8,9 @@ import pytest
 
 # The commands import vLLM as they need it; see there why it is imported before.
 import tests.vllm_adapter.conftest  # noqa: F401
-from posenc_runtime.vllm_adapter import one_flag, serving
+from posenc_runtime.vllm_adapter import engine_configuration, serving
+from posenc_runtime.vllm_adapter.checkpoint.sizing import cpu_memory
 from posenc_runtime.vllm_adapter.settings.plan import PLANNED_FROM, Plan, plan_of
-from posenc_runtime.vllm_adapter.sizing import cpu_memory
 from tests.checkpoints import save_tiny
 
 
@@ -23,10 +23,10 @@ def configured_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def configure(engine_args: Any, make: Any, *, serves: bool, planned: Plan | None = None) -> Any:
         plan = planned or plan_of({name: getattr(engine_args, name) for name in PLANNED_FROM})
-        one_flag._with_all_they_need(engine_args, plan)
+        engine_configuration._with_all_they_need(engine_args, plan)
         return plan, types.SimpleNamespace(model_config=None)
 
-    monkeypatch.setattr(one_flag, "configure", configure)
+    monkeypatch.setattr(engine_configuration, "configure", configure)
     monkeypatch.setattr(serving, "_read_beside_weights", lambda model_config: None)
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from posenc_runtime.vllm_adapter import compat
-from posenc_runtime.vllm_adapter.compat.differences import Difference
+from posenc_runtime.vllm_adapter import releases
+from posenc_runtime.vllm_adapter.releases.differences import Difference
 
 # Importing vLLM warns about things that are not ours; it is imported once here, so that our tests can be strict.
 with warnings.catch_warnings():
@@ -14,7 +14,7 @@ with warnings.catch_warnings():
     import vllm.engine.arg_utils
     import vllm.model_executor.models.registry  # noqa: F401
 
-    compat.cli_args()
+    releases.cli_args()
 
 
 @pytest.fixture

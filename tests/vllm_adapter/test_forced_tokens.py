@@ -11,7 +11,7 @@ import torch
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 
-from posenc_runtime.vllm_adapter.carried_names import FORCED_TOKEN_IDS, FORCED_TOKENS
+from posenc_runtime.vllm_adapter.contract.names import FORCED_TOKEN_IDS, FORCED_TOKENS
 from posenc_runtime.vllm_adapter.forced_tokens import ForcedTokens
 
 

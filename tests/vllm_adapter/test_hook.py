@@ -17,12 +17,12 @@ from vllm.usage.usage_lib import UsageContext
 
 from posenc_runtime import vllm_adapter
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.carried_names import WORKER_EXTENSION
-from posenc_runtime.vllm_adapter.checkpoints.checkpoint import read_again
-from posenc_runtime.vllm_adapter.compat import IncompatibleVllm
-from posenc_runtime.vllm_adapter.errors import Unsupported
-from posenc_runtime.vllm_adapter.http.draining import DEFAULT_SECONDS
-from posenc_runtime.vllm_adapter.one_flag import in_vllms_words
+from posenc_runtime.vllm_adapter.checkpoint.checkpoint import read_again
+from posenc_runtime.vllm_adapter.contract.errors import Unsupported
+from posenc_runtime.vllm_adapter.contract.names import WORKER_EXTENSION
+from posenc_runtime.vllm_adapter.engine_configuration import in_vllms_words
+from posenc_runtime.vllm_adapter.in_server.stopping import DEFAULT_SECONDS
+from posenc_runtime.vllm_adapter.releases import IncompatibleVllm
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from tests import families
 from tests.checkpoints import save_tiny
@@ -188,9 +188,9 @@ def test_a_section_on_a_version_that_we_do_not_know_is_refused(model: str, monke
     def unknown() -> None:
         raise IncompatibleVllm("posenc needs another vLLM")
 
-    from posenc_runtime.vllm_adapter import one_flag
+    from posenc_runtime.vllm_adapter import engine_configuration
 
-    monkeypatch.setattr(one_flag, "activate", unknown)
+    monkeypatch.setattr(engine_configuration, "activate", unknown)
     with pytest.raises(IncompatibleVllm, match="needs another vLLM"):
         configured(model)
 

@@ -12,8 +12,8 @@ import pathlib
 import sys
 import warnings
 
-from posenc_runtime.vllm_adapter.comparison.report import Report
-from posenc_runtime.vllm_adapter.compat.versions import SUPPORTED
+from posenc_runtime.vllm_adapter.comparison.findings import Report
+from posenc_runtime.vllm_adapter.releases.versions import SUPPORTED
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -11,10 +11,10 @@ _ADAPTER = pathlib.Path(__file__).resolve().parent.parent
 
 
 def imported() -> set[tuple[str, str]]:
-    """Module and name of each import. Imports in ``compat`` are left out: it knows which release has which name."""
+    """Module and name of each import. Imports in ``releases`` are left out: it knows which release has which name."""
     found = set()
     for source in sorted(_ADAPTER.rglob("*.py")):
-        if _ADAPTER / "compat" in source.parents:
+        if _ADAPTER / "releases" in source.parents:
             continue
         for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "vllm" and not node.level:

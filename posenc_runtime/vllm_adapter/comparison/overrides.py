@@ -49,8 +49,8 @@ class Replaced:
 def in_scheduler() -> Iterator[Replaced]:
     """Our functions that vLLM calls in the process with the scheduler."""
     from posenc_runtime.vllm_adapter import connector, scheduler
-    from posenc_runtime.vllm_adapter.scheduling import arrivals
-    from posenc_runtime.vllm_adapter.worker import answers
+    from posenc_runtime.vllm_adapter.in_scheduler import arrivals
+    from posenc_runtime.vllm_adapter.in_worker import answers
 
     yield from _of_classes([connector.PosencConnector, scheduler.PosencScheduler, scheduler._InStep])
     add = _stock("vllm.v1.engine.core", "EngineCore.preprocess_add_request")
@@ -62,7 +62,7 @@ def in_scheduler() -> Iterator[Replaced]:
 def in_server() -> Iterator[Replaced]:
     """Our functions that vLLM calls in the process with the HTTP routes."""
     from posenc_runtime.kv.deployment import Deployment
-    from posenc_runtime.vllm_adapter.http import endpoints, fetching, requests, responses
+    from posenc_runtime.vllm_adapter.in_server import endpoints, fetching, requests, responses
 
     load = _stock("vllm.plugins", "load_endpoint_plugins")
     yield Replaced(
@@ -89,7 +89,7 @@ def in_server() -> Iterator[Replaced]:
 
 def in_cpu_runner() -> Iterator[Replaced]:
     """Our functions that vLLM calls in a worker on the CPU."""
-    from posenc_runtime.vllm_adapter.worker import cpu_seeds
+    from posenc_runtime.vllm_adapter.in_worker import cpu_seeds
 
     sample = _stock("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.sample_tokens")
     yield Replaced("cpu_seeds.sample_tokens", cpu_seeds.sample_tokens, sample)
@@ -97,9 +97,9 @@ def in_cpu_runner() -> Iterator[Replaced]:
 
 def everywhere() -> Iterator[Replaced]:
     """Every method of our classes that overrides one of vLLM's, and every function that stands in for one of vLLM's."""
-    from posenc_runtime.vllm_adapter.attention.implementation import Implementation
-    from posenc_runtime.vllm_adapter.rotary.registration import substitutes
-    from posenc_runtime.vllm_adapter.worker.complete_weights import completely
+    from posenc_runtime.vllm_adapter.in_worker.attention.implementation import Implementation
+    from posenc_runtime.vllm_adapter.in_worker.complete_weights import completely
+    from posenc_runtime.vllm_adapter.in_worker.rotary.registration import substitutes
 
     yield from _of_classes({*_classes(), *substitutes().values()})
     for function in (*in_scheduler(), *in_server(), *in_cpu_runner()):
@@ -135,7 +135,7 @@ def _classes() -> Iterator[type[Any]]:
     package = importlib.import_module(_OURS)
     for found in pkgutil.walk_packages(package.__path__, f"{_OURS}."):
         # Importing worker_extension would register all our classes in this process.
-        if found.name.startswith((f"{_OURS}.compat", f"{_OURS}.comparison", f"{_OURS}.worker_extension")):
+        if found.name.startswith((f"{_OURS}.releases", f"{_OURS}.comparison", f"{_OURS}.worker_extension")):
             continue
         module = importlib.import_module(found.name)
         for _, member in inspect.getmembers(module, inspect.isclass):

@@ -12,8 +12,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 from posenc_runtime.kv.counts import TOTAL
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.kv.prefills import COMPUTED, WAITING
-from posenc_runtime.vllm_adapter.active import deployment_of
-from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup
+from posenc_runtime.vllm_adapter.contract.active import deployment_of
+from posenc_runtime.vllm_adapter.metrics.layer_groups import LayerGroup
 from posenc_runtime.vllm_adapter.metrics.names import PREFIX, Metric
 
 if TYPE_CHECKING:

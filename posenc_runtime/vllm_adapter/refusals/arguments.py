@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from posenc_runtime.encodings.methods import turns_queries
-from posenc_runtime.vllm_adapter.active import KEY
-from posenc_runtime.vllm_adapter.carried_names import CONNECTOR
-from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.contract.active import KEY
+from posenc_runtime.vllm_adapter.contract.errors import Unsupported
+from posenc_runtime.vllm_adapter.contract.names import CONNECTOR
 from posenc_runtime.vllm_adapter.refusals.shared_caches import refuse_shared_cache, refuse_shared_offloading
 
 POOLING = "pooling and draft models"

@@ -14,9 +14,9 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
-from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.contract.cache_layers import layer_specs
+from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.refusals.moving_requests import refuse_reused_states
-from posenc_runtime.vllm_adapter.worker.cache_layers import layer_specs
 
 if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from posenc_runtime.vllm_adapter.attention.choice import choice_of
-from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.contract.attention_choice import choice_of
+from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 
 if TYPE_CHECKING:
     import torch

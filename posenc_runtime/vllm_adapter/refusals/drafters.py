@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 
 # Others read the model's cache, or tables of rotations, in ways that no test has shown to be right here.
 _SHOWN = ("ngram", "draft_model", "eagle")

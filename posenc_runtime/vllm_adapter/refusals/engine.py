@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from posenc_runtime.vllm_adapter.active import deployment_of
-from posenc_runtime.vllm_adapter.attention.choice import choice_of
-from posenc_runtime.vllm_adapter.attention.fused_rotary.asked import reason_against_rotating
-from posenc_runtime.vllm_adapter.carried_names import FIT_INTO_MEMORY
-from posenc_runtime.vllm_adapter.errors import Unsupported
-from posenc_runtime.vllm_adapter.model_code.model_rules import caches_latents
-from posenc_runtime.vllm_adapter.model_code.rope_parameters import PROPORTIONAL, scaled_rope_parameters
+from posenc_runtime.vllm_adapter.checkpoint.model_code.model_rules import caches_latents
+from posenc_runtime.vllm_adapter.checkpoint.model_code.rope_parameters import PROPORTIONAL, scaled_rope_parameters
+from posenc_runtime.vllm_adapter.checkpoint.refusals import (
+    reason_for_scale_1_alone,
+    refuse_checkpoint,
+    refuse_method,
+    rotates,
+)
+from posenc_runtime.vllm_adapter.contract.active import deployment_of
+from posenc_runtime.vllm_adapter.contract.attention_choice import choice_of
+from posenc_runtime.vllm_adapter.contract.errors import Unsupported
+from posenc_runtime.vllm_adapter.contract.names import FIT_INTO_MEMORY
 from posenc_runtime.vllm_adapter.refusals.arguments import (
     DECODE_CONTEXT,
     DIFFUSION,
@@ -23,14 +28,9 @@ from posenc_runtime.vllm_adapter.refusals.arguments import (
     refuse_offloading,
     refuse_unshown,
 )
-from posenc_runtime.vllm_adapter.refusals.checkpoint import (
-    reason_for_scale_1_alone,
-    refuse_checkpoint,
-    refuse_method,
-    rotates,
-)
 from posenc_runtime.vllm_adapter.refusals.drafters import refuse_drafter
 from posenc_runtime.vllm_adapter.refusals.moving_requests import refuse_moving_requests
+from posenc_runtime.vllm_adapter.refusals.rotating_attention import reason_against_rotating
 from posenc_runtime.vllm_adapter.refusals.shared_caches import refuse_shared_cache
 from posenc_runtime.vllm_adapter.refusals.turning_queries import refuse_turning
 

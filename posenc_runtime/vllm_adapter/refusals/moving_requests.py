@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from posenc_runtime.vllm_adapter.attention.choice import choice_of
-from posenc_runtime.vllm_adapter.carried_names import SCHEDULER
-from posenc_runtime.vllm_adapter.errors import Unsupported
-from posenc_runtime.vllm_adapter.model_code.language_models import language_models
-from posenc_runtime.vllm_adapter.model_code.later_changes import change_after_rotation
-from posenc_runtime.vllm_adapter.model_code.model_source import reads_prompts_both_ways
-from posenc_runtime.vllm_adapter.scheduling.scheduler_choice import needs_ours
-from posenc_runtime.vllm_adapter.wording import changed_keys
+from posenc_runtime.vllm_adapter.checkpoint.model_code.language_models import language_models
+from posenc_runtime.vllm_adapter.checkpoint.model_code.later_changes import change_after_rotation
+from posenc_runtime.vllm_adapter.checkpoint.model_code.model_source import reads_prompts_both_ways
+from posenc_runtime.vllm_adapter.contract.attention_choice import choice_of
+from posenc_runtime.vllm_adapter.contract.errors import Unsupported, changed_keys
+from posenc_runtime.vllm_adapter.contract.names import SCHEDULER
+from posenc_runtime.vllm_adapter.contract.scheduler_choice import needs_ours
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 
 OFFLOADING = "OffloadingConnector"
 IN_MEMORY = "CPUOffloadingSpec"

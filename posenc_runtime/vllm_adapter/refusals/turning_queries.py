@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from posenc_runtime.vllm_adapter.attention.choice import choice_of
-from posenc_runtime.vllm_adapter.attention.read_time_backends import is_on_cuda, refuse_on_cuda
-from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.contract.attention_choice import choice_of
+from posenc_runtime.vllm_adapter.contract.errors import Unsupported
+from posenc_runtime.vllm_adapter.refusals.turning_backends import is_on_cuda, refuse_on_cuda
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

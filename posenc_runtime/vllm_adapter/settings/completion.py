@@ -10,10 +10,10 @@ from typing import Any
 from posenc_runtime.encodings.methods import turns_queries
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
 from posenc_runtime.kv.scales import reach
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, reason_against_backend
-from posenc_runtime.vllm_adapter.carried_names import FIT_INTO_MEMORY
-from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint, refuse_another
-from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_method
+from posenc_runtime.vllm_adapter.checkpoint.checkpoint import Checkpoint, refuse_another
+from posenc_runtime.vllm_adapter.checkpoint.refusals import refuse_method
+from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoice, reason_against_backend
+from posenc_runtime.vllm_adapter.contract.names import FIT_INTO_MEMORY
 from posenc_runtime.vllm_adapter.settings.derivation import derived
 from posenc_runtime.vllm_adapter.settings.section import AUTO, AttentionSettings, ScalingSettings, SettingRefused
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from posenc_runtime.encodings.methods import available
 from posenc_runtime.kv.scales import reach
-from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
+from posenc_runtime.vllm_adapter.checkpoint.checkpoint import Checkpoint
 from posenc_runtime.vllm_adapter.settings.section import AUTO, ScalingSettings, SettingRefused
 
 # Peng et al. 2023, arXiv:2309.00071, section 4: of the methods that need no tuning, this one loses the least quality.

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from posenc_runtime.vllm_adapter.contract.errors import rule_of
 from posenc_runtime.vllm_adapter.settings.setting_names import SECTIONS, did_you_mean, known_names
-from posenc_runtime.vllm_adapter.wording import rule_of
 
 
 def explained(error: ValidationError, rope_type: str, sections: Collection[str] = SECTIONS) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from posenc_runtime.vllm_adapter.sections import SECTION_KEYS
+from posenc_runtime.vllm_adapter.contract.names import SECTION_KEYS
 from posenc_runtime.vllm_adapter.settings.addresses import Address, is_address
 
 RouteClass = Literal["open", "inference", "metrics", "administration"]

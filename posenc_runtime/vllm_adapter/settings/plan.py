@@ -9,12 +9,11 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError
 
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
-from posenc_runtime.vllm_adapter.active import KEY
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
-from posenc_runtime.vllm_adapter.carried_names import FIT_INTO_MEMORY
-from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint, read_checkpoint
-from posenc_runtime.vllm_adapter.errors import Unsupported
-from posenc_runtime.vllm_adapter.sections import SECTION_KEYS
+from posenc_runtime.vllm_adapter.checkpoint.checkpoint import Checkpoint, read_checkpoint
+from posenc_runtime.vllm_adapter.contract.active import KEY
+from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoice
+from posenc_runtime.vllm_adapter.contract.errors import Unsupported
+from posenc_runtime.vllm_adapter.contract.names import FIT_INTO_MEMORY, SECTION_KEYS
 from posenc_runtime.vllm_adapter.settings.completion import completed
 from posenc_runtime.vllm_adapter.settings.derivation import seen_where_rotated
 from posenc_runtime.vllm_adapter.settings.explanations import explained

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
+import typing
 from collections.abc import Mapping
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 
 from posenc_runtime.encodings.methods import available, method, turns_queries
 from posenc_runtime.kv.deployment import Deployment, OnCrossing, PrefixReuse, refuse_contradictions
 from posenc_runtime.kv.scales import refuse_scales
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice, Backend, FusedKeys, FusedRotary
-from posenc_runtime.vllm_adapter.errors import Refused
-from posenc_runtime.vllm_adapter.settings.parameters import parameters_model
+from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoice, Backend, FusedKeys, FusedRotary
+from posenc_runtime.vllm_adapter.contract.errors import Refused
+
+
+def parameters_model(rope_type: str) -> type[BaseModel]:
+    """A model with the fields of the method's dataclass, their types and their defaults; it refuses other keys.
+
+    Raises:
+        ValueError: when no method has that name.
+    """
+    parameters: Any = method(rope_type)
+    hints = typing.get_type_hints(parameters)
+    fields: dict[str, Any] = {
+        field.name: (hints[field.name], _default(field)) for field in dataclasses.fields(parameters)
+    }
+    return create_model(rope_type, __config__=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False), **fields)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return Field(default_factory=field.default_factory)
+    return ... if field.default is dataclasses.MISSING else field.default
+
 
 AUTO = "auto"
 

@@ -7,14 +7,13 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from posenc_runtime.encodings.methods import available
-from posenc_runtime.vllm_adapter.compat.arguments import argument_names
+from posenc_runtime.vllm_adapter.releases.arguments import argument_names
 from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings, HealthSettings, LimitSettings
-from posenc_runtime.vllm_adapter.settings.parameters import parameters_model
-from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings
+from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings, parameters_model
 
 TOP_LEVEL = ""
 SECTIONS = ("scaling", "attention", "access", "limits", "health", "engine", "server")
-# Settings outside of the sections. server/settings.py defines them, and is not imported here; a test compares both.
+# Settings outside of the sections. server/deployment/settings.py defines them; a test compares both.
 _BESIDE_SECTIONS = ("model", "served_model_name", "max_model_len", "log_format", "log_requests")
 
 # Engine arguments that follow from a deployment's settings, each with the settings that it follows from.

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from server.evaluation.asking import Asker
 from server.evaluation.intervals import Estimate, wilson
 from server.evaluation.items import DECODED_COST, Item, Record, Results
-from server.evaluation.report import Picture, Report
+from server.evaluation.result import Picture, Report
 from server.evaluation.ruler import samples
 from server.evaluation.ruler.samples import Sample
 from server.evaluation.tokens import Tokens
-from server.tables import Table
+from server.printing.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,7 +12,7 @@ from server.evaluation.asking import Asker
 from server.evaluation.averages import Values
 from server.evaluation.intervals import mean
 from server.evaluation.items import Item, Record, Results
-from server.evaluation.report import Picture, Report
+from server.evaluation.result import Picture, Report
 from server.evaluation.tokens import Tokens
 
 if TYPE_CHECKING:

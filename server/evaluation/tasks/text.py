@@ -6,15 +6,15 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from posenc_runtime.vllm_adapter.carried_names import FORCED_TOKENS
+from posenc_runtime.vllm_adapter.contract.names import FORCED_TOKENS
 from server.evaluation import averages, texts
 from server.evaluation.asking import Asker
 from server.evaluation.averages import Bucket, Values
 from server.evaluation.intervals import mean
 from server.evaluation.items import DECODED_COST, Item, Record, Results
-from server.evaluation.report import Picture, Report
+from server.evaluation.result import Picture, Report
 from server.evaluation.tokens import Tokens
-from server.tables import Table
+from server.printing.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,7 @@ import pathlib
 import statistics
 from collections.abc import Sequence
 
-from server.tables import Table
+from server.printing.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.gpu.rows import Row, State
 from tests.benchmarks.gpu.sizes import Model, Sizes

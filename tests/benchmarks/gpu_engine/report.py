@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from server.tables import Table
+from server.printing.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.gpu.report import not_measured
 from tests.benchmarks.gpu.rows import Row

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
-from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
+from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoice
+from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
 from tests.benchmarks.engine_process import EngineFailed, EngineProcess
 from tests.benchmarks.gpu import output
 from tests.benchmarks.gpu.rows import Row, Target, at_least

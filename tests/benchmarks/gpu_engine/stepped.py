@@ -6,7 +6,7 @@ import statistics
 from typing import Any
 
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
+from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
 from tests.benchmarks.crossings import BEFORE, Crossed
 from tests.benchmarks.crossings import Case as Crossing
 from tests.benchmarks.engine_process import EngineFailed, EngineProcess

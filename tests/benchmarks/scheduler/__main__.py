@@ -12,7 +12,7 @@ import torch
 import typer
 from rich.console import Console
 
-from server.tables import Table
+from server.printing.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.progress import progress_bar
 from tests.benchmarks.scheduler import admission, crossing, growth, steady

@@ -32,10 +32,10 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from posenc_runtime import vllm_adapter
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter import compat
-from posenc_runtime.vllm_adapter.active import KEY
-from posenc_runtime.vllm_adapter.arguments.engine_args import engine_arguments
+from posenc_runtime.vllm_adapter import releases
+from posenc_runtime.vllm_adapter.contract.active import KEY
 from posenc_runtime.vllm_adapter.scheduler import PosencScheduler
+from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
 from tests.checkpoints import save_tiny
 
 BLOCK_SIZE = 16
@@ -100,7 +100,7 @@ class SchedulerCore:
         spec = FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=1, head_size=1, dtype=torch.float32)
         groups = [KVCacheGroupSpec(["layer"], spec)]
         # Whether names are there is no matter of speed, and takes seconds for every scheduler.
-        with mock.patch.object(compat, "verify"):
+        with mock.patch.object(releases, "verify"):
             self.scheduler: Any = _scheduler(side, deployment, ahead)(
                 vllm_config=config,
                 kv_cache_config=KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups),

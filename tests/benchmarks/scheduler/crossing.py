@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
-from server.tables import Table
+from server.printing.tables import Table
 from tests.benchmarks.scheduler.core import BLOCK_SIZE, SchedulerCore
 
 OTHERS = 32

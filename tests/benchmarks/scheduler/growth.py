@@ -12,7 +12,7 @@ from vllm.v1.request import RequestStatus
 
 import posenc_runtime
 from posenc_runtime.kv.deployment import Deployment
-from server.tables import Table
+from server.printing.tables import Table
 from tests.benchmarks.scheduler.core import SchedulerCore
 
 RUNNING = 64

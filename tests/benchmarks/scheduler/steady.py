@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from posenc_runtime.kv.deployment import Deployment
-from server.tables import Table
+from server.printing.tables import Table
 from tests.benchmarks.scheduler.core import BLOCK_SIZE, SchedulerCore, Side
 
 FAR = Deployment(  # nobody gets there

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from typer.testing import CliRunner
 
-from server import terminal
 from server.cli import app
+from server.printing import terminal
 from tests.checkpoints import save_weights
 
 WINDOW = 64

@@ -8,9 +8,9 @@ import pathlib
 
 import pytest
 
+from server.deployment.target import settings_of
 from server.evaluation import static_scale, targets, unscaled
 from server.evaluation.errors import EvaluationRefused
-from server.target import settings_of
 
 DEMO = str(pathlib.Path(__file__).parents[3] / "configs" / "demo.yaml")
 

@@ -10,8 +10,7 @@ import threading
 import pytest
 
 from server.wheels.cache import locked, place_of, workspace
-from server.wheels.errors import NotPrepared
-from server.wheels.known import KNOWN
+from server.wheels.known import KNOWN, NotPrepared
 
 [MODEL] = KNOWN
 

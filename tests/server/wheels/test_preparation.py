@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from server.cli import app
 from server.wheels import known, preparation
-from server.wheels.errors import NotPrepared
-from server.wheels.known import WheelModel
+from server.wheels.known import NotPrepared, WheelModel
 from server.wheels.preparation import prepared
 from tests.server.wheels import tiny_llama
 from tests.server.wheels.local_wheel import offered

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from posenc_runtime.vllm_adapter import compat
+from posenc_runtime.vllm_adapter import releases
 from posenc_runtime.vllm_adapter.comparison import overrides
 from posenc_runtime.vllm_adapter.connector import PosencConnector
 from posenc_runtime.vllm_adapter.scheduler import PosencScheduler
@@ -75,7 +75,7 @@ def test_what_an_override_does_not_take_is_found_in_classes_and_in_what_is_mixed
         "on_new_request requires now, which vLLM does not pass",
     ]
     bounded = [misfit for each in overrides._of_classes([Bounded]) for misfit in each.misfits()]
-    assert bool(bounded) is not compat.PREFIX_HITS_WITHOUT_BOUND.is_here
+    assert bool(bounded) is not releases.PREFIX_HITS_WITHOUT_BOUND.is_here
 
 
 def test_a_class_of_ours_that_lacks_what_vllm_demands_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

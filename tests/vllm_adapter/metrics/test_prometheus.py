@@ -12,7 +12,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from posenc_runtime.kv.counts import merged
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.attention.layer_groups import LayerGroup
+from posenc_runtime.vllm_adapter.metrics.layer_groups import LayerGroup
 from posenc_runtime.vllm_adapter.metrics.names import Metric
 from posenc_runtime.vllm_adapter.metrics.prometheus import PosencPromMetrics, readiness, show_attention
 from posenc_runtime.vllm_adapter.metrics.refusals import refusal_counter

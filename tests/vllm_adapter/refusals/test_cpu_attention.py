@@ -9,7 +9,7 @@ import pytest
 import torch
 from vllm.v1.attention.backends.mla.cpu_mla import CPUMLABackend
 
-from posenc_runtime.vllm_adapter.errors import Unsupported
+from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.refusals.cpu_attention import refuse_latent_dtype
 
 _AMX = pytest.importorskip("vllm.v1.attention.backends.mla.amx_mla", reason="this vLLM has no MLA for AMX")

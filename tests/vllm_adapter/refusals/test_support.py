@@ -10,15 +10,15 @@ import pytest
 from transformers import FalconConfig, HrmTextConfig, PreTrainedConfig
 
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
-from posenc_runtime.vllm_adapter.attention.choice import KEY as ATTENTION
-from posenc_runtime.vllm_adapter.attention.choice import AttentionChoice
-from posenc_runtime.vllm_adapter.attention.fused_rotary import asked as fused_rotary
-from posenc_runtime.vllm_adapter.carried_names import CONNECTOR, SCHEDULER
-from posenc_runtime.vllm_adapter.errors import Unsupported
-from posenc_runtime.vllm_adapter.refusals.checkpoint import refuse_checkpoint, refuse_method
+from posenc_runtime.vllm_adapter.checkpoint.refusals import refuse_checkpoint, refuse_method
+from posenc_runtime.vllm_adapter.contract.attention_choice import KEY as ATTENTION
+from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoice
+from posenc_runtime.vllm_adapter.contract.errors import Unsupported
+from posenc_runtime.vllm_adapter.contract.names import CONNECTOR, SCHEDULER
+from posenc_runtime.vllm_adapter.in_worker.rotary import building
+from posenc_runtime.vllm_adapter.refusals import rotating_attention as fused_rotary
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_unsupported
 from posenc_runtime.vllm_adapter.refusals.moving_requests import refuse_moving_requests
-from posenc_runtime.vllm_adapter.rotary import building
 from tests.model_configs import SARVAM_MLA
 
 LLAMA = {"rope_type": "default", "rope_theta": 10000.0}

@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 from pydantic import ValidationError
 
-from posenc_runtime.vllm_adapter.settings import parameters
+from posenc_runtime.vllm_adapter.settings import section
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,12 +21,12 @@ class Stepped:
 
 @pytest.fixture
 def stepped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parameters, "method", lambda rope_type: Stepped)
+    monkeypatch.setattr(section, "method", lambda rope_type: Stepped)
 
 
 @pytest.mark.usefixtures("stepped")
 def test_a_parameter_has_the_default_of_its_field() -> None:
-    model = parameters.parameters_model("stepped")
+    model = section.parameters_model("stepped")
     assert model.model_validate({"steps": 3}).model_dump() == {"steps": 3, "factors": [1.0, 2.0], "smooth": True}
 
 
@@ -38,5 +38,5 @@ def test_a_parameter_has_the_default_of_its_field() -> None:
 )
 def test_what_does_not_fit_is_refused_by_its_key(given: dict[str, object], key: str) -> None:
     with pytest.raises(ValidationError) as refused:
-        parameters.parameters_model("stepped").model_validate(given)
+        section.parameters_model("stepped").model_validate(given)
     assert [error["loc"] for error in refused.value.errors()] == [(key,)]

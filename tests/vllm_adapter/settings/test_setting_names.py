@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from posenc_runtime.vllm_adapter.arguments.parser import parser as vllms_parser
 from posenc_runtime.vllm_adapter.settings import setting_names
+from posenc_runtime.vllm_adapter.settings.arguments.parser import parser as vllms_parser
 from posenc_runtime.vllm_adapter.settings.setting_names import (
     OF_SEVERAL_SERVERS,
     TOP_LEVEL,

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from posenc_runtime.encodings.spec import RotarySpec
-from posenc_runtime.vllm_adapter.checkpoints.checkpoint import Checkpoint
+from posenc_runtime.vllm_adapter.checkpoint.checkpoint import Checkpoint
 from posenc_runtime.vllm_adapter.settings.completion import completed
 from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings, SettingRefused
 

@@ -1,1 +1,0 @@
-"""What we add to vLLM's API server: routes, checks of requests, and the scale in answers."""

@@ -1,0 +1,343 @@
+"""The connector's half in the scheduler: vLLM's requests and blocks, translated for ``kv.coordinator``."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
+from vllm.utils import length_from_prompt_token_ids_or_embeds
+
+from posenc_runtime.kv.admission import admit, choose_on_crossing
+from posenc_runtime.kv.budget import Budget, given
+from posenc_runtime.kv.coordinator import ScaleCoordinator
+from posenc_runtime.kv.counts import TOTAL
+from posenc_runtime.kv.deployment import Deployment, OnCrossing
+from posenc_runtime.kv.ledger import Numbers
+from posenc_runtime.kv.moves import Moves
+from posenc_runtime.kv.prefills import Prefills
+from posenc_runtime.kv.regime import regime, salted
+from posenc_runtime.kv.step_plan import Progress, StepPlan
+from posenc_runtime.vllm_adapter.contract.names import ON_CROSSING, PROMPT_ALONE
+from posenc_runtime.vllm_adapter.in_scheduler.block_hashes import PrivateHashes, SaltedHashes
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.engine import EngineCoreRequest
+    from vllm.v1.request import Request
+
+logger = logging.getLogger("vllm.posenc")
+
+
+@dataclasses.dataclass
+class PosencMetadata(KVConnectorMetadata):
+    """A step's plan on its way to the workers."""
+
+    plan: StepPlan
+
+
+class SchedulerHalf:
+    """Drives a coordinator from the scheduler's hooks.
+
+    Args:
+        block_sizes: tokens per block of each KV cache group, in vLLM's order.
+        num_blocks: blocks of the pool, vLLM's null block among them.
+        images_have_axes: whether the positions of images differ from their indices (M-RoPE), so that the keys of a
+            request with images cannot be turned by index: it is computed again when it crosses. Decision 67.
+
+    Attributes:
+        hash_block_size: tokens that each of vLLM's block hashes covers; the connector sets it when vLLM says it.
+        scaled_groups: numbers of the KV cache groups whose keys are scaled; the connector sets them, too. The blocks of
+            the other groups have no scale: a state, or keys that are rotated alike at every scale, or not at all.
+    """
+
+    def __init__(
+        self, deployment: Deployment, block_sizes: Sequence[int], *, num_blocks: int, images_have_axes: bool = False
+    ) -> None:
+        self.deployment = deployment
+        self.hash_block_size = min(block_sizes)
+        self.scaled_groups = frozenset(range(len(block_sizes)))
+        self._coordinator = ScaleCoordinator(deployment, num_blocks=num_blocks)
+        self._block_sizes = block_sizes
+        self._images_have_axes = images_have_axes
+        self._arrived: dict[str, str | None] = {}  # clients' salts, of requests that the scheduler does not know yet
+        self._client_salts: dict[str, str | None] = {}
+        # Salt and hashes that a request had before it got private hashes.
+        self._shared_hashes: dict[str, tuple[str | None, Any]] = {}
+        self._waiting_since: dict[str, float] = {}  # since when requests wait for their crossing
+        self._wait_seconds: list[float] = []
+        self._budget_report: dict[str, Any] = {}
+        self._prefills = Prefills()
+        if deployment.rerotates and deployment.rerotate_budget_tokens is not None:
+            self.set_budget(given(deployment.rerotate_budget_tokens))
+        self.ended_by_text: set[str] = set()  # requests that a stop string may end, which vLLM does outside the engine
+        self._offered: dict[str, int] = {}  # tokens of cached prefixes at other scales that requests may have copied
+        # A direct reference, because the scheduler calls it for every request of every step.
+        self.allowance = self._coordinator.allowance
+
+    def arriving(self, request: EngineCoreRequest) -> None:
+        """Put the regime into the salt before vLLM hashes the prompt. Runs on the thread that takes requests in."""
+        if request.request_id in self._client_salts:
+            return  # a further input of a session, whose salt is set already
+        max_tokens = request.sampling_params.max_tokens if request.sampling_params else None
+        try:
+            num_prompt_tokens = length_from_prompt_token_ids_or_embeds(request.prompt_token_ids, request.prompt_embeds)
+            admission = admit(self.deployment, num_prompt_tokens=num_prompt_tokens, **self._wishes(request, max_tokens))
+        except ValueError:
+            return  # the scheduler's thread meets the same error and reports it
+        self._arrived[request.request_id] = request.cache_salt
+        request.cache_salt = salted(request.cache_salt, regime(self.deployment, admission.scale_index))
+
+    def turned_away(self, request_id: str) -> None:
+        """Forget a request that arrived but does not reach the scheduler."""
+        self._arrived.pop(request_id, None)
+
+    def set_budget(self, budget: Budget) -> None:
+        """Set, once, how many cached tokens are re-rotated before a step at most; log and report the figure."""
+        logger.info("at most %d cached tokens are re-rotated before a step: %s", budget.tokens, budget.reason)
+        self._coordinator.budget_tokens = budget.tokens
+        self._budget_report = {"rerotate_budget_tokens": {TOTAL: budget.tokens}}
+
+    def on_new_request(self, request: Request) -> None:
+        """Choose the scale. Where the request did not pass ``arriving``, its prompt is hashed again under its regime.
+
+        That is early enough: the scheduler has not looked up its prefix yet.
+        """
+        request_id = request.request_id
+        self._client_salts[request_id] = self._arrived.pop(request_id, request.cache_salt)
+        regime_name = self._coordinator.admit(
+            request_id,
+            num_prompt_tokens=request.num_prompt_tokens,
+            **self._wishes(request, request.max_tokens, warns=True),
+        )
+        if request.sampling_params and request.sampling_params.stop:
+            self.ended_by_text.add(request_id)
+        salt = self._salt(request, regime_name)
+        if salt != request.cache_salt:
+            request.cache_salt = salt
+            request.block_hashes.clear()
+            request.update_block_hashes()
+        self._prefills.arrived(request_id, request.num_prompt_tokens)
+
+    def may_be_due(self) -> Sequence[str]:
+        """Ids of the requests that may have to cross before their next token; asked when a step begins."""
+        return self._coordinator.may_be_due()
+
+    def expect(self, request: Request) -> None:
+        """Look at a request again when it may have reached the length of its scale."""
+        self._coordinator.expect(request.request_id, request.num_tokens + request.num_output_placeholders)
+
+    def look_again(self, request: Request) -> None:
+        """Look at a request again when the next step begins."""
+        self._coordinator.look_again(request.request_id)
+
+    def due(self, request: Request) -> int | None:
+        """Index of the scale that a request must cross to before its next token, None when it may go on."""
+        return self._coordinator.due(request.request_id, request.num_computed_tokens)
+
+    def waits(self, request: Request) -> None:
+        """Note that a request waits for its crossing from now on, unless it waits already."""
+        self._waiting_since.setdefault(request.request_id, time.perf_counter())
+
+    def has_to_cross(self, request: Request) -> bool:
+        """Whether a request was to cross and has not run since."""
+        return request.request_id in self._waiting_since
+
+    def on_crossing(self, request: Request) -> OnCrossing:
+        return self._coordinator.on_crossing(request.request_id)
+
+    def in_first_regime(self, request: Request) -> bool:
+        return self._coordinator.in_first_regime(request.request_id)
+
+    def first_length(self, request: Request) -> int:
+        return self._coordinator.first_length(request.request_id)
+
+    def holds_only(self, request: Request, block_ids: Numbers, alone: Numbers) -> None:
+        """Note what a request with sliding windows holds before it crosses, and which blocks nobody else holds."""
+        self._coordinator.holds_only(request.request_id, block_ids, alone)
+
+    def rerotate(self, request: Request, to_index: int, moves: Moves) -> None:
+        """Begin to re-rotate a request's cached keys. Other requests do not find the blocks that it fills next."""
+        regime_name = self._coordinator.rerotate(
+            request.request_id, to_index, moves, num_tokens=request.num_computed_tokens
+        )
+        self._leave_others(request, regime_name)
+
+    def hashes_at_other_scales(self, request: Request) -> dict[int, Sequence[bytes]]:
+        """By index of the other scales: the hashes under which the prefix cache would know a request's blocks."""
+        salts = {
+            index: self._salt(request, regime(self.deployment, index)) for index in range(len(self.deployment.scales))
+        }
+        return {
+            index: SaltedHashes(request, self.hash_block_size, salt)
+            for index, salt in salts.items()
+            if salt != request.cache_salt and not self._has_axes(request)
+        }
+
+    def offer(self, request: Request, num_tokens: int) -> None:
+        """Offer a request that is being scheduled copies of so many tokens that are cached at another scale."""
+        self._offered[request.request_id] = num_tokens
+
+    def offered(self, request: Request) -> int:
+        """How many tokens cached at another scale a request was offered copies of; 0 for most requests."""
+        return self._offered.get(request.request_id, 0)
+
+    def withdraw_offers(self) -> None:
+        """Forget all offers once a step is scheduled: a request has blocks for its copies by then, or does without."""
+        self._offered.clear()
+
+    def reuse(self, request: Request, from_index: int, moves: Moves, *, num_tokens: int) -> None:
+        """Begin to copy a prefix cached at another scale. Other requests do not find the blocks it fills."""
+        regime_name = self._coordinator.reuse(request.request_id, from_index, moves, num_tokens=num_tokens)
+        self._leave_others(request, regime_name)
+
+    def recompute(self, request: Request, to_index: int) -> None:
+        """Let a request begin again at another scale; the caller gives its blocks back."""
+        self._coordinator.generated(request.request_id, request.num_output_tokens)
+        regime_name = self._coordinator.recompute(request.request_id, to_index, num_tokens=request.num_computed_tokens)
+        self._shared_hashes.pop(request.request_id, None)
+        request.cache_salt = self._salt(request, regime_name)
+        request.block_hashes = SaltedHashes(request, self.hash_block_size, request.cache_salt)
+
+    def advance(self) -> Progress:
+        """Plan the next step's share of the moves."""
+        return self._coordinator.advance()
+
+    def preempted(self, request: Request) -> list[int]:
+        """Note that a request loses its blocks. It may find in the prefix cache what it had at its first scale.
+
+        Returns:
+            Ids of the blocks that it had still to copy; the caller gives them back.
+        """
+        _, sources = self._coordinator.preempted(request.request_id)
+        if shared := self._shared_hashes.pop(request.request_id, None):
+            request.cache_salt, request.block_hashes = shared
+            request.update_block_hashes()
+        return sources
+
+    def abandoned(self, request: Request) -> list[int]:
+        """Note that a request is about to be freed.
+
+        Returns:
+            Ids of the blocks that it had still to copy; the caller gives them back.
+        """
+        self._waiting_since.pop(request.request_id, None)
+        self._prefills.ended(request.request_id)
+        return self._coordinator.abandoned(request.request_id)
+
+    def build_metadata(self, scheduler_output: SchedulerOutput) -> PosencMetadata:
+        """Make the step's plan. Preempted requests come first: the same step may have given their blocks to others.
+
+        Of the running requests, only those that get blocks or may have to cross are looked at.
+        """
+        coordinator = self._coordinator
+        for request_id in scheduler_output.preempted_req_ids or ():
+            # A request that a reset of the prefix cache preempted may have been cancelled since. No blocks are given
+            # back here: PosencScheduler did so when it preempted, and with vLLM's own scheduler no request copies.
+            if request_id in self._client_salts:
+                coordinator.preempted(request_id)
+                self._prefills.preempted(request_id)
+        num_scheduled = scheduler_output.num_scheduled_tokens
+        self._end_waits(num_scheduled)
+        tables = []
+        for new in scheduler_output.scheduled_new_reqs:
+            coordinator.scheduled(new.req_id, new.num_computed_tokens, num_scheduled[new.req_id])
+            coordinator.prefilling(new.req_id, num_hit_tokens=new.num_computed_tokens)
+            coordinator.look_again(new.req_id)
+            tables.append((new.req_id, new.block_ids, new.num_computed_tokens))
+        cached = scheduler_output.scheduled_cached_reqs
+        checked = num_scheduled.keys() & coordinator.to_be_checked()
+        for index, block_ids in enumerate(cached.new_block_ids):
+            if block_ids is None and not (checked and cached.req_ids[index] in checked):
+                continue
+            request_id, num_computed_tokens = cached.req_ids[index], cached.num_computed_tokens[index]
+            coordinator.scheduled(request_id, num_computed_tokens, num_scheduled[request_id])
+            if block_ids is None:
+                continue
+            coordinator.generated(request_id, cached.num_output_tokens[index])
+            resumed = request_id in cached.resumed_req_ids
+            if resumed:
+                coordinator.look_again(request_id)
+            tables.append((request_id, block_ids, num_computed_tokens if resumed else 0))
+        if self._prefills:
+            news = ((new.req_id, new.num_computed_tokens) for new in scheduler_output.scheduled_new_reqs)
+            going_on = zip(cached.req_ids, cached.num_computed_tokens, strict=True)
+            self._prefills.scheduled((name, done + num_scheduled[name]) for name, done in chain(news, going_on))
+        # Allocations before hits: a request may hit a block that another one gets, and fills, in this very step.
+        for request_id, block_ids, num_hit_tokens in tables:
+            for group in self.scaled_groups:
+                ids, first = block_ids[group], num_hit_tokens // self._block_sizes[group]
+                coordinator.allocated(request_id, ids[first:] if first else ids)
+        for request_id, block_ids, num_hit_tokens in tables:
+            if num_hit_tokens:
+                for group in self.scaled_groups:
+                    coordinator.hit(request_id, block_ids[group][: num_hit_tokens // self._block_sizes[group]])
+        return PosencMetadata(coordinator.take_plan())
+
+    def said_so_far(self, request: Request) -> dict[str, Any]:
+        """What the response would say if a request ended now."""
+        return {"posenc": self._coordinator.said_so_far(request.request_id)}
+
+    def request_finished(self, request: Request) -> dict[str, Any]:
+        """What the response says about a request that ended."""
+        del self._client_salts[request.request_id]
+        self._arrived.pop(request.request_id, None)
+        self._shared_hashes.pop(request.request_id, None)
+        self.ended_by_text.discard(request.request_id)
+        self._prefills.ended(request.request_id)
+        return {"posenc": self._coordinator.finished(request.request_id, num_output_tokens=request.num_output_tokens)}
+
+    def take_report(self) -> dict[str, Any]:
+        report, self._budget_report = self._coordinator.take_report() | self._budget_report, {}
+        if self._wait_seconds:
+            report["crossing_wait_seconds"], self._wait_seconds = self._wait_seconds, []
+        if prefill_tokens := self._prefills.take_report():
+            report["prefill_tokens"] = prefill_tokens
+        return report
+
+    def _wishes(
+        self, request: Request | EngineCoreRequest, max_tokens: int | None, warns: bool = False
+    ) -> dict[str, Any]:
+        """What a request asks for, as keyword arguments of ``admit``."""
+        if request.resumable:
+            # The prompt of a streaming-input session goes on growing after this: it may reach any length.
+            return {"max_tokens": self.deployment.max_model_len, "on_crossing": "pin"}
+        extra = getattr(request.sampling_params, "extra_args", None) or {}
+        asked = extra.get(ON_CROSSING)
+        try:
+            choose_on_crossing(self.deployment, asked)
+        except ValueError as error:
+            # The API server refuses a choice that the deployment does not offer. ``LLM`` does not, so we warn.
+            if warns:
+                logger.warning(
+                    "request %s: %s; the request gets the deployment's on_crossing instead", request.request_id, error
+                )
+            asked = None
+        if self._has_axes(request) and choose_on_crossing(self.deployment, asked) == "rerotate":
+            asked = "recompute"
+        if extra.get(PROMPT_ALONE) and max_tokens == 1:  # vLLM makes 1 of 0; that token is never cached
+            max_tokens = 0
+        return {"max_tokens": max_tokens, "on_crossing": asked}
+
+    def _has_axes(self, request: Request | EngineCoreRequest) -> bool:
+        return self._images_have_axes and bool(request.mm_features)
+
+    def _end_waits(self, num_scheduled: Mapping[str, int]) -> None:
+        if not self._waiting_since:
+            return
+        now = time.perf_counter()
+        for request_id in self._waiting_since.keys() & num_scheduled.keys():
+            self._wait_seconds.append(now - self._waiting_since.pop(request_id))
+
+    def _salt(self, request: Request, regime_name: str | None) -> str | None:
+        return salted(self._client_salts[request.request_id], regime_name)
+
+    def _leave_others(self, request: Request, regime_name: str) -> None:
+        """Give a request private hashes, so that nobody finds its new blocks. Keep the old ones for a preemption."""
+        self._shared_hashes.setdefault(request.request_id, (request.cache_salt, request.block_hashes))
+        request.cache_salt = self._salt(request, regime_name)
+        request.block_hashes = PrivateHashes(request, self.hash_block_size)

@@ -1,0 +1,1 @@
+"""Our code in vLLM's API server: routes, checks of requests, and the scale in answers."""

@@ -1,0 +1,65 @@
+"""What a worker does once it has loaded its model, with a connector of ours or without one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from posenc_runtime.kernels.cpu.build import NoCompiler, kernels
+from posenc_runtime.vllm_adapter.contract.errors import Unsupported
+from posenc_runtime.vllm_adapter.in_worker.cpu_seeds import keep_seeds
+from posenc_runtime.vllm_adapter.in_worker.eager_functions import compile_nothing_while_serving
+from posenc_runtime.vllm_adapter.in_worker.query_rotations import turn_queries
+
+# What attends in layers whose attention on a CPU is one of our C++ kernels.
+_WITH_KERNELS = ("bias", "cope", "plain", "read_time")
+
+
+@functools.cache
+def prepare_after_loading() -> None:
+    """Have this process's workers mend what vLLM lacks on a CPU, and tell attention how queries turn."""
+    from vllm.v1.worker.gpu_worker import Worker
+
+    Worker.load_model = preparing(Worker.load_model)
+
+
+def preparing(load_model: Callable[..., None]) -> Callable[..., None]:
+    """``Worker.load_model`` of vLLM, which prepares the worker afterwards."""
+
+    @functools.wraps(load_model)
+    def load(self: Any, *arguments: Any, **named: Any) -> None:
+        from vllm.config import set_current_vllm_config
+        from vllm.platforms import current_platform
+
+        load_model(self, *arguments, **named)
+        if current_platform.is_cpu():
+            keep_seeds()
+            compile_nothing_while_serving()
+            ask_for_tiles()
+            compile_kernels(self.vllm_config)
+        with set_current_vllm_config(self.vllm_config):
+            turn_queries(self.get_model(), self.get_draft_model(), self.vllm_config)
+
+    return load
+
+
+def compile_kernels(vllm_config: Any) -> None:
+    """Compile our kernels for the CPU now, where a layer needs them, and not in the middle of a request.
+
+    Raises:
+        Unsupported: when there is no compiler; the message says what to install.
+    """
+    layers = vllm_config.compilation_config.static_forward_context.values()
+    if any(getattr(getattr(layer, "impl", None), "kind", None) in _WITH_KERNELS for layer in layers):
+        try:
+            kernels()
+        except NoCompiler as error:
+            raise Unsupported(str(error)) from None
+
+
+def ask_for_tiles() -> None:
+    """Ask Linux for the tiles, for this process and all of its threads. Without AMX it does nothing."""
+    torch.cpu._init_amx()

@@ -1,0 +1,1 @@
+"""The models that Posenc adds to vLLM, as workers run them."""

@@ -1,0 +1,157 @@
+"""vLLM's rotary embedding with a stacked table: the scale of a token's block chooses the token's row. Decision 1.
+
+A subclass replaces vLLM's class, by ``CustomOp.register_oot``. Only the row index differs from stock: the parent's own
+table serves scale 1 and the parent's own kernel rotates, so the output of an unscaled request is that of stock vLLM to
+the bit. Where attention rotates, the embedding returns queries and keys as they are, and has no table. Decision 2.
+
+An embedding that the deployment does not scale, such as that of layers with a sliding window, stays vLLM's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.model_executor.layers.rotary_embedding.linear_scaling_rope import LinearScalingRotaryEmbedding
+from vllm.model_executor.layers.rotary_embedding.mrope import MRotaryEmbedding
+
+from posenc_runtime.encodings.spec import Frequencies
+from posenc_runtime.encodings.table import fill_cos_sin
+from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.contract.errors import Unsupported
+from posenc_runtime.vllm_adapter.in_worker.rotary import building
+from posenc_runtime.vllm_adapter.in_worker.rotary.own_rotation import own_rotation, own_table, table_as_long
+from posenc_runtime.vllm_adapter.in_worker.rotary.rows import make_room_for_rows
+from posenc_runtime.vllm_adapter.in_worker.worker_state import Rotary
+
+
+def scaling(rotary_class: Any) -> Any:
+    """A subclass of a rotary class of vLLM, with the stacked table where an engine has a deployment that scales it."""
+    num_axes = 3 if issubclass(rotary_class, MRotaryEmbedding) else 1
+
+    def _compute_cos_sin_cache(self: Any) -> Tensor:
+        deployment = building.checked_deployment()
+        if deployment is not None and deployment.turns_queries:
+            self.posenc_own = own_rotation(rotary_class, self)
+            return _long_table(own_table(rotary_class, self, deployment.max_model_len), self.posenc_own, deployment)
+        own = own_rotation(rotary_class, self) if deployment is not None and deployment.rotates else None
+        made = None
+        if deployment is not None and own is not None:
+            made = building.enter(deployment, self, own, is_neox_style=self.is_neox_style)
+        if made is None:
+            if deployment is not None and (num_rows := building.rows_of_others(deployment, self)):
+                return table_as_long(rotary_class, self, num_rows)
+            stock: Tensor = rotary_class._compute_cos_sin_cache(self)
+            return stock
+        self.posenc_scaled = True
+        self.posenc_fused = made.is_fused
+        # Qwen3-Next rotates in a kernel of its own, past this class, where the table has a data type that it takes.
+        self.dtype = None
+        if made.is_fused:  # a table without rows, so that code which reads it anyway fails
+            return torch.empty(0, self.rotary_dim)
+        make_room_for_rows(self, num_axes=num_axes)
+        unscaled = own_table(rotary_class, self, made.lengths[0])
+        return stacked_table(made, unscaled)
+
+    members: dict[str, Any] = {
+        "posenc_scaled": False,
+        "posenc_fused": False,
+        "posenc_own": None,
+        "_compute_cos_sin_cache": _compute_cos_sin_cache,
+        "forward": by_scale(rotary_class.forward),
+    }
+    if num_axes > 1:
+        members["__init__"] = _keeping_positions_factor(rotary_class)
+    elif issubclass(rotary_class, LinearScalingRotaryEmbedding):
+        members["__init__"] = _taking_a_whole_factor(rotary_class)
+    return type("Posenc" + rotary_class.__name__, (rotary_class,), members)
+
+
+def _keeping_positions_factor(rotary_class: Any) -> Any:
+    def __init__(self: Any, head_size: int, rotary_dim: int, max_position: int, *others: Any, **named: Any) -> None:
+        # vLLM's table has so many times the served length, because the positions of a video may exceed its tokens.
+        self.posenc_positions_factor = named.get("positions_factor", 4)
+        rotary_class.__init__(self, head_size, rotary_dim, max_position, *others, **named)
+
+    return __init__
+
+
+def _taking_a_whole_factor(rotary_class: Any) -> Any:
+    def __init__(
+        self: Any,
+        head_size: int,
+        rotary_dim: int,
+        max_position_embeddings: int,
+        base: float,
+        is_neox_style: bool,
+        scaling_factors: float | list[float],
+        dtype: torch.dtype,
+    ) -> None:
+        # vLLM's class takes a whole number, as many configurations have it, for a list of factors.
+        factors = float(scaling_factors) if isinstance(scaling_factors, int) else scaling_factors
+        rotary_class.__init__(self, head_size, rotary_dim, max_position_embeddings, base, is_neox_style, factors, dtype)
+
+    return __init__
+
+
+def stacked_table(made: Rotary, unscaled: Tensor) -> Tensor:
+    """The tables of all scales, one below the other. Decision 4.
+
+    Args:
+        unscaled: ``[num_rows, rotary_dim]``, the checkpoint's own table. It may end before the first scale's length,
+            where a deployment with scale 1 alone serves past what the checkpoint's own method was tuned for.
+
+    Returns:
+        ``[sum(made.lengths), rotary_dim]``, in the data type of ``unscaled``.
+    """
+    table = unscaled.new_empty(sum(made.lengths), unscaled.shape[1])
+    for index, part in enumerate(torch.split(table, list(made.lengths))):
+        if index > 0 or len(unscaled) < len(part):
+            fill_cos_sin(part, made.frequencies(index))
+        if index == 0:
+            num_own = min(len(unscaled), len(part))
+            part.narrow(0, 0, num_own).copy_(unscaled.narrow(0, 0, num_own))
+    return table
+
+
+def _long_table(table: Tensor, own: Frequencies | None, deployment: Deployment) -> Tensor:
+    """vLLM's own table, with rows up to the longest request where it ends before that.
+
+    Raises:
+        Unsupported: when it ends before that, and is not made of one frequency for each pair.
+    """
+    missing = deployment.max_model_len - len(table)
+    if missing <= 0:
+        return table
+    if own is None:
+        raise Unsupported(
+            f"the rotary embedding must have a position for each of {deployment.max_model_len} tokens, but it ends "
+            f"after {len(table)}: set max_model_len to that"
+        )
+    longer = table.new_empty(deployment.max_model_len, table.shape[1])
+    fill_cos_sin(longer, own)
+    longer.narrow(0, 0, len(table)).copy_(table)
+    return longer
+
+
+def by_scale(parent: Callable[..., Any]) -> Callable[..., Any]:
+    """``forward`` of vLLM, called with each token's row in the stacked table, or skipped if attention rotates."""
+
+    def forward(
+        self: Any, positions: Tensor, query: Tensor, key: Tensor | None = None, *others: Any, **named: Any
+    ) -> Any:
+        if self.posenc_fused:
+            return query, key
+        if self.posenc_scaled:
+            torch.ops.vllm.posenc_rope_rows(positions, self.posenc_rows)
+            if self.posenc_rows.dim() == 1:
+                positions = self.posenc_rows[: positions.numel()]
+            elif positions.dim() == 1:  # M-RoPE takes text with one position for each token, too
+                positions = self.posenc_rows[0, : positions.shape[0]]
+            else:
+                positions = self.posenc_rows[:, : positions.shape[1]]
+        return parent(self, positions, query, key, *others, **named)
+
+    return forward

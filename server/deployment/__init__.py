@@ -1,0 +1,1 @@
+"""The settings of a deployment: where they are found, read, and checked."""

@@ -1,0 +1,1 @@
+"""How commands print: words, tables, and the progress of what takes long."""
