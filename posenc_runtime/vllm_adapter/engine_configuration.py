@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from posenc_runtime.vllm_adapter.checkpoint.hub import is_in_object_store
+from posenc_runtime.vllm_adapter.checkpoint.refusals import rotates
 from posenc_runtime.vllm_adapter.checkpoint.weight_files import DamagedWeights, refuse_damaged
-from posenc_runtime.vllm_adapter.contract.active import KEY
+from posenc_runtime.vllm_adapter.contract.active import KEY, turning_deployment_of
 from posenc_runtime.vllm_adapter.contract.names import (
     ALL_SECTIONS,
     CONNECTOR,
@@ -33,7 +34,7 @@ from posenc_runtime.vllm_adapter.refusals.arguments import refuse_arguments
 from posenc_runtime.vllm_adapter.refusals.cpu_attention import refuse_head_size, refuse_latent_dtype
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_block_size, refuse_unsupported
 from posenc_runtime.vllm_adapter.settings.api_keys import refuse_unreadable
-from posenc_runtime.vllm_adapter.settings.arguments.engine_args import draft_as_long_as_served, engine_arguments
+from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
 from posenc_runtime.vllm_adapter.settings.arguments.flags import ArgumentRefused
 from posenc_runtime.vllm_adapter.settings.plan import LOOKED_AT, PLANNED_FROM, Plan, plan_of
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
@@ -257,3 +258,13 @@ def _our_environment(engine_args: Any) -> Iterator[None]:
     finally:
         if is_ours:
             del os.environ["VLLM_ALLOW_LONG_MAX_MODEL_LEN"]
+
+
+def draft_as_long_as_served(vllm_config: VllmConfig) -> None:
+    """Let a drafter that rotates draft for requests of every length; the length that a user set for it stays."""
+    drafting = vllm_config.speculative_config
+    drafter = getattr(drafting, "draft_model_config", None)
+    if drafter is None or drafter is vllm_config.model_config or turning_deployment_of(vllm_config) is None:
+        return
+    if drafting.max_model_len is None and rotates(drafter.hf_text_config, drafter.architectures):
+        drafter.max_model_len = vllm_config.model_config.max_model_len

@@ -16,10 +16,17 @@ _METHODS = (classmethod, staticmethod)
 
 # Classes whose objects only our code makes: their ``__init__`` need not take what that of vLLM's class takes.
 MADE_BY_US = {
-    *("attention.cpu._OwnLayout", "attention.cpu.BiasImpl", "attention.cpu.CopeImpl", "attention.cpu.PlainImpl"),
-    *("attention.cuda._OwnKernels", "attention.cuda.BiasImpl", "attention.cuda.CopeImpl", "attention.cuda.PlainImpl"),
-    *("models.decoder.PosencDecoderLayer", "models.decoder.PosencModel"),
-    "models.baichuan.BaichuanDecoderLayer",
+    "in_worker.attention.cpu._OwnLayout",
+    "in_worker.attention.cpu.BiasImpl",
+    "in_worker.attention.cpu.CopeImpl",
+    "in_worker.attention.cpu.PlainImpl",
+    "in_worker.attention.cuda._OwnKernels",
+    "in_worker.attention.cuda.BiasImpl",
+    "in_worker.attention.cuda.CopeImpl",
+    "in_worker.attention.cuda.PlainImpl",
+    "in_worker.models.decoder.PosencDecoderLayer",
+    "in_worker.models.decoder.PosencModel",
+    "in_worker.models.baichuan.BaichuanDecoderLayer",
 }
 
 

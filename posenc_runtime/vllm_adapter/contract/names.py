@@ -16,7 +16,7 @@ ON_CROSSING = "posenc_on_crossing"  # key of a request's vllm_xargs with which i
 PROMPT_ALONE = "posenc_prompt_alone"
 FORCED_TOKENS = "posenc_runtime.vllm_adapter.forced_tokens:ForcedTokens"
 FORCED_TOKEN_IDS = "forced_token_ids"  # key of vllm_xargs: what a request must say, where FORCED_TOKENS is loaded
-_MODELS = "posenc_runtime.vllm_adapter.checkpoint.own_models"
+_MODELS = "posenc_runtime.vllm_adapter.in_worker.models"
 # Our models by the names that checkpoints have for them: module and class.
 ARCHITECTURES = {
     "PosencForCausalLM": f"{_MODELS}.decoder:PosencForCausalLM",

@@ -21,6 +21,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbed
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
 from posenc_runtime.vllm_adapter.contract.errors import Refused
+from posenc_runtime.vllm_adapter.refusals.drafters import is_drafter
 
 Load = Callable[[Any, nn.Module, Any], None]
 
@@ -53,8 +54,7 @@ def completely(load: Load) -> Load:
     @functools.wraps(load)
     def load_weights(self: Any, model: nn.Module, model_config: Any) -> None:
         # A drafter may get its embeddings and its head from the model after it was loaded, and changes no answer.
-        is_drafter = getattr(model_config, "runner_type", None) == "draft"
-        is_checked = getattr(self, "enable_weights_track", None) is not False and not is_drafter
+        is_checked = getattr(self, "enable_weights_track", None) is not False and not is_drafter(model_config)
         if is_checked:
             unset(model)
         load(self, model, model_config)

@@ -24,7 +24,6 @@ def refuse_drafter(speculative_config: Any, rope_type: str) -> None:
         )
 
 
-def is_drafter(vllm_config: Any) -> bool:
-    """Whether this is vLLM's configuration of a drafter, not that of the engine which it drafts for."""
-    model = vllm_config.model_config
-    return vllm_config.speculative_config is not None and getattr(model, "runner_type", None) == "draft"
+def is_drafter(model_config: Any) -> bool:
+    """Whether this is vLLM's configuration of a drafter's model, not that of the model which it drafts for."""
+    return getattr(model_config, "runner_type", None) == "draft"

@@ -75,7 +75,7 @@ def test_what_was_held_is_shown_where_no_line_of_ours_explains_the_end(raised: s
         import os
         from posenc_runtime.vllm_adapter.releases import IncompatibleVllm
         from posenc_runtime.vllm_adapter.settings.section import SettingRefused
-        from server.held_output import HeldOutput
+        from server.start_up.held_output import HeldOutput
 
         with HeldOutput():
             os.write(1, b"their words\\n")

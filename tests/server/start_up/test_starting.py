@@ -216,7 +216,7 @@ def started(checked: str, run: str) -> tuple[str, str]:
     """What a start writes to stdout and stderr, in a process of its own whose plan and engine are these."""
     script = f"""
 import logging, os, sys, time
-from server.held_output import HeldOutput
+from server.start_up.held_output import HeldOutput
 
 with HeldOutput():  # importing vLLM is loud
     from posenc_runtime.kv.deployment import Deployment
@@ -224,7 +224,7 @@ with HeldOutput():  # importing vLLM is loud
     from posenc_runtime.vllm_adapter.settings.section import SettingRefused
     from server import progress, starting
     from posenc_runtime.vllm_adapter.settings.plan import Plan
-    from server.settings import Settings
+    from server.deployment.settings import Settings
 
 progress._LINE_SECONDS = 0.2
 settings = Settings(model="tiny", engine={{"kv_cache_memory_bytes": 2**20}})

@@ -11,11 +11,11 @@ from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
+from posenc_runtime.vllm_adapter.engine_configuration import draft_as_long_as_served
 from posenc_runtime.vllm_adapter.refusals import shared_caches
 from posenc_runtime.vllm_adapter.refusals.arguments import refuse_arguments
 from posenc_runtime.vllm_adapter.refusals.drafters import refuse_drafter
 from posenc_runtime.vllm_adapter.refusals.shared_caches import refuse_shared_cache
-from posenc_runtime.vllm_adapter.settings.arguments.engine_args import draft_as_long_as_served
 
 REROPE = Deployment(rope_type="rerope", original_max_position_embeddings=256, max_model_len=4096)
 

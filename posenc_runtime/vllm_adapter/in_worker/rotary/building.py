@@ -38,7 +38,7 @@ def checked_deployment() -> Deployment | None:
 
     vllm_config = get_current_vllm_config_or_none()
     deployment = deployment_of(vllm_config)
-    if vllm_config is not None and deployment is not None and not is_drafter(vllm_config):
+    if vllm_config is not None and deployment is not None and not is_drafter(vllm_config.model_config):
         refuse_unsupported(vllm_config)
     return deployment
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import releases
 from posenc_runtime.vllm_adapter.checkpoint.overrides import rotations_in
-from posenc_runtime.vllm_adapter.checkpoint.refusals import rotates
-from posenc_runtime.vllm_adapter.contract.active import KEY, turning_deployment_of
+from posenc_runtime.vllm_adapter.contract.active import KEY
 from posenc_runtime.vllm_adapter.contract.attention_choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoice
 from posenc_runtime.vllm_adapter.contract.errors import rule_of
@@ -36,19 +35,6 @@ from posenc_runtime.vllm_adapter.settings.setting_names import (
     as_path,
     no_argument,
 )
-
-if TYPE_CHECKING:
-    from vllm.config import VllmConfig
-
-
-def draft_as_long_as_served(vllm_config: VllmConfig) -> None:
-    """Let a drafter that rotates draft for requests of every length; the length that a user set for it stays."""
-    drafting = vllm_config.speculative_config
-    drafter = getattr(drafting, "draft_model_config", None)
-    if drafter is None or drafter is vllm_config.model_config or turning_deployment_of(vllm_config) is None:
-        return
-    if drafting.max_model_len is None and rotates(drafter.hf_text_config, drafter.architectures):
-        drafter.max_model_len = vllm_config.model_config.max_model_len
 
 
 def engine_arguments(

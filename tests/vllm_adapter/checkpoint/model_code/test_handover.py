@@ -82,5 +82,5 @@ def test_what_changes_rotated_states_is_told_from_what_does_not(
 
     monkeypatch.setattr(handover, "sources", sources)
     monkeypatch.setattr(handover, "module_of", lambda _: "models.made_up")
-    expected = None if statement is None else f"`{statement}` in own_models.made_up"
+    expected = None if statement is None else f"`{statement}` in models.made_up"
     assert handover.obstacle.__wrapped__("MadeUpForCausalLM") == expected
