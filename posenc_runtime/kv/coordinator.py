@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from posenc_runtime.kv.admission import admit
+from posenc_runtime.kv.admission import Admission
 from posenc_runtime.kv.calendar import Calendar, steps_until_due
 from posenc_runtime.kv.counts import TOTAL, Counts
 from posenc_runtime.kv.crossing import Crossing, CrossingQueue, Rotation
@@ -50,18 +50,8 @@ class ScaleCoordinator:
         self._levels: dict[str, int] = {}
         self._num_private = 0
 
-    def admit(
-        self, request_id: str, *, num_prompt_tokens: int, max_tokens: int | None, on_crossing: str | None = None
-    ) -> str | None:
-        """Choose a request's scale. Returns the regime whose cached keys it may read, None for the unscaled one.
-
-        Raises:
-            ValueError: when the prompt alone exceeds ``max_model_len``, or the deployment does not offer
-                ``on_crossing``.
-        """
-        admission = admit(
-            self.deployment, num_prompt_tokens=num_prompt_tokens, max_tokens=max_tokens, on_crossing=on_crossing
-        )
+    def admitted(self, request_id: str, admission: Admission, *, num_prompt_tokens: int) -> str | None:
+        """Open a request's books. Returns the regime whose cached keys it may read, None for the unscaled one."""
         self._requests[request_id] = Running(
             admission=admission,
             num_prompt_tokens=num_prompt_tokens,

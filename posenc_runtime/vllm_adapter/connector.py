@@ -117,7 +117,7 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
         """Tokens of a prefix cached at another scale. To vLLM they are tokens that are still to be loaded."""
         assert self._scheduler is not None
-        num_tokens = self._scheduler.offered(request)
+        num_tokens = self._scheduler.offered.get(request.request_id, 0)
         return num_tokens, num_tokens > 0
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:

@@ -52,6 +52,7 @@ class PosencScheduler(AsyncScheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._half: SchedulerHalf = self.connector.scheduler_half
+        self._coordinator = self._half.coordinator
         self._blocks = CrossingBlocks(self.kv_cache_manager, self._half)
         self._reblocked: set[str] = set()  # requests whose block table the workers must replace, not append to
         self._read_by_now: list[int] = []  # sources of copies that the step being planned makes
@@ -83,26 +84,27 @@ class PosencScheduler(AsyncScheduler):
         for request in self._looked_at():
             if request.status != RequestStatus.RUNNING:
                 continue  # was preempted for another crossing; it is looked at again when it runs
-            to_index = self._half.due(request)
+            to_index = self._coordinator.due(request.request_id, request.num_computed_tokens)
             if to_index is None:
                 self._half.expect(request)
                 continue
             if request.request_id in self._held_back or request.num_tokens <= request.num_computed_tokens:
-                self._half.look_again(request)  # will be preempted for another crossing, or its last token is in flight
+                # It will be preempted for another crossing, or its last token is in flight.
+                self._coordinator.look_again(request.request_id)
                 continue
             self._half.waits(request)
-            if self._half.on_crossing(request) == "recompute":
+            if self._coordinator.on_crossing(request.request_id) == "recompute":
                 self._recompute(request, to_index)
             elif not self._rerotate(request, to_index) and request.status == RequestStatus.RUNNING:
-                self._half.look_again(request)
-        progress = self._half.advance()
+                self._coordinator.look_again(request.request_id)
+        progress = self._coordinator.advance()
         self._read_by_now += progress.read
         # To vLLM, a copied prefix is a prefix that a connector has loaded.
         self.finished_recving_kv_req_ids.update(progress.reused)
 
     def _looked_at(self) -> list[Request]:
         """The requests that may have to cross now, the most important first."""
-        names = set(self._half.may_be_due())
+        names = set(self._coordinator.may_be_due())
         if len(names) > 1:
             return [request for request in self.running if request.request_id in names]
         return [self.requests[name] for name in names]
@@ -189,7 +191,7 @@ class PosencScheduler(AsyncScheduler):
         if request_id in self._held_back:
             return 0
         num_new_tokens = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
-        num_new_tokens = self._half.allowance(request_id, num_computed_tokens, num_new_tokens)
+        num_new_tokens = self._coordinator.allowance(request_id, num_computed_tokens, num_new_tokens)
         if self._chunks and num_new_tokens > 1 and (unread := request.num_tokens - num_computed_tokens) > 1:
             return self._chunks.allow(position=num_computed_tokens, num_unread=unread, num_tokens=num_new_tokens)
         return num_new_tokens
@@ -203,7 +205,7 @@ class PosencScheduler(AsyncScheduler):
         before the next step. With all tokens found, it would be due to cross before it runs at all, and vLLM stops
         admitting requests at the first one that cannot be scheduled.
         """
-        max_tokens = min(request.num_tokens, self._half.first_length(request)) - 1
+        max_tokens = min(request.num_tokens, self._coordinator.first_length(request.request_id)) - 1
         if max_cache_hit_length is not None:
             max_tokens = min(max_tokens, max_cache_hit_length)
         found: tuple[KVCacheBlocks, int, int, bool]

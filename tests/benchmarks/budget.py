@@ -134,7 +134,7 @@ class Simulation(SchedulerCore):
 
     def run(self, queue: type[CrossingQueue], advance: Callable[[], None]) -> Served:
         """Until all requests of the load have ended."""
-        self.scheduler._half._coordinator._crossing = queue()
+        self.scheduler._half.coordinator._crossing = queue()
         for number, (name, prompt) in enumerate(self._requests()):
             self.add(name, [number % 100] * prompt, self._load.answer)
         self._note_who_is_due()

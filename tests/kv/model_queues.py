@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from posenc_runtime.kv.coordinator import ScaleCoordinator
 from posenc_runtime.kv.deployment import Deployment
+from tests.kv.admitting import admit
 from tests.kv.model_blocks import NULL_BLOCK, Pool, Workers
 from tests.kv.model_groups import Groups
 from tests.kv.model_request import Broken, Request
@@ -47,8 +48,12 @@ class Queues:
         name = f"r{self._num_admitted}"
         request = Request(self.deployment, name, prompt, max_tokens, asked, self.block_size, self.groups)
         self._num_admitted += 1
-        request.salt = self.coordinator.admit(
-            request.request_id, num_prompt_tokens=len(prompt), max_tokens=max_tokens, on_crossing=asked
+        request.salt = admit(
+            self.coordinator,
+            request.request_id,
+            num_prompt_tokens=len(prompt),
+            max_tokens=max_tokens,
+            on_crossing=asked,
         )
         self._enter_plain_regime(request)
         self.waiting.append(request)

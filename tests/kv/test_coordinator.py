@@ -10,6 +10,7 @@ from posenc_runtime.kv.coordinator import ScaleCoordinator
 from posenc_runtime.kv.ledger import MixedRotations
 from posenc_runtime.kv.moves import BlockMove, Moves
 from posenc_runtime.kv.step_plan import Progress
+from tests.kv.admitting import admit
 from tests.kv.test_deployment import YARN as MEASURED
 
 YARN = dataclasses.replace(MEASURED, rerotate_budget_tokens=2048)
@@ -21,8 +22,8 @@ def coordinator() -> ScaleCoordinator:
 
 
 def test_a_steps_plan_gives_fresh_blocks_the_scale_of_their_request(coordinator: ScaleCoordinator) -> None:
-    coordinator.admit("short", num_prompt_tokens=10, max_tokens=10)
-    coordinator.admit("long", num_prompt_tokens=1500, max_tokens=10)
+    admit(coordinator, "short", num_prompt_tokens=10, max_tokens=10)
+    admit(coordinator, "long", num_prompt_tokens=1500, max_tokens=10)
     coordinator.allocated("short", [1])
     coordinator.allocated("long", [2, 3])
     coordinator.allocated("short", [4])
@@ -31,48 +32,48 @@ def test_a_steps_plan_gives_fresh_blocks_the_scale_of_their_request(coordinator:
 
 
 def test_the_null_block_has_no_scale_for_everybody_has_it(coordinator: ScaleCoordinator) -> None:
-    coordinator.admit("long", num_prompt_tokens=1500, max_tokens=10)
+    admit(coordinator, "long", num_prompt_tokens=1500, max_tokens=10)
     coordinator.allocated("long", [0, 0, 2])
     assert coordinator.take_plan().block_scales == {2: [2]}
 
 
 def test_blocks_of_the_prefix_cache_are_not_written_again(coordinator: ScaleCoordinator) -> None:
-    coordinator.admit("first", num_prompt_tokens=600, max_tokens=10)
+    admit(coordinator, "first", num_prompt_tokens=600, max_tokens=10)
     coordinator.allocated("first", [1, 2])
     coordinator.finished("first", num_output_tokens=10)
     coordinator.take_plan()
-    coordinator.admit("second", num_prompt_tokens=600, max_tokens=10)
+    admit(coordinator, "second", num_prompt_tokens=600, max_tokens=10)
     coordinator.allocated("second", [3])
     coordinator.hit("second", [1, 2])
     assert coordinator.take_plan().block_scales == {1: [3]}
 
 
 def test_a_hit_across_scales_is_an_error_and_not_garbage(coordinator: ScaleCoordinator) -> None:
-    coordinator.admit("short", num_prompt_tokens=100, max_tokens=10)
+    admit(coordinator, "short", num_prompt_tokens=100, max_tokens=10)
     coordinator.allocated("short", [1])
-    coordinator.admit("long", num_prompt_tokens=600, max_tokens=10)
+    admit(coordinator, "long", num_prompt_tokens=600, max_tokens=10)
     with pytest.raises(MixedRotations):
         coordinator.hit("long", [1])
 
 
 def test_a_preempted_request_gets_its_scale_again_in_other_blocks(coordinator: ScaleCoordinator) -> None:
-    coordinator.admit("long", num_prompt_tokens=1500, max_tokens=10)
+    admit(coordinator, "long", num_prompt_tokens=1500, max_tokens=10)
     coordinator.allocated("long", [1])
     coordinator.preempted("long")
-    coordinator.admit("short", num_prompt_tokens=10, max_tokens=10)
+    admit(coordinator, "short", num_prompt_tokens=10, max_tokens=10)
     coordinator.allocated("short", [1])
     coordinator.allocated("long", [2])
     assert coordinator.take_plan().block_scales == {0: [1], 2: [2]}
 
 
 def test_the_regime_of_a_request_follows_its_scale(coordinator: ScaleCoordinator) -> None:
-    assert coordinator.admit("short", num_prompt_tokens=10, max_tokens=10) is None
-    regime = coordinator.admit("long", num_prompt_tokens=600, max_tokens=10)
+    assert admit(coordinator, "short", num_prompt_tokens=10, max_tokens=10) is None
+    regime = admit(coordinator, "long", num_prompt_tokens=600, max_tokens=10)
     assert regime is not None and regime.startswith("yarn:2:")
 
 
 def test_a_finished_request_says_at_which_scale_it_ran(coordinator: ScaleCoordinator) -> None:
-    coordinator.admit("long", num_prompt_tokens=1290, max_tokens=10)
+    admit(coordinator, "long", num_prompt_tokens=1290, max_tokens=10)
     assert coordinator.finished("long", num_output_tokens=3) == {
         "rope_type": "yarn",
         "scale": 4.0,
@@ -82,7 +83,7 @@ def test_a_finished_request_says_at_which_scale_it_ran(coordinator: ScaleCoordin
 
 
 def test_a_report_counts_by_scale_and_only_what_is_new(coordinator: ScaleCoordinator) -> None:
-    coordinator.admit("long", num_prompt_tokens=600, max_tokens=10)
+    admit(coordinator, "long", num_prompt_tokens=600, max_tokens=10)
     coordinator.prefilling("long", num_hit_tokens=64)
     coordinator.prefilling("long", num_hit_tokens=64)  # resumed after preemption: counted once
     coordinator.allocated("long", [1, 2])
@@ -101,7 +102,7 @@ def test_a_report_counts_by_scale_and_only_what_is_new(coordinator: ScaleCoordin
 
 
 def test_a_request_that_never_ran_can_be_finished(coordinator: ScaleCoordinator) -> None:
-    coordinator.admit("waiting", num_prompt_tokens=10, max_tokens=10)
+    admit(coordinator, "waiting", num_prompt_tokens=10, max_tokens=10)
     assert coordinator.finished("waiting", num_output_tokens=0)["scale"] == 1.0
 
 
@@ -114,7 +115,7 @@ def moves(*each: BlockMove) -> Moves:
 
 
 def at_the_end_of_its_scale(coordinator: ScaleCoordinator, request_id: str, block_ids: list[int]) -> None:
-    coordinator.admit(request_id, num_prompt_tokens=500, max_tokens=2000)
+    admit(coordinator, request_id, num_prompt_tokens=500, max_tokens=2000)
     coordinator.allocated(request_id, block_ids)
     coordinator.take_plan()
 
@@ -154,7 +155,7 @@ def test_a_prefix_of_another_scale_is_copied_and_its_source_must_carry_that_scal
 ) -> None:
     at_the_end_of_its_scale(growing, "short", [1, 2])
     growing.take_plan()
-    growing.admit("long", num_prompt_tokens=900, max_tokens=10)
+    admit(growing, "long", num_prompt_tokens=900, max_tokens=10)
     regime = growing.reuse("long", 0, moves(move(1, 7), move(2, 8, 256)), num_tokens=512)
     assert regime.startswith("yarn:2:") and "private" in regime
     assert growing.allowance("long", 512, 388) == 0
@@ -165,7 +166,7 @@ def test_a_prefix_of_another_scale_is_copied_and_its_source_must_carry_that_scal
     report = growing.take_report()
     assert report["prefix_reused_tokens"] == {"1 2": 512} and "prefix_hit_tokens" not in report
     assert not growing.in_first_regime("long")
-    growing.admit("other", num_prompt_tokens=900, max_tokens=10)
+    admit(growing, "other", num_prompt_tokens=900, max_tokens=10)
     growing.reuse("other", 2, moves(move(1, 9)), num_tokens=256)
     with pytest.raises(
         MixedRotations, match="copies block 1 as one of scale number 2, but the block has scale number 0"
@@ -181,7 +182,7 @@ def test_a_copied_prefix_given_up_before_its_request_ran_is_not_in_the_response(
 ) -> None:
     at_the_end_of_its_scale(growing, "short", [1, 2])
     for name in ("without", "long"):
-        growing.admit(name, num_prompt_tokens=900, max_tokens=10)
+        admit(growing, name, num_prompt_tokens=900, max_tokens=10)
         growing.reuse(name, 0, moves(move(1, 7)), num_tokens=256)
         growing.advance()
         growing.preempted(name)
@@ -210,7 +211,7 @@ def test_a_request_does_not_run_until_all_of_its_keys_are_turned(growing: ScaleC
 
 def test_a_block_that_somebody_else_reads_is_never_turned_in_place(growing: ScaleCoordinator) -> None:
     at_the_end_of_its_scale(growing, "chat", [1, 2])
-    growing.admit("reader", num_prompt_tokens=500, max_tokens=1)
+    admit(growing, "reader", num_prompt_tokens=500, max_tokens=1)
     growing.hit("reader", [1])
     growing.rerotate("chat", 1, moves(move(1, 1), move(2, 2, 256)), num_tokens=512)
     with pytest.raises(
@@ -220,7 +221,7 @@ def test_a_block_that_somebody_else_reads_is_never_turned_in_place(growing: Scal
 
 
 def test_a_preempted_request_begins_at_its_first_scale_and_says_its_crossing_once(growing: ScaleCoordinator) -> None:
-    first = growing.admit("chat", num_prompt_tokens=500, max_tokens=2000)
+    first = admit(growing, "chat", num_prompt_tokens=500, max_tokens=2000)
     growing.allocated("chat", [1, 2])
     growing.rerotate("chat", 1, moves(move(1, 7), move(2, 2, 256)), num_tokens=512)
     growing.advance()
@@ -245,7 +246,7 @@ def test_whoever_ends_in_the_middle_of_a_crossing_leaves_no_source_behind(growin
 
 
 def test_a_recomputed_request_begins_again_at_its_new_scale(growing: ScaleCoordinator) -> None:
-    growing.admit("chat", num_prompt_tokens=500, max_tokens=2000, on_crossing="recompute")
+    admit(growing, "chat", num_prompt_tokens=500, max_tokens=2000, on_crossing="recompute")
     growing.allocated("chat", [1, 2])
     regime = growing.recompute("chat", 1, num_tokens=512)
     assert regime is not None and regime.startswith("yarn:2:") and "private" not in regime

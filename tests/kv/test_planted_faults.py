@@ -296,12 +296,12 @@ def reused_tokens_are_counted_as_hits(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def the_headroom_does_not_decide(patch: pytest.MonkeyPatch) -> None:
-    stock = coordinator_module.admit
+    stock = admission.admit
 
     def admit(deployment: Any, **rest: Any) -> Any:
         return stock(dataclasses.replace(deployment, headroom_tokens=1000), **rest)
 
-    patch.setattr(coordinator_module, "admit", admit)
+    patch.setattr(admission, "admit", admit)
 
 
 @fault

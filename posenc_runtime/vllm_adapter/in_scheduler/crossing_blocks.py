@@ -95,7 +95,7 @@ class CrossingBlocks:
             target[is_copied] = [block.block_id for block in fresh]
         if self._has_scaled_windows():
             # Shared blocks are copied, so no target is shared.
-            self._half.holds_only(request, held.block_id, alone=target)
+            self._half.coordinator.holds_only(request.request_id, held.block_id, alone=target)
         return Moves(
             group=held.group,
             source=held.block_id,
@@ -114,7 +114,7 @@ class CrossingBlocks:
     def _held(self, request: Request) -> HeldBlocks:
         """The blocks with a request's keys that are scaled; without those that have left a sliding window."""
         columns = []
-        can_be_found = self._half.in_first_regime(request)
+        can_be_found = self._half.coordinator.in_first_regime(request.request_id)
         for group, (blocks, block_size) in enumerate(self.tables(request)):
             if group not in self._half.scaled_groups:
                 continue

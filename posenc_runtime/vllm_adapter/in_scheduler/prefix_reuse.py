@@ -82,12 +82,12 @@ class PrefixReuse:
         for blocks in best.blocks:
             self._manager.block_pool.touch(blocks)
         self._found[request.request_id] = best
-        self._half.offer(request, best.num_tokens - num_local_tokens)
+        self._half.offered[request.request_id] = best.num_tokens - num_local_tokens
 
     def begin(self) -> None:
         """After a step was scheduled: begin the copies of requests that got blocks, release the others' prefixes."""
         found, self._found = self._found, {}
-        self._half.withdraw_offers()
+        self._half.offered.clear()
         self._hashes = {
             request_id: (request, hashes)
             for request_id, (request, hashes) in self._hashes.items()

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
 from vllm.utils import length_from_prompt_token_ids_or_embeds
 
-from posenc_runtime.kv.admission import admit, choose_on_crossing
+from posenc_runtime.kv.admission import Admission, admit, choose_on_crossing
 from posenc_runtime.kv.budget import Budget, given
 from posenc_runtime.kv.coordinator import ScaleCoordinator
 from posenc_runtime.kv.counts import TOTAL
-from posenc_runtime.kv.deployment import Deployment, OnCrossing
-from posenc_runtime.kv.ledger import Numbers
+from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.kv.moves import Moves
 from posenc_runtime.kv.prefills import Prefills
 from posenc_runtime.kv.regime import regime, salted
-from posenc_runtime.kv.step_plan import Progress, StepPlan
+from posenc_runtime.kv.step_plan import StepPlan
 from posenc_runtime.vllm_adapter.contract.names import ON_CROSSING, PROMPT_ALONE
 from posenc_runtime.vllm_adapter.in_scheduler.block_hashes import PrivateHashes, SaltedHashes
 
@@ -51,6 +50,10 @@ class SchedulerHalf:
 
     Attributes:
         hash_block_size: tokens that each of vLLM's block hashes covers; the connector sets it when vLLM says it.
+        coordinator: decides scales and keeps the books; the scheduler asks it directly where no request of vLLM's needs
+            a translation.
+        offered: by request, for the step that is being scheduled: how many tokens cached at another scale it may have
+            copies of.
         scaled_groups: numbers of the KV cache groups whose keys are scaled; the connector sets them, too. The blocks of
             the other groups have no scale: a state, or keys that are rotated alike at every scale, or not at all.
     """
@@ -61,10 +64,11 @@ class SchedulerHalf:
         self.deployment = deployment
         self.hash_block_size = min(block_sizes)
         self.scaled_groups = frozenset(range(len(block_sizes)))
-        self._coordinator = ScaleCoordinator(deployment, num_blocks=num_blocks)
+        self.coordinator = ScaleCoordinator(deployment, num_blocks=num_blocks)
         self._block_sizes = block_sizes
         self._images_have_axes = images_have_axes
-        self._arrived: dict[str, str | None] = {}  # clients' salts, of requests that the scheduler does not know yet
+        # Clients' salts and admissions, of requests that the scheduler does not know yet.
+        self._arrived: dict[str, tuple[str | None, Admission]] = {}
         self._client_salts: dict[str, str | None] = {}
         # Salt and hashes that a request had before it got private hashes.
         self._shared_hashes: dict[str, tuple[str | None, Any]] = {}
@@ -75,9 +79,7 @@ class SchedulerHalf:
         if deployment.rerotates and deployment.rerotate_budget_tokens is not None:
             self.set_budget(given(deployment.rerotate_budget_tokens))
         self.ended_by_text: set[str] = set()  # requests that a stop string may end, which vLLM does outside the engine
-        self._offered: dict[str, int] = {}  # tokens of cached prefixes at other scales that requests may have copied
-        # A direct reference, because the scheduler calls it for every request of every step.
-        self.allowance = self._coordinator.allowance
+        self.offered: dict[str, int] = {}
 
     def arriving(self, request: EngineCoreRequest) -> None:
         """Put the regime into the salt before vLLM hashes the prompt. Runs on the thread that takes requests in."""
@@ -86,10 +88,10 @@ class SchedulerHalf:
         max_tokens = request.sampling_params.max_tokens if request.sampling_params else None
         try:
             num_prompt_tokens = length_from_prompt_token_ids_or_embeds(request.prompt_token_ids, request.prompt_embeds)
-            admission = admit(self.deployment, num_prompt_tokens=num_prompt_tokens, **self._wishes(request, max_tokens))
+            admission = self._admit(request, num_prompt_tokens, max_tokens)
         except ValueError:
             return  # the scheduler's thread meets the same error and reports it
-        self._arrived[request.request_id] = request.cache_salt
+        self._arrived[request.request_id] = request.cache_salt, admission
         request.cache_salt = salted(request.cache_salt, regime(self.deployment, admission.scale_index))
 
     def turned_away(self, request_id: str) -> None:
@@ -99,21 +101,21 @@ class SchedulerHalf:
     def set_budget(self, budget: Budget) -> None:
         """Set, once, how many cached tokens are re-rotated before a step at most; log and report the figure."""
         logger.info("at most %d cached tokens are re-rotated before a step: %s", budget.tokens, budget.reason)
-        self._coordinator.budget_tokens = budget.tokens
+        self.coordinator.budget_tokens = budget.tokens
         self._budget_report = {"rerotate_budget_tokens": {TOTAL: budget.tokens}}
 
     def on_new_request(self, request: Request) -> None:
-        """Choose the scale. Where the request did not pass ``arriving``, its prompt is hashed again under its regime.
+        """Open the request's books. One that did not pass ``arriving`` is admitted here, and its prompt hashed again.
 
         That is early enough: the scheduler has not looked up its prefix yet.
         """
         request_id = request.request_id
-        self._client_salts[request_id] = self._arrived.pop(request_id, request.cache_salt)
-        regime_name = self._coordinator.admit(
-            request_id,
-            num_prompt_tokens=request.num_prompt_tokens,
-            **self._wishes(request, request.max_tokens, warns=True),
+        salt, admission = self._arrived.pop(request_id, None) or (
+            request.cache_salt,
+            self._admit(request, request.num_prompt_tokens, request.max_tokens),
         )
+        self._client_salts[request_id] = salt
+        regime_name = self.coordinator.admitted(request_id, admission, num_prompt_tokens=request.num_prompt_tokens)
         if request.sampling_params and request.sampling_params.stop:
             self.ended_by_text.add(request_id)
         salt = self._salt(request, regime_name)
@@ -123,21 +125,9 @@ class SchedulerHalf:
             request.update_block_hashes()
         self._prefills.arrived(request_id, request.num_prompt_tokens)
 
-    def may_be_due(self) -> Sequence[str]:
-        """Ids of the requests that may have to cross before their next token; asked when a step begins."""
-        return self._coordinator.may_be_due()
-
     def expect(self, request: Request) -> None:
         """Look at a request again when it may have reached the length of its scale."""
-        self._coordinator.expect(request.request_id, request.num_tokens + request.num_output_placeholders)
-
-    def look_again(self, request: Request) -> None:
-        """Look at a request again when the next step begins."""
-        self._coordinator.look_again(request.request_id)
-
-    def due(self, request: Request) -> int | None:
-        """Index of the scale that a request must cross to before its next token, None when it may go on."""
-        return self._coordinator.due(request.request_id, request.num_computed_tokens)
+        self.coordinator.expect(request.request_id, request.num_tokens + request.num_output_placeholders)
 
     def waits(self, request: Request) -> None:
         """Note that a request waits for its crossing from now on, unless it waits already."""
@@ -147,22 +137,9 @@ class SchedulerHalf:
         """Whether a request was to cross and has not run since."""
         return request.request_id in self._waiting_since
 
-    def on_crossing(self, request: Request) -> OnCrossing:
-        return self._coordinator.on_crossing(request.request_id)
-
-    def in_first_regime(self, request: Request) -> bool:
-        return self._coordinator.in_first_regime(request.request_id)
-
-    def first_length(self, request: Request) -> int:
-        return self._coordinator.first_length(request.request_id)
-
-    def holds_only(self, request: Request, block_ids: Numbers, alone: Numbers) -> None:
-        """Note what a request with sliding windows holds before it crosses, and which blocks nobody else holds."""
-        self._coordinator.holds_only(request.request_id, block_ids, alone)
-
     def rerotate(self, request: Request, to_index: int, moves: Moves) -> None:
         """Begin to re-rotate a request's cached keys. Other requests do not find the blocks that it fills next."""
-        regime_name = self._coordinator.rerotate(
+        regime_name = self.coordinator.rerotate(
             request.request_id, to_index, moves, num_tokens=request.num_computed_tokens
         )
         self._leave_others(request, regime_name)
@@ -178,34 +155,18 @@ class SchedulerHalf:
             if salt != request.cache_salt and not self._has_axes(request)
         }
 
-    def offer(self, request: Request, num_tokens: int) -> None:
-        """Offer a request that is being scheduled copies of so many tokens that are cached at another scale."""
-        self._offered[request.request_id] = num_tokens
-
-    def offered(self, request: Request) -> int:
-        """How many tokens cached at another scale a request was offered copies of; 0 for most requests."""
-        return self._offered.get(request.request_id, 0)
-
-    def withdraw_offers(self) -> None:
-        """Forget all offers once a step is scheduled: a request has blocks for its copies by then, or does without."""
-        self._offered.clear()
-
     def reuse(self, request: Request, from_index: int, moves: Moves, *, num_tokens: int) -> None:
         """Begin to copy a prefix cached at another scale. Other requests do not find the blocks it fills."""
-        regime_name = self._coordinator.reuse(request.request_id, from_index, moves, num_tokens=num_tokens)
+        regime_name = self.coordinator.reuse(request.request_id, from_index, moves, num_tokens=num_tokens)
         self._leave_others(request, regime_name)
 
     def recompute(self, request: Request, to_index: int) -> None:
         """Let a request begin again at another scale; the caller gives its blocks back."""
-        self._coordinator.generated(request.request_id, request.num_output_tokens)
-        regime_name = self._coordinator.recompute(request.request_id, to_index, num_tokens=request.num_computed_tokens)
+        self.coordinator.generated(request.request_id, request.num_output_tokens)
+        regime_name = self.coordinator.recompute(request.request_id, to_index, num_tokens=request.num_computed_tokens)
         self._shared_hashes.pop(request.request_id, None)
         request.cache_salt = self._salt(request, regime_name)
         request.block_hashes = SaltedHashes(request, self.hash_block_size, request.cache_salt)
-
-    def advance(self) -> Progress:
-        """Plan the next step's share of the moves."""
-        return self._coordinator.advance()
 
     def preempted(self, request: Request) -> list[int]:
         """Note that a request loses its blocks. It may find in the prefix cache what it had at its first scale.
@@ -213,7 +174,7 @@ class SchedulerHalf:
         Returns:
             Ids of the blocks that it had still to copy; the caller gives them back.
         """
-        _, sources = self._coordinator.preempted(request.request_id)
+        _, sources = self.coordinator.preempted(request.request_id)
         if shared := self._shared_hashes.pop(request.request_id, None):
             request.cache_salt, request.block_hashes = shared
             request.update_block_hashes()
@@ -227,14 +188,14 @@ class SchedulerHalf:
         """
         self._waiting_since.pop(request.request_id, None)
         self._prefills.ended(request.request_id)
-        return self._coordinator.abandoned(request.request_id)
+        return self.coordinator.abandoned(request.request_id)
 
     def build_metadata(self, scheduler_output: SchedulerOutput) -> PosencMetadata:
         """Make the step's plan. Preempted requests come first: the same step may have given their blocks to others.
 
         Of the running requests, only those that get blocks or may have to cross are looked at.
         """
-        coordinator = self._coordinator
+        coordinator = self.coordinator
         for request_id in scheduler_output.preempted_req_ids or ():
             # A request that a reset of the prefix cache preempted may have been cancelled since. No blocks are given
             # back here: PosencScheduler did so when it preempted, and with vLLM's own scheduler no request copies.
@@ -280,7 +241,7 @@ class SchedulerHalf:
 
     def said_so_far(self, request: Request) -> dict[str, Any]:
         """What the response would say if a request ended now."""
-        return {"posenc": self._coordinator.said_so_far(request.request_id)}
+        return {"posenc": self.coordinator.said_so_far(request.request_id)}
 
     def request_finished(self, request: Request) -> dict[str, Any]:
         """What the response says about a request that ended."""
@@ -289,39 +250,45 @@ class SchedulerHalf:
         self._shared_hashes.pop(request.request_id, None)
         self.ended_by_text.discard(request.request_id)
         self._prefills.ended(request.request_id)
-        return {"posenc": self._coordinator.finished(request.request_id, num_output_tokens=request.num_output_tokens)}
+        return {"posenc": self.coordinator.finished(request.request_id, num_output_tokens=request.num_output_tokens)}
 
     def take_report(self) -> dict[str, Any]:
-        report, self._budget_report = self._coordinator.take_report() | self._budget_report, {}
+        report, self._budget_report = self.coordinator.take_report() | self._budget_report, {}
         if self._wait_seconds:
             report["crossing_wait_seconds"], self._wait_seconds = self._wait_seconds, []
         if prefill_tokens := self._prefills.take_report():
             report["prefill_tokens"] = prefill_tokens
         return report
 
-    def _wishes(
-        self, request: Request | EngineCoreRequest, max_tokens: int | None, warns: bool = False
-    ) -> dict[str, Any]:
-        """What a request asks for, as keyword arguments of ``admit``."""
+    def _admit(self, request: Request | EngineCoreRequest, num_prompt_tokens: int, max_tokens: int | None) -> Admission:
+        """Choose a request's first scale, by what it asks for.
+
+        Raises:
+            ValueError: as ``admit``.
+        """
         if request.resumable:
             # The prompt of a streaming-input session goes on growing after this: it may reach any length.
-            return {"max_tokens": self.deployment.max_model_len, "on_crossing": "pin"}
+            return admit(
+                self.deployment,
+                num_prompt_tokens=num_prompt_tokens,
+                max_tokens=self.deployment.max_model_len,
+                on_crossing="pin",
+            )
         extra = getattr(request.sampling_params, "extra_args", None) or {}
         asked = extra.get(ON_CROSSING)
         try:
             choose_on_crossing(self.deployment, asked)
         except ValueError as error:
             # The API server refuses a choice that the deployment does not offer. ``LLM`` does not, so we warn.
-            if warns:
-                logger.warning(
-                    "request %s: %s; the request gets the deployment's on_crossing instead", request.request_id, error
-                )
+            logger.warning(
+                "request %s: %s; the request gets the deployment's on_crossing instead", request.request_id, error
+            )
             asked = None
         if self._has_axes(request) and choose_on_crossing(self.deployment, asked) == "rerotate":
             asked = "recompute"
         if extra.get(PROMPT_ALONE) and max_tokens == 1:  # vLLM makes 1 of 0; that token is never cached
             max_tokens = 0
-        return {"max_tokens": max_tokens, "on_crossing": asked}
+        return admit(self.deployment, num_prompt_tokens=num_prompt_tokens, max_tokens=max_tokens, on_crossing=asked)
 
     def _has_axes(self, request: Request | EngineCoreRequest) -> bool:
         return self._images_have_axes and bool(request.mm_features)

@@ -42,7 +42,7 @@ def told(**speeds: Speed | None) -> dict[tuple[int, int], PosencHandshake]:
 def test_the_slowest_worker_of_all_stages_decides_and_the_first_report_says_so() -> None:
     made = connector(MEASURED)
     made.set_xfer_handshake_metadata_pp_aware(told(r00=FAST, r01=FAST, r10=SLOW, r11=FAST))
-    assert made._scheduler._coordinator.budget_tokens == 4992
+    assert made._scheduler.coordinator.budget_tokens == 4992
     assert made._scheduler.take_report()["rerotate_budget_tokens"] == {"all": 4992}
     assert "rerotate_budget_tokens" not in made._scheduler.take_report()
 
@@ -53,14 +53,14 @@ def test_a_worker_that_does_not_tell_is_an_error_and_not_a_default() -> None:
         made.set_xfer_handshake_metadata_pp_aware(told(r00=FAST, r11=FAST))
     with pytest.raises(RuntimeError, match=r"ranks did not: \(0, 1\)\. Set scaling\.rerotate_budget_tokens"):
         made.set_xfer_handshake_metadata_pp_aware(told(r00=FAST, r01=None, r10=FAST, r11=FAST))
-    assert made._scheduler._coordinator.budget_tokens is None
+    assert made._scheduler.coordinator.budget_tokens is None
 
 
 @pytest.mark.parametrize(("deployment", "tokens"), [(SET, 96), (PINNED, None)], ids=["set", "never-turns"])
 def test_workers_that_have_nothing_to_measure_tell_no_speed(deployment: Deployment, tokens: int | None) -> None:
     made = connector(deployment)
     made.set_xfer_handshake_metadata_pp_aware(told(r00=None, r10=None))
-    assert made._scheduler._coordinator.budget_tokens == tokens
+    assert made._scheduler.coordinator.budget_tokens == tokens
     assert made._scheduler.take_report().get("rerotate_budget_tokens") == (tokens and {"all": tokens})
 
 

@@ -140,7 +140,7 @@ def test_no_token_past_its_scales_length_is_planned_for_a_request_without_new_bl
     begins.scheduled_new_reqs = [NewRequestData.from_request(request, ([1, 2, 3, 4],))]
     begins.num_scheduled_tokens = {"chat": 40}
     half.build_metadata(begins)
-    assert half.may_be_due() == ["chat"]
+    assert half.coordinator.may_be_due() == ["chat"]
     if is_refused:
         with pytest.raises(MixedRotations, match="tokens 60 to 65, but the request has reached the length of its"):
             half.build_metadata(runs_on("chat", 60, num_new_tokens))
@@ -185,7 +185,7 @@ def test_keys_of_pictures_with_axes_are_computed_again_and_not_copied_between_sc
 ) -> None:
     half = SchedulerHalf(YARN, [16], num_blocks=64, images_have_axes=images_have_axes)
     request = arrived(half, "seen", max_tokens=8, pictures=pictures, on_crossing=asked)
-    assert half.on_crossing(request) == on_crossing
+    assert half.coordinator.on_crossing(request.request_id) == on_crossing
     assert bool(half.hashes_at_other_scales(request)) is (not (images_have_axes and pictures))
 
 
