@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from server.commands import evaluation, plotting, shell_completion, talking
+from server.commands import evaluation, options, plotting, talking
 from server.commands.options import Config, Overrides, Target
 from server.printing.terminal import console as _console
 from server.printing.terminal import refusals as _refusals
@@ -121,7 +121,7 @@ def check(
 def _checked(settings: Settings) -> Plan:
     """What would be served, after all checks that serve makes before it starts an engine."""
     from server.deployment.checkpoint import UnreadableModel
-    from server.start_up.checking import checking
+    from server.start_up.held_output import checking
 
     try:
         found = look_at_checkpoint(settings)
@@ -145,7 +145,7 @@ def flags(target: Target = None, config: Config = None, overrides: Overrides = N
     with _refusals():
         settings = read_settings(target, config, overrides)
         plan_read(settings)
-        from server.start_up.checking import checking
+        from server.start_up.held_output import checking
 
         with checking():
             from server.start_up import planning
@@ -183,7 +183,7 @@ def size(
 
         gpu_bytes = gpus.memory_of(gpu)
         look_at_checkpoint(settings)
-        from server.start_up.checking import checking
+        from server.start_up.held_output import checking
 
         with checking():
             from server.sizing import fit, size_report
@@ -211,7 +211,7 @@ def configs(
         typer.Argument(
             metavar="NAME",
             help="Print only the path of this deployment.",
-            autocompletion=shell_completion.configurations,
+            autocompletion=options.configurations,
         ),
     ] = None,
 ) -> None:

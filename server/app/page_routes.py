@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from fastapi import APIRouter, FastAPI, HTTPException, Response
 
-from posenc_runtime.vllm_adapter.in_server.documentation import swagger_files
+from posenc_runtime.vllm_adapter.in_server.endpoints import swagger_files
 
 PAGE = "/"
 DOCS = "/docs"

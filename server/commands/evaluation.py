@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from server.commands import shell_completion
+from server.commands import options
 from server.printing.terminal import console, refusals
 
 # What takes long to import is imported in the commands, so that help and errors appear at once.
@@ -33,7 +33,7 @@ Targets = Annotated[
         "and stopped; with `unscaled:` before it, the same without its scales; with `static:` before it, stock vLLM "
         "with its largest scale for all requests. May be repeated: all get the same samples, and are compared with "
         "the first.",
-        autocompletion=shell_completion.targets,
+        autocompletion=options.targets,
     ),
 ]
 Overrides = Annotated[
@@ -117,8 +117,7 @@ def text(
     from a prompt within the trained length to a length past it, so that a request of Posenc crosses on the way.
     """
     with refusals():
-        from server.evaluation import texts
-        from server.evaluation.errors import EvaluationRefused
+        from server.evaluation import EvaluationRefused, texts
         from server.evaluation.tasks.text import Decoding, TextTask
 
         book = texts.read(text)
@@ -256,7 +255,7 @@ def ruler(
     NVIDIA's own package makes the samples and scores the answers: pip install 'posenc[eval]'.
     """
     with refusals():
-        from server.evaluation.errors import EvaluationRefused
+        from server.evaluation import EvaluationRefused
         from server.evaluation.ruler import samples as made
         from server.evaluation.tasks.ruler import RulerTask
 
@@ -293,12 +292,12 @@ def _run(
     *,
     forces_tokens: bool = False,
 ) -> None:
-    from server.evaluation import provenance
+    from server.evaluation import result
     from server.evaluation.evaluating import evaluate
-    from server.evaluation.terminal import show
+    from server.evaluation.result import show
     from server.printing.version import version_line
 
-    told = {**provenance.told(sys.argv[1:]), "version": version_line(), "concurrency": concurrency, **about}
+    told = {**result.told(sys.argv[1:]), "version": version_line(), "concurrency": concurrency, **about}
     try:
         reported = evaluate(
             found, task, out, told, console(stderr=True), concurrency=concurrency, forces_tokens=forces_tokens

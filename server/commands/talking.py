@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from server.commands import shell_completion
+from server.commands import options
 from server.printing.terminal import console, refusals
 
 # The commands themselves import what takes long to import, so that help and errors appear at once.
@@ -28,7 +28,7 @@ def chat(
         typer.Argument(
             metavar="[MODEL | CONFIGURATION]",
             help="What to start a server with; without it, chat talks to the server at --url.",
-            autocompletion=shell_completion.targets,
+            autocompletion=options.targets,
         ),
     ] = None,
     url: Url = "http://127.0.0.1:8000",

@@ -14,7 +14,7 @@ from posenc_runtime.encodings.methods import turns_queries
 from posenc_runtime.vllm_adapter.settings.explanations import explained
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from posenc_runtime.vllm_adapter.settings.setting_names import unknown_arguments
-from server.deployment import packaged
+from server.deployment import shipped
 from server.deployment.layers import UniqueKeysLoader, environment_layer, merged, set_layer
 from server.deployment.settings import Settings
 
@@ -66,7 +66,7 @@ def _layered(lowest: dict[str, Any], overrides: list[str] | None, environment: M
     if unknown := unknown_arguments(given, settings.scaling.rope_type):
         raise SettingRefused("\n".join(unknown))
     try:
-        settings.model = packaged.located(settings.model)
+        settings.model = shipped.located(settings.model)
     except ValueError as error:
         raise SettingRefused(str(error)) from None
     return settings

@@ -1,14 +1,14 @@
-"""The deployments that come with Posenc, found alike in a checkout and in an installed package."""
+"""The deployments that come with Posenc, in a checkout or an installed package, and models in installed packages."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import pathlib
 
 from posenc_runtime.vllm_adapter.contract.errors import did_you_mean
 
-# Functions import the rest: a shell that completes a name waits until this module is imported.
-
+_PACKAGE = "package:"
 # In a checkout this is a link to the folder at the top; in a wheel it is a folder. Decision 63.
 _FOLDER = (pathlib.Path(__file__).parents[1] / "configs").resolve()
 
@@ -74,3 +74,28 @@ def about(name: str) -> About:
         summary=text.partition("\n")[0].removeprefix("#").strip(),
         model=yaml.load(text, Loader=UniqueKeysLoader)["model"],
     )
+
+
+def located(model: str) -> str:
+    """The folder that ``package:NAME/PATH`` names, as an absolute path; any other model as it is.
+
+    The package is found and not imported.
+
+    Raises:
+        ValueError: when there is no such package, or no such folder in it.
+    """
+    if not model.startswith(_PACKAGE):
+        return model
+    package, _, path = model.removeprefix(_PACKAGE).partition("/")
+    spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    places = [pathlib.Path(place) for place in (spec and spec.submodule_search_locations) or ()]
+    if not places:
+        raise ValueError(
+            f"model: must be {_PACKAGE}NAME/PATH of an installed package, got {model!r}: there is no such package; "
+            "install it, or correct the name"
+        )
+    folders = [place / path for place in places]
+    for folder in folders:
+        if folder.is_dir():
+            return str(folder.resolve())
+    raise ValueError(f"model: must name a folder of package {package}, got {model!r}: there is no folder {folders[0]}")

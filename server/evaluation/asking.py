@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from posenc_runtime.vllm_adapter.contract.errors import Failed
 from posenc_runtime.vllm_adapter.contract.names import FORCED_TOKEN_IDS, FORCED_TOKENS
-from server.evaluation.errors import EvaluationRefused
+from server.evaluation import EvaluationRefused
 
 if TYPE_CHECKING:
     import httpx

@@ -7,9 +7,8 @@ import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from server.evaluation import journal, result, targets
+from server.evaluation import EvaluationRefused, journal, result, targets
 from server.evaluation.asking import Asker
-from server.evaluation.errors import EvaluationRefused
 from server.evaluation.items import Item, Task
 from server.evaluation.journal import Journal
 from server.evaluation.progress_bar import Bar, Clock, bar

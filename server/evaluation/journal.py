@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from server.evaluation.errors import EvaluationRefused
+from server.evaluation import EvaluationRefused
 
 _NAME = "journal.jsonl"
 _FORMAT = 1

@@ -1,18 +1,45 @@
-"""What an evaluation found: tables and pictures, as results.json, report.md and PNG files."""
+"""The result of an evaluation: its tables and remarks, shown or written, and how it was made."""
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from server.printing.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from rich.console import Console
+
+
+_KEY = "--api-key"
+
+
+def told(arguments: Sequence[str]) -> dict[str, str]:
+    """For a report: the date, and the command without an API key.
+
+    Args:
+        arguments: of ``posenc``.
+    """
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "command": shlex.join(["posenc", *_without_key(arguments)]),
+    }
+
+
+def _without_key(arguments: Sequence[str]) -> Iterator[str]:
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == _KEY:
+            next(rest, None)
+        elif not argument.startswith(f"{_KEY}="):
+            yield argument
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,3 +111,11 @@ def _replace(path: pathlib.Path, text: str) -> None:
 
 def _shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def show(report: Report, console: Console) -> None:
+    """Print the tables, and the remarks below them."""
+    for table in report.tables:
+        console.print(table.for_terminal())
+    for remark in report.remarks:
+        console.print(remark, highlight=False, markup=False)

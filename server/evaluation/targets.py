@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from posenc_runtime.vllm_adapter.contract.names import FORCED_TOKENS
-from server.evaluation import static_scale, unscaled
+from server.evaluation import EvaluationRefused, baselines
 from server.evaluation.asking import Asker, ServedModel
-from server.evaluation.errors import EvaluationRefused
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -103,8 +102,8 @@ def served(target: Target, console: Console, *, forces_tokens: bool) -> Iterator
     if target.static is None:
         server = started([*target.arguments, *forcing], console)
     else:
-        command = static_scale.command(target.static, logits_processor=FORCED_TOKENS if forces_tokens else None)
-        server = launched(command, console, static_scale.ENVIRONMENT)
+        command = baselines.stock_command(target.static, logits_processor=FORCED_TOKENS if forces_tokens else None)
+        server = launched(command, console, baselines.ENVIRONMENT)
     with contextlib.ExitStack() as stack:
         try:
             address = stack.enter_context(server)
@@ -133,7 +132,7 @@ def _named(spec: str) -> tuple[str, str]:
         return match[1], match[2]
     if is_url:
         return re.sub(r"^https?://", "", _address(spec)), spec
-    if spec.startswith((static_scale.PREFIX, unscaled.PREFIX)):
+    if spec.startswith((baselines.STATIC, baselines.UNSCALED)):
         return spec.partition(":")[0], spec
     return spec.rstrip("/").rpartition("/")[2].removesuffix(".yaml").removesuffix(".yml"), spec
 
@@ -154,17 +153,17 @@ def _deployment(name: str, what: str, overrides: Sequence[str], key: str | None)
     from server.deployment.target import settings_of
     from server.wheels.preparation import prepared
 
-    if what.startswith(unscaled.PREFIX):
-        deployment = what.removeprefix(unscaled.PREFIX)
-        within = unscaled.overrides(settings_of(deployment, None, list(overrides)))
+    if what.startswith(baselines.UNSCALED):
+        deployment = what.removeprefix(baselines.UNSCALED)
+        within = baselines.unscaling(settings_of(deployment, None, list(overrides)))
         return dataclasses.replace(_deployment(name, deployment, [*overrides, *within], key), what=what)
-    settings = settings_of(what.removeprefix(static_scale.PREFIX), None, list(overrides))
+    settings = settings_of(what.removeprefix(baselines.STATIC), None, list(overrides))
     described = settings.model_dump(mode="json", exclude={"server", "log_format", "log_requests"}, exclude_unset=True)
     named = settings.model
     settings.model = prepared(named)
     trained = settings.scaling.original_max_position_embeddings
-    if what.startswith(static_scale.PREFIX):
-        told = static_scale.described(settings) | {"model": named}
+    if what.startswith(baselines.STATIC):
+        told = baselines.stock_described(settings) | {"model": named}
         longest = told["stock vLLM"]["max_model_len"]
         return Target(name, what, key, settings.model, longest, trained, told, static=settings)
     arguments = (what, *(part for each in overrides for part in ("--set", each)))

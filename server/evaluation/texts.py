@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Sequence
 
-from server.evaluation.errors import EvaluationRefused
+from server.evaluation import EvaluationRefused
 
 _PLAIN = (".txt", ".md", ".rst", ".tex")
 _HTML = (".html", ".htm", ".xhtml")

@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from server.evaluation.errors import EvaluationRefused
+from server.evaluation import EvaluationRefused
 
 
 class Tokens:

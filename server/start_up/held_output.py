@@ -9,13 +9,39 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
 from posenc_runtime.vllm_adapter.contract.errors import Refused
 from posenc_runtime.vllm_adapter.releases import IncompatibleVllm
 from server.start_up.engine_log import EngineLog
+
+
+@contextlib.contextmanager
+def checking(*, verbose: bool = False) -> Iterator[None]:
+    """A context for code that imports vLLM to check settings: output is held back.
+
+    Args:
+        verbose: hold nothing back.
+    """
+    if verbose:
+        _prepare(verbose=True)
+        yield
+        return
+    from rich.console import Console
+
+    # A copy of stderr, made before HeldOutput replaces it.
+    with os.fdopen(os.dup(2), "w") as stderr, HeldOutput(), Console(file=stderr).status("checking the settings"):
+        _prepare(verbose=False)
+        yield
+
+
+def _prepare(*, verbose: bool) -> None:
+    from posenc_runtime.vllm_adapter import serving  # takes seconds to import
+
+    serving.prepare_environment(verbose=verbose)
+
 
 _MOST_CHARACTERS = 200_000  # the last ones are held; the cause of a failure stands at the end
 _LOOK_MILLISECONDS = 500

@@ -63,7 +63,7 @@ def plan_read(settings: Settings) -> Plan:
         SettingRefused: when two settings contradict each other, or the checkpoint cannot be read or scaled.
     """
     from server.deployment.checkpoint import UnreadableModel
-    from server.start_up.checking import checking
+    from server.start_up.held_output import checking
 
     try:
         look_at_checkpoint(settings)
@@ -81,7 +81,7 @@ def plan_unread(settings: Settings, error: UnreadableModel) -> Plan:
     Raises:
         UnreadableModel: when the settings are not enough without it.
     """
-    from server.start_up.checking import checking
+    from server.start_up.held_output import checking
 
     if settings.scaling.original_max_position_embeddings is None:
         raise error

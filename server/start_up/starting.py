@@ -21,8 +21,7 @@ from server.deployment.checkpoint import refused_if_unreadable
 from server.deployment.settings import Settings
 from server.printing.progress import Progress
 from server.start_up.causes import cause, first_error
-from server.start_up.checking import checking
-from server.start_up.held_output import HeldOutput
+from server.start_up.held_output import HeldOutput, checking
 from server.start_up.json_lines import JsonLines
 
 # Functions import modules that take long to import and write meanwhile, when output is held.

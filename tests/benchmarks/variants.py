@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from server.deployment.settings import Settings
-from server.evaluation.static_scale import stock_server
+from server.evaluation.baselines import stock_server
 from tests.benchmarks.servers import Command
 
 UNSCALED = ("scaling.rope_type=default", "scaling.scales=[1]", "scaling.allow_beyond_trained=true")

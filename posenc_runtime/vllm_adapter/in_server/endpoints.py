@@ -9,10 +9,24 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import importlib.util
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
+
+_FOLDER = "vllm.entrypoints.serve.instrumentator"
+_NAMES = ("swagger-ui-bundle.js", "swagger-ui.css")
+
+
+def swagger_files() -> list[pathlib.Path]:
+    """Script and style sheet of Swagger UI; none where this vLLM does not have both."""
+    spec = importlib.util.find_spec(_FOLDER)
+    folders = [pathlib.Path(place) / "static" for place in (spec and spec.submodule_search_locations) or ()]
+    found = [folder / name for folder in folders for name in _NAMES if (folder / name).is_file()]
+    return found if len(found) == len(_NAMES) else []
+
 
 GROUP = "posenc.endpoint_plugins"
 

@@ -10,11 +10,11 @@ import json
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from server.app.edge.disconnecting import receive_until
 from server.app.edge.error_answers import RequestRefused, error_body
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 
 _STREAM = b"text/event-stream"
 # Servers that have this version of ASGI or a later one tell an application by an error of send that a client has left.
@@ -82,3 +82,15 @@ def _event(path: str, why: str) -> bytes:
 
 def _version(scope: Scope) -> tuple[int, ...]:
     return tuple(map(int, scope["asgi"].get("spec_version", "2.0").split(".")))
+
+
+async def receive_until(event: asyncio.Event, receive: Receive) -> Message:
+    """The client's next message; once the event is set, one that says that the client has left."""
+    message, end = asyncio.ensure_future(receive()), asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait([message, end], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        end.cancel()
+        if not message.done():
+            message.cancel()
+    return {"type": "http.disconnect"} if event.is_set() else message.result()

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from posenc_runtime.vllm_adapter.in_server.stopping import CUT, Draining
-from server.app.edge.disconnecting import receive_until
+from server.app.edge.deadline import receive_until
 from server.app.edge.error_answers import refuse
 from server.app.edge.headers import with_security_headers
 

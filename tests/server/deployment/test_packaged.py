@@ -9,7 +9,7 @@ import pytest
 
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from server.deployment.load import load
-from server.deployment.packaged import located
+from server.deployment.shipped import located
 
 
 @pytest.fixture

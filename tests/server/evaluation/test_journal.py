@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from server.evaluation.errors import EvaluationRefused
+from server.evaluation import EvaluationRefused
 from server.evaluation.journal import opened
 
 OPTIONS = {"samples": 2, "lengths": (64, 128)}

