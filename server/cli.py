@@ -131,7 +131,7 @@ def _checked(settings: Settings) -> Plan:
 
             if is_in_object_store(found.place):  # vLLM would fetch the weights for its configuration
                 return planning.plan_settings(settings)
-            return starting.configured(settings).plan
+            return starting.configure(settings).plan
     except UnreadableModel as error:
         return plan_unread(settings, error)
 
@@ -188,7 +188,7 @@ def size(
         with checking():
             from server.sizing import fit, size_report
 
-            found = fit.sized(
+            found = fit.compute_fit(
                 settings,
                 gpu=gpu,
                 gpu_bytes=gpu_bytes,

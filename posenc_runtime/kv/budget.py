@@ -60,12 +60,12 @@ class Budget:
     reason: str
 
 
-def given(tokens: int) -> Budget:
+def given_budget(tokens: int) -> Budget:
     """The budget that the configuration sets."""
     return Budget(tokens=tokens, reason="set as scaling.rerotate_budget_tokens")
 
 
-def measured(speeds: Sequence[Speed]) -> Budget:
+def measured_budget(speeds: Sequence[Speed]) -> Budget:
     """The budget of workers that compute a step together: the budget of the slowest worker.
 
     Raises:

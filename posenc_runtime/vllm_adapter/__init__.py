@@ -18,6 +18,6 @@ def register() -> None:
 
 def _configure(engine_args: Any, make: Callable[[Any], Any], serves: bool) -> Any:
     """Import what configures an engine only when an engine asks for us."""
-    from posenc_runtime.vllm_adapter.engine_configuration import configured
+    from posenc_runtime.vllm_adapter.engine_configuration import configure_for_vllm
 
-    return configured(engine_args, make, serves)
+    return configure_for_vllm(engine_args, make, serves)

@@ -22,7 +22,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 from vllm.v1.kv_cache_interface import AttentionSpec
 
-from posenc_runtime.kv.budget import Speed, measured
+from posenc_runtime.kv.budget import Speed, measured_budget
 from posenc_runtime.vllm_adapter import releases
 from posenc_runtime.vllm_adapter.contract.active import KEY, deployment_of
 from posenc_runtime.vllm_adapter.contract.cache_layers import attention_groups, layer_specs
@@ -168,7 +168,7 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
                 "every worker must report how fast it re-rotates keys, but the workers of these pipeline and tensor "
                 f"ranks did not: {', '.join(map(str, missing_ranks))}. Set scaling.rerotate_budget_tokens to avoid this"
             )
-        self._scheduler.set_budget(measured([speed for _, speed in sorted(speeds.items())]))
+        self._scheduler.set_budget(measured_budget([speed for _, speed in sorted(speeds.items())]))
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)

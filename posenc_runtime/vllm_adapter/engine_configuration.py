@@ -47,7 +47,7 @@ logger = logging.getLogger("vllm.posenc")
 _LAST_SECONDS = 10  # for several API servers to send the ends of their answers, and then for the engine to end
 
 
-def configured(engine_args: Any, make: Callable[[Any], VllmConfig], serves: bool) -> VllmConfig:
+def configure_for_vllm(engine_args: Any, make: Callable[[Any], VllmConfig], serves: bool) -> VllmConfig:
     """As ``configure``, for engines of others than our own command; refusals name vLLM's arguments.
 
     Raises:

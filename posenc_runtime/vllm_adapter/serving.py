@@ -68,7 +68,7 @@ def prepare_environment(*, verbose: bool) -> None:
     os.environ.setdefault("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "75")
 
 
-def configured(args: argparse.Namespace, planned: Plan | None = None) -> Configured:
+def configure_server(args: argparse.Namespace, planned: Plan | None = None) -> Configured:
     """What a server is going to be started with: every check that needs no engine has passed.
 
     Args:
@@ -136,7 +136,7 @@ def run(server: Configured, ended: str, leave: Callable[[int], NoReturn]) -> Non
     """Serve with vLLM's own server, in this process, until it is told to stop.
 
     Args:
-        server: from ``configured``; vLLM makes no other configuration.
+        server: from ``configure_server``; vLLM makes no other configuration.
         ended: attribute of its arguments that says afterwards whether the engine ended by itself.
         leave: called with a signal's number when the signal comes before this process serves; ends the process.
 

@@ -28,7 +28,7 @@ class DidNotStart(Failed):
 
 
 @contextlib.contextmanager
-def started(arguments: Sequence[str], console: Console) -> Iterator[str]:
+def start_server(arguments: Sequence[str], console: Console) -> Iterator[str]:
     """Run ``posenc serve`` as a process of its own; gives its address once it takes requests.
 
     Args:
@@ -43,12 +43,12 @@ def started(arguments: Sequence[str], console: Console) -> Iterator[str]:
         listening = ("--set", f"server.host={HOST}", "--set", f"server.port={port}", "--set", "log_requests=off")
         return [sys.executable, "-m", "server", "serve", *arguments, *listening]
 
-    with launched(command, console) as address:
+    with launch(command, console) as address:
         yield address
 
 
 @contextlib.contextmanager
-def launched(
+def launch(
     command: Callable[[int], Sequence[str]], console: Console, environment: Mapping[str, str] | None = None
 ) -> Iterator[str]:
     """Run a server as a process of its own; gives its address once it takes requests.

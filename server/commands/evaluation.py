@@ -279,7 +279,7 @@ def _looked_at(
     from server.evaluation import targets
     from server.evaluation.evaluating import Setting
 
-    found = targets.found(specs, overrides or (), key)
+    found = targets.parse_targets(specs, overrides or (), key)
     return found, Setting(found, tokenizer, window)
 
 
@@ -297,7 +297,7 @@ def _run(
     from server.evaluation.result import show
     from server.printing.version import version_line
 
-    told = {**result.told(sys.argv[1:]), "version": version_line(), "concurrency": concurrency, **about}
+    told = {**result.describe_run(sys.argv[1:]), "version": version_line(), "concurrency": concurrency, **about}
     try:
         reported = evaluate(
             found, task, out, told, console(stderr=True), concurrency=concurrency, forces_tokens=forces_tokens

@@ -45,11 +45,11 @@ def chat(
     """
     with refusals():
         from server.client.client import Server
-        from server.client.started_server import started
+        from server.client.started_server import start_server
         from server.commands.chat import Conversation, converse
 
         out = console()
-        serving = contextlib.nullcontext(url) if target is None else started([target], out)
+        serving = contextlib.nullcontext(url) if target is None else start_server([target], out)
         with serving as address, Server(address, key) as server:
             converse(Conversation(server, out, max_tokens=max_tokens, is_chat=not completions, system=system), out)
 
@@ -64,11 +64,14 @@ def demo(
     """Start the demo model, send a short request, a long one and one that grows, show the metrics, and end."""
     with refusals():
         from server.client.client import Server
-        from server.client.started_server import started
+        from server.client.started_server import start_server
         from server.commands.demo import show
 
         out = console()
-        with started(["demo", "--set", f"scaling.rope_type={rope_type}"], out) as address, Server(address) as server:
+        with (
+            start_server(["demo", "--set", f"scaling.rope_type={rope_type}"], out) as address,
+            Server(address) as server,
+        ):
             show(server, out)
 
 

@@ -84,14 +84,14 @@ def set_layer(override: str) -> dict[str, Any]:
     return layer
 
 
-def merged(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def merge_layers(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """All layers in one. A later layer replaces values of an earlier one: in a section, key by key."""
     result: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():
             below = result.get(key)
             if isinstance(below, dict) and isinstance(value, dict):
-                value = merged([below, value])
+                value = merge_layers([below, value])
             result[key] = value
     return result
 

@@ -11,11 +11,11 @@ import yaml
 from pydantic import ValidationError
 
 from posenc_runtime.encodings.methods import turns_queries
-from posenc_runtime.vllm_adapter.settings.explanations import explained
+from posenc_runtime.vllm_adapter.settings.explanations import explain_errors
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from posenc_runtime.vllm_adapter.settings.setting_names import unknown_arguments
 from server.deployment import shipped
-from server.deployment.layers import UniqueKeysLoader, environment_layer, merged, set_layer
+from server.deployment.layers import UniqueKeysLoader, environment_layer, merge_layers, set_layer
 from server.deployment.settings import Settings
 
 # Settings of ``scaling`` that methods of both kinds have.
@@ -59,14 +59,14 @@ def _layered(lowest: dict[str, Any], overrides: list[str] | None, environment: M
         raise SettingRefused(str(error)) from None
     layers = _of_one_kind(layers)
     try:
-        settings = Settings.model_validate(merged(layers))
+        settings = Settings.model_validate(merge_layers(layers))
     except ValidationError as error:
-        raise SettingRefused("\n".join(explained(error, _rope_type(layers)))) from None
+        raise SettingRefused("\n".join(explain_errors(error, _rope_type(layers)))) from None
     given = {"engine": settings.engine, "server": settings.server.model_extra or {}}
     if unknown := unknown_arguments(given, settings.scaling.rope_type):
         raise SettingRefused("\n".join(unknown))
     try:
-        settings.model = shipped.located(settings.model)
+        settings.model = shipped.locate_model(settings.model)
     except ValueError as error:
         raise SettingRefused(str(error)) from None
     return settings

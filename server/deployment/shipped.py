@@ -76,7 +76,7 @@ def about(name: str) -> About:
     )
 
 
-def located(model: str) -> str:
+def locate_model(model: str) -> str:
     """The folder that ``package:NAME/PATH`` names, as an absolute path; any other model as it is.
 
     The package is found and not imported.

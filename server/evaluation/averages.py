@@ -34,7 +34,7 @@ def buckets(first: int, end: int, width: int, *, edge: int = 0) -> list[Bucket]:
     return [Bucket(low, high) for low, high in spans if low < high]
 
 
-def averaged(values: Sequence[float], first: int, bucket: Bucket) -> float:
+def average(values: Sequence[float], first: int, bucket: Bucket) -> float:
     """The mean over a bucket of one sample.
 
     Args:

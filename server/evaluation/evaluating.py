@@ -90,15 +90,15 @@ def evaluate(
         items = task.items()
     for target in found:
         _check_length(task, target.name, target.max_model_len)
-    with journal.opened(out, task.name, task.options) as kept:
+    with journal.open_journal(out, task.name, task.options) as kept:
         for target in found:
             kept.begin_target(target.name, target.described)
         todo = {each.name: [item for item in items if item.id not in kept.results[each.name]] for each in found}
         clock = Clock(sum(item.cost for each in todo.values() for item in each))
         for target in found:
             if missing := todo[target.name]:
-                with targets.served(target, console, forces_tokens=forces_tokens) as address:
-                    model = targets.asked(target, address)
+                with targets.serve_target(target, console, forces_tokens=forces_tokens) as address:
+                    model = targets.ask_model(target, address)
                     _check_length(task, target.name, model.max_model_len)
                     asker = Asker(target.name, address, target.key, model.name)
                     with bar(console, target.name, len(items) - len(missing), len(items), clock) as shown:

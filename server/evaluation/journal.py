@@ -19,7 +19,7 @@ _FORMAT = 1
 class Journal:
     """What was measured so far. Its first line says what is measured; a line of each target says what it is.
 
-    Use ``opened``.
+    Use ``open_journal``.
     """
 
     def __init__(self, path: pathlib.Path, descriptor: int) -> None:
@@ -85,7 +85,7 @@ class Journal:
 
 
 @contextlib.contextmanager
-def opened(folder: pathlib.Path, task: str, options: Mapping[str, Any]) -> Iterator[Journal]:
+def open_journal(folder: pathlib.Path, task: str, options: Mapping[str, Any]) -> Iterator[Journal]:
     """Open the journal of a folder, or begin one.
 
     Args:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _KEY = "--api-key"
 
 
-def told(arguments: Sequence[str]) -> dict[str, str]:
+def describe_run(arguments: Sequence[str]) -> dict[str, str]:
     """For a report: the date, and the command without an API key.
 
     Args:

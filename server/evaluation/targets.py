@@ -51,7 +51,7 @@ class Target:
         return self.what.startswith(_URLS)
 
 
-def found(specs: Sequence[str], overrides: Sequence[str], key: str | None) -> list[Target]:
+def parse_targets(specs: Sequence[str], overrides: Sequence[str], key: str | None) -> list[Target]:
     """The targets that the command line names, each looked at: servers are asked, deployments are read.
 
     Args:
@@ -84,7 +84,7 @@ def found(specs: Sequence[str], overrides: Sequence[str], key: str | None) -> li
 
 
 @contextlib.contextmanager
-def served(target: Target, console: Console, *, forces_tokens: bool) -> Iterator[str]:
+def serve_target(target: Target, console: Console, *, forces_tokens: bool) -> Iterator[str]:
     """The address of a target; a deployment is started, and stopped on leaving.
 
     Args:
@@ -96,14 +96,14 @@ def served(target: Target, console: Console, *, forces_tokens: bool) -> Iterator
     if target.runs:
         yield _address(target.what)
         return
-    from server.client.started_server import DidNotStart, launched, started
+    from server.client.started_server import DidNotStart, launch, start_server
 
     forcing = ("--set", f"engine.logits_processors=[{FORCED_TOKENS}]") if forces_tokens else ()
     if target.static is None:
-        server = started([*target.arguments, *forcing], console)
+        server = start_server([*target.arguments, *forcing], console)
     else:
         command = baselines.stock_command(target.static, logits_processor=FORCED_TOKENS if forces_tokens else None)
-        server = launched(command, console, baselines.ENVIRONMENT)
+        server = launch(command, console, baselines.ENVIRONMENT)
     with contextlib.ExitStack() as stack:
         try:
             address = stack.enter_context(server)
@@ -112,7 +112,7 @@ def served(target: Target, console: Console, *, forces_tokens: bool) -> Iterator
         yield address
 
 
-def asked(target: Target, address: str) -> ServedModel:
+def ask_model(target: Target, address: str) -> ServedModel:
     """What a server says that it serves.
 
     Raises:
@@ -143,7 +143,7 @@ def _address(url: str) -> str:
 
 def _running(name: str, url: str, key: str | None) -> Target:
     target = Target(name, url, key, None, None, None, {})
-    model = asked(target, _address(url))
+    model = ask_model(target, _address(url))
     # The address may change from run to run; what it serves may not.
     described = {"served_model": model.name}
     return dataclasses.replace(target, place=model.root, max_model_len=model.max_model_len, described=described)
@@ -151,7 +151,7 @@ def _running(name: str, url: str, key: str | None) -> Target:
 
 def _deployment(name: str, what: str, overrides: Sequence[str], key: str | None) -> Target:
     from server.deployment.target import settings_of
-    from server.wheels.preparation import prepared
+    from server.wheels.preparation import prepare_model
 
     if what.startswith(baselines.UNSCALED):
         deployment = what.removeprefix(baselines.UNSCALED)
@@ -160,7 +160,7 @@ def _deployment(name: str, what: str, overrides: Sequence[str], key: str | None)
     settings = settings_of(what.removeprefix(baselines.STATIC), None, list(overrides))
     described = settings.model_dump(mode="json", exclude={"server", "log_format", "log_requests"}, exclude_unset=True)
     named = settings.model
-    settings.model = prepared(named)
+    settings.model = prepare_model(named)
     trained = settings.scaling.original_max_position_embeddings
     if what.startswith(baselines.STATIC):
         told = baselines.stock_described(settings) | {"model": named}

@@ -78,7 +78,7 @@ class Size:
         return min(fitting, key=lambda option: (option.gpus, option.tensor_parallel_size), default=None)
 
 
-def sized(
+def compute_fit(
     settings: Settings,
     *,
     gpu: str,

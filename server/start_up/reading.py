@@ -39,9 +39,9 @@ def look_at_checkpoint(settings: Settings, *, has_weights: bool = False) -> Foun
     """
     from server.deployment.checkpoint import look, look_at_weights
     from server.start_up.held_output import HeldOutput
-    from server.wheels.preparation import prepared
+    from server.wheels.preparation import prepare_model
 
-    settings.model = prepared(settings.model)
+    settings.model = prepare_model(settings.model)
     with HeldOutput():
         found = look(settings)
         if has_weights:

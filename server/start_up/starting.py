@@ -46,7 +46,7 @@ def serve(settings: Settings, *, verbose: bool) -> NoReturn:
         from server.start_up import room
 
         room.refuse_full_memory(settings)
-        server = configured(settings, verbose=verbose)
+        server = configure(settings, verbose=verbose)
     # A copy of stdout, made before HeldOutput replaces it.
     with os.fdopen(os.dup(1), "w") as stdout:
         out = JsonLines(stdout) if settings.log_format == "json" else stdout
@@ -58,7 +58,7 @@ def serve(settings: Settings, *, verbose: bool) -> NoReturn:
         _run_quietly(run, terminal)
 
 
-def configured(settings: Settings, *, verbose: bool = False) -> Configured:
+def configure(settings: Settings, *, verbose: bool = False) -> Configured:
     """What is going to be served, after every check that is possible before an engine starts.
 
     Raises:
@@ -74,7 +74,7 @@ def configured(settings: Settings, *, verbose: bool = False) -> Configured:
         room.refuse_small_cache(settings, planned)
     args = planning.serve_namespace(settings, quiet=not verbose)
     with refused_if_unreadable(settings):
-        return serving.configured(args, planned)
+        return serving.configure_server(args, planned)
 
 
 def _say_what_is_served(settings: Settings, plan: Plan, terminal: Console) -> None:

@@ -34,7 +34,7 @@ def place_of(model: WheelModel, environment: Mapping[str, str] = os.environ) -> 
 
 
 @contextlib.contextmanager
-def locked(place: pathlib.Path, waits: Callable[[], None]) -> Iterator[None]:
+def lock_folder(place: pathlib.Path, waits: Callable[[], None]) -> Iterator[None]:
     """Hold the lock of a converted model: one process makes it, others wait.
 
     The kernel releases the lock of a process that is killed.

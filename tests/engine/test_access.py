@@ -14,7 +14,7 @@ import httpx
 import openai
 import pytest
 
-from posenc_runtime.vllm_adapter.releases.versions import SUPPORTED, installed
+from posenc_runtime.vllm_adapter.releases.versions import SUPPORTED, installed_version
 from tests.engine.route_table import KEYS, SMALL, Open, Row, bearer, every_route, table, written
 from tests.engine.running_server import Server
 
@@ -63,7 +63,7 @@ def test_only_open_routes_let_in_whoever_has_no_key(rows: list[Row]) -> None:
     assert [row for row in rows if row[2:] != expected[row.its_class]] == []
 
 
-@pytest.mark.skipif(installed() != TABLE_OF, reason=f"the table has the routes of vLLM {TABLE_OF}")
+@pytest.mark.skipif(installed_version() != TABLE_OF, reason=f"the table has the routes of vLLM {TABLE_OF}")
 def test_the_table_in_docs_is_what_the_server_answers(rows: list[Row]) -> None:
     assert TABLE_OF in SUPPORTED
     assert written() == table(rows), "make routes writes it"

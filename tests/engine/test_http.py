@@ -159,7 +159,7 @@ def test_logprobs_stop_and_echo_are_vllms_own(client: openai.OpenAI) -> None:
 def test_the_other_routes_answer(http: httpx.Client, client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["tiny"]
     assert http.get("/health").status_code == 200
-    assert http.get("/version").json()["version"].startswith(releases.installed())
+    assert http.get("/version").json()["version"].startswith(releases.installed_version())
     assert http.post("/tokenize", json={"model": "tiny", "prompt": "hello"}).json()["count"] == 5
     scoring = {"model": "tiny", "query": "a", "items": ["b"], "label_token_ids": [5]}
     assert http.post("/generative_scoring", json=scoring).status_code == 400

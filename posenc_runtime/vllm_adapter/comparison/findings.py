@@ -57,14 +57,14 @@ class Report:
             *names.CPU_RUNNER_ATTRIBUTES,
         ]
         replaced = list(overrides.everywhere())
-        version = versions.installed()
+        version = versions.installed_version()
         expected = {name for name, difference in DIFFERENCES.items() if version in difference.versions}
         seen = {name for name, difference in DIFFERENCES.items() if difference.seen()}
         return cls(
             version=version,
             is_known=version in versions.SUPPORTED,
             is_compiled=importlib.util.find_spec("vllm._C") is not None,
-            num_names=len(every) + sum(len(attributes) for *_, attributes in made) + len(imports.imported()),
+            num_names=len(every) + sum(len(attributes) for *_, attributes in made) + len(imports.imported_names()),
             lacking=[*presence.missing(tuple(every), tuple(made)), *imports.missing()],
             num_functions=len(replaced),
             misfits=[*(misfit for each in replaced for misfit in each.misfits()), *overrides.abstract()],

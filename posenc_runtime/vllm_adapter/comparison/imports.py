@@ -10,7 +10,7 @@ from collections.abc import Iterator
 _ADAPTER = pathlib.Path(__file__).resolve().parent.parent
 
 
-def imported() -> set[tuple[str, str]]:
+def imported_names() -> set[tuple[str, str]]:
     """Module and name of each import. Imports in ``releases`` are left out: it knows which release has which name."""
     found = set()
     for source in sorted(_ADAPTER.rglob("*.py")):
@@ -24,7 +24,7 @@ def imported() -> set[tuple[str, str]]:
 
 def missing() -> Iterator[str]:
     """The imported names that this vLLM does not have."""
-    for module, name in sorted(imported()):
+    for module, name in sorted(imported_names()):
         try:
             if not hasattr(importlib.import_module(module), name):
                 importlib.import_module(f"{module}.{name}")

@@ -13,7 +13,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 from vllm.utils import length_from_prompt_token_ids_or_embeds
 
 from posenc_runtime.kv.admission import Admission, admit, choose_on_crossing
-from posenc_runtime.kv.budget import Budget, given
+from posenc_runtime.kv.budget import Budget, given_budget
 from posenc_runtime.kv.coordinator import ScaleCoordinator
 from posenc_runtime.kv.counts import TOTAL
 from posenc_runtime.kv.deployment import Deployment
@@ -77,7 +77,7 @@ class SchedulerHalf:
         self._budget_report: dict[str, Any] = {}
         self._prefills = Prefills()
         if deployment.rerotates and deployment.rerotate_budget_tokens is not None:
-            self.set_budget(given(deployment.rerotate_budget_tokens))
+            self.set_budget(given_budget(deployment.rerotate_budget_tokens))
         self.ended_by_text: set[str] = set()  # requests that a stop string may end, which vLLM does outside the engine
         self.offered: dict[str, int] = {}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from posenc_runtime.kv.budget import Budget, Speed, given, measured
+from posenc_runtime.kv.budget import Budget, Speed, given_budget, measured_budget
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import releases
 from posenc_runtime.vllm_adapter.in_server.blame import blame_constraints, fail_without_numbers, log_no_client_errors
@@ -68,8 +68,8 @@ async def rerotate_budget(engine: Any, deployment: Deployment) -> Budget | None:
     if not deployment.rerotates:
         return None
     if deployment.rerotate_budget_tokens is not None:
-        return given(deployment.rerotate_budget_tokens)
-    return measured([Speed(**told) for told in await engine.collective_rpc("posenc_speed")])
+        return given_budget(deployment.rerotate_budget_tokens)
+    return measured_budget([Speed(**told) for told in await engine.collective_rpc("posenc_speed")])
 
 
 def show_attention(engine: Any, groups: list[LayerGroup]) -> None:

@@ -12,7 +12,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 
 class WholeModel:
-    """Follows a module through its parents, until ``found`` is called.
+    """Follows a module through its parents, until ``find_model`` is called.
 
     Modules are built from the inside to the outside: each is added to its parent when the parent is built. So the last
     parent is the model.

@@ -22,7 +22,7 @@ from posenc_runtime.vllm_adapter.releases.differences import (
     cli_args,
 )
 from posenc_runtime.vllm_adapter.releases.presence import missing
-from posenc_runtime.vllm_adapter.releases.versions import IncompatibleVllm, installed, refuse_unknown
+from posenc_runtime.vllm_adapter.releases.versions import IncompatibleVllm, installed_version, refuse_unknown
 
 __all__ = [
     "ADAPTERS_OF_A_STEP_ALONE",
@@ -36,7 +36,7 @@ __all__ = [
     "IncompatibleVllm",
     "cli_args",
     "has_command",
-    "installed",
+    "installed_version",
     "verify",
     "verify_core",
     "verify_cpu_runner",
@@ -93,6 +93,6 @@ def has_command() -> bool:
 def _require(lacking: Iterable[str]) -> None:
     if found := list(lacking):
         raise IncompatibleVllm(
-            f"vLLM {installed()} must be the unmodified release, but it lacks or changes what posenc uses: "
-            f"{'; '.join(found)}. Reinstall vLLM {installed()}"
+            f"vLLM {installed_version()} must be the unmodified release, but it lacks or changes what posenc uses: "
+            f"{'; '.join(found)}. Reinstall vLLM {installed_version()}"
         )

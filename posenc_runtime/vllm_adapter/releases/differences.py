@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from posenc_runtime.vllm_adapter.releases.versions import SUPPORTED, as_numbers, installed
+from posenc_runtime.vllm_adapter.releases.versions import SUPPORTED, as_numbers, installed_version
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Difference:
     @functools.cached_property
     def is_here(self) -> bool:
         """Whether the vLLM in this process has the difference."""
-        return installed() in self.versions
+        return installed_version() in self.versions
 
 
 def _lacks(module: str, path: str, parameter: str = "") -> bool:

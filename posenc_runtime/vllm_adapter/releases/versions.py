@@ -10,7 +10,7 @@ class IncompatibleVllm(RuntimeError):
     """This vLLM is none of those that Posenc was written for."""
 
 
-def installed() -> str:
+def installed_version() -> str:
     """The version of the vLLM in this process, without a build's suffix such as ``+cpu``."""
     import vllm
 
@@ -23,7 +23,7 @@ def refuse_unknown() -> None:
     Raises:
         IncompatibleVllm: naming the versions that we know, and how to install one.
     """
-    found = installed()
+    found = installed_version()
     if found not in SUPPORTED:
         *older, newest = SUPPORTED
         allowed = f">={SUPPORTED[0]},<={newest}"

@@ -14,7 +14,7 @@ from posenc_runtime.vllm_adapter.checkpoint.checkpoint import Checkpoint, refuse
 from posenc_runtime.vllm_adapter.checkpoint.refusals import refuse_method
 from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoice, reason_against_backend
 from posenc_runtime.vllm_adapter.contract.names import FIT_INTO_MEMORY
-from posenc_runtime.vllm_adapter.settings.derivation import derived
+from posenc_runtime.vllm_adapter.settings.derivation import derive
 from posenc_runtime.vllm_adapter.settings.section import AUTO, AttentionSettings, ScalingSettings, SettingRefused
 
 # Trained lengths, where queries turn and nobody says how long requests may be: as far as that was measured.
@@ -38,7 +38,7 @@ class Completed:
     max_model_len: int
 
 
-def completed(
+def complete(
     scaling: ScalingSettings,
     attention: AttentionSettings,
     checkpoint: Checkpoint | None,
@@ -64,7 +64,7 @@ def completed(
         deployment = _unrotated(scaling, checkpoint, model, max_model_len)
     else:
         if not scaling.is_complete:
-            auto = derived(scaling, checkpoint, model, max_model_len)
+            auto = derive(scaling, checkpoint, model, max_model_len)
             scaling, auto_reason = auto.scaling, auto.reason
         deployment = _rotated(scaling, checkpoint, model, max_model_len, engine or {})
         if checkpoint is not None and checkpoint.scale_1_alone is not None:

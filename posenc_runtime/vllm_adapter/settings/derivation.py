@@ -24,7 +24,7 @@ class Derived:
     reason: str
 
 
-def derived(
+def derive(
     scaling: ScalingSettings, checkpoint: Checkpoint | None, model: str, max_model_len: int | None = None
 ) -> Derived:
     """Choose what the settings leave to ``auto``: the method, the scales, or both.

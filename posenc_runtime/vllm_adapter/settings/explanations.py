@@ -11,7 +11,7 @@ from posenc_runtime.vllm_adapter.contract.errors import rule_of
 from posenc_runtime.vllm_adapter.settings.setting_names import SECTIONS, did_you_mean, known_names
 
 
-def explained(error: ValidationError, rope_type: str, sections: Collection[str] = SECTIONS) -> list[str]:
+def explain_errors(error: ValidationError, rope_type: str, sections: Collection[str] = SECTIONS) -> list[str]:
     """One text for each problem of a validation: the setting's path, the rule, the value, and a suggestion.
 
     Args:

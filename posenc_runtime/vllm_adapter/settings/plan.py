@@ -14,9 +14,9 @@ from posenc_runtime.vllm_adapter.contract.active import KEY
 from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoice
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.contract.names import FIT_INTO_MEMORY, SECTION_KEYS
-from posenc_runtime.vllm_adapter.settings.completion import completed
+from posenc_runtime.vllm_adapter.settings.completion import complete
 from posenc_runtime.vllm_adapter.settings.derivation import seen_where_rotated
-from posenc_runtime.vllm_adapter.settings.explanations import explained
+from posenc_runtime.vllm_adapter.settings.explanations import explain_errors
 from posenc_runtime.vllm_adapter.settings.front_end import (
     AccessSettings,
     FrontEndSettings,
@@ -133,7 +133,7 @@ def plan_of(arguments: Mapping[str, Any], *, is_read: bool = True) -> Plan:
             raise SettingRefused(f"model: {error}") from None
     if asked not in (None, FIT_INTO_MEMORY):
         longest = min(asked, longest or asked)
-    said = completed(
+    said = complete(
         sections.scaling, sections.attention, checkpoint, model=model, max_model_len=longest, engine=arguments
     )
     return Plan(
@@ -171,5 +171,5 @@ def _sections(ours: Mapping[str, Any]) -> tuple[Sections, int | None]:
         sections = Sections.model_validate({**ours, "scaling": scaling, "attention": attention})
     except ValidationError as error:
         rope_type = str(scaling.get("rope_type", "default")) if isinstance(scaling, Mapping) else "default"
-        raise SettingRefused("\n".join(explained(error, rope_type, tuple(Sections.model_fields)))) from None
+        raise SettingRefused("\n".join(explain_errors(error, rope_type, tuple(Sections.model_fields)))) from None
     return sections, longest

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.app.edge.error_answers import refuse
 from server.app.edge.headers import with_security_headers
 from server.app.edge.keys import Keyring, keys_shown
-from server.app.edge.route_classes import RouteClass, matched
+from server.app.edge.route_classes import RouteClass, match_route
 
 logger = logging.getLogger("vllm.posenc")
 
@@ -82,7 +82,7 @@ class AccessMiddleware:
             await self._app(scope, receive, send)
 
     def _refusal(self, scope: Scope, name: str | None) -> Refusal | None:
-        template = matched(self._routes, scope)
+        template = match_route(self._routes, scope)
         if template is None:
             needs = Needs.KEY  # the router answers that there is no such route, or redirects to one
         elif template in self._classes:

@@ -64,7 +64,7 @@ async def read(receive: Receive, limit: int, heard: Callable[[bytes], None]) -> 
             return b"".join(pieces)
 
 
-def replayed(body: bytes, receive: Receive) -> Receive:
+def replay(body: bytes, receive: Receive) -> Receive:
     """Give a body that has been read to the application, and then what else comes from the client."""
     given: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 

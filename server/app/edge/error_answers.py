@@ -58,7 +58,7 @@ async def refuse(
     await _error(status, message, headers)(scope, receive, send)
 
 
-async def shaped(_: Request, error: Exception) -> Response:
+async def shape_error(_: Request, error: Exception) -> Response:
     """The answer to an error of the router: no such route, or another method. vLLM leaves these in another shape."""
     assert isinstance(error, HTTPException)
     return _error(error.status_code, error.detail, error.headers)

@@ -17,7 +17,7 @@ from posenc_runtime.vllm_adapter.settings.api_keys import ApiKey, in_environment
 from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings, FrontEndSettings, LimitSettings
 from server.app.edge.access import AccessMiddleware, Gate, Needs
 from server.app.edge.bounded_validation import bound_validation
-from server.app.edge.error_answers import OTHER_REASONS, shaped
+from server.app.edge.error_answers import OTHER_REASONS, shape_error
 from server.app.edge.keys import Keyring
 from server.app.edge.limits import LimitsMiddleware
 from server.app.edge.listeners import Listener, bound, serve
@@ -74,7 +74,7 @@ def install(app: FastAPI) -> Edge:
     """
     settings = settings_of(app.state.args)
     stock_access.close_cors(app.state.args)
-    app.add_exception_handler(HTTPException, shaped)
+    app.add_exception_handler(HTTPException, shape_error)
     hold_to(app, settings.limits)
     return _add_access(app, settings.access)
 

@@ -81,7 +81,7 @@ class LimitsMiddleware:
                 del parsed
                 await asyncio.sleep(0)  # others first: vLLM's models look at the whole body at once
             with self._under_way.sequences(sequences, capacity.running, capacity.held):
-                await self._run(scope, body.replayed(text, receive), send)
+                await self._run(scope, body.replay(text, receive), send)
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._limits.max_seconds is None:

@@ -57,7 +57,7 @@ CLASSES: Mapping[str, RouteClass] = {
 }
 
 
-def matched(routes: Iterable[BaseRoute], scope: Scope) -> str | None:
+def match_route(routes: Iterable[BaseRoute], scope: Scope) -> str | None:
     """The template of the route that the router will choose for a request; None where it finds none.
 
     As in Starlette's router, the first full match counts, otherwise the first route that has the path, but not the

@@ -142,7 +142,7 @@ class TextTask:
         return {
             bucket: {
                 target: {
-                    item: averages.averaged(record["one_pass"], 1, bucket)
+                    item: averages.average(record["one_pass"], 1, bucket)
                     for item, record in records.items()
                     if item.startswith(prefix)
                 }
@@ -166,10 +166,10 @@ class TextTask:
                 for item, record in records.items():
                     if not item.startswith("decoded/"):
                         continue
-                    one_pass = averages.averaged(record["one_pass"], begin, bucket)
+                    one_pass = averages.average(record["one_pass"], begin, bucket)
                     kinds["one_pass"][target][item] = one_pass
                     if record["decoded"] is not None:
-                        decoded = averages.averaged(record["decoded"], begin, bucket)
+                        decoded = averages.average(record["decoded"], begin, bucket)
                         kinds["decoded"][target][item] = decoded
                         kinds["difference"][target][item] = decoded - one_pass
             found[bucket] = dict(kinds)

@@ -192,5 +192,5 @@ def test_a_server_that_does_not_start_is_told_in_one_line() -> None:
     refused = ["demo", "--set", "scaling.scale=2", "--set", "scaling.scalse=4"]
     console = Console(file=io.StringIO())
     said = r"^the server did not start: refused scaling\.scale: .+; refused scaling\.scalse: .+, got 4.*$"
-    with pytest.raises(DidNotStart, match=said), started_server.started(refused, console):
+    with pytest.raises(DidNotStart, match=said), started_server.start_server(refused, console):
         raise AssertionError("it has started")

@@ -9,7 +9,7 @@ import pytest
 
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from server.deployment.load import load
-from server.deployment.shipped import located
+from server.deployment.shipped import locate_model
 
 
 @pytest.fixture
@@ -22,13 +22,13 @@ def package(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.
 
 
 def test_a_packages_folder_is_found_anywhere_without_importing_the_package(package: pathlib.Path) -> None:
-    assert located("package:models_of_mine/small") == str(package / "small")
+    assert locate_model("package:models_of_mine/small") == str(package / "small")
     assert "models_of_mine" not in sys.modules
 
 
 def test_other_models_stay_as_they_are(package: pathlib.Path) -> None:
     for model in ("Qwen/Qwen3-8B", "models_of_mine/small", "/weights/small", "s3://bucket/small"):
-        assert located(model) == model
+        assert locate_model(model) == model
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,12 @@ def test_other_models_stay_as_they_are(package: pathlib.Path) -> None:
 )
 def test_what_names_no_package_is_refused(model: str, reason: str, package: pathlib.Path) -> None:
     with pytest.raises(ValueError, match=f"^model: must be package:NAME/PATH .*, got '{model}': there is {reason}"):
-        located(model)
+        locate_model(model)
 
 
 def test_a_package_without_such_a_folder_is_refused_with_where_it_was_looked_for(package: pathlib.Path) -> None:
     with pytest.raises(ValueError, match=f"^model: must name a folder of .*: there is no folder {package}/large$"):
-        located("package:models_of_mine/large")
+        locate_model("package:models_of_mine/large")
 
 
 def test_it_is_found_from_the_file_from_the_environment_and_by_set(

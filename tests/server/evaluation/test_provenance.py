@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from server.evaluation.result import told
+from server.evaluation.result import describe_run
 
 
 @pytest.mark.parametrize("key", [["--api-key", "secret"], ["--api-key=secret"]], ids=["two-words", "one-word"])
 def test_the_command_can_be_pasted_and_has_no_key(key: list[str]) -> None:
-    said = told(["eval", "short", *key, "--set", "unscaled:scaling.scales=[1]", "--out", "two words"])
+    said = describe_run(["eval", "short", *key, "--set", "unscaled:scaling.scales=[1]", "--out", "two words"])
     assert said["command"] == "posenc eval short --set 'unscaled:scaling.scales=[1]' --out 'two words'"
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", said["date"])

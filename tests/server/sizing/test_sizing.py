@@ -15,7 +15,7 @@ import tests.vllm_adapter.conftest  # noqa: F401
 from posenc_runtime.vllm_adapter.checkpoint.checkpoint import read_checkpoint
 from posenc_runtime.vllm_adapter.checkpoint.sizing.cache import LayerCache, layer_caches, value_bytes
 from posenc_runtime.vllm_adapter.checkpoint.sizing.layer_kinds import Kept, kept_by_layer
-from posenc_runtime.vllm_adapter.checkpoint.sizing.weights import Weights, estimated, of_files
+from posenc_runtime.vllm_adapter.checkpoint.sizing.weights import Weights, estimate_weights, of_files
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from server.cli import app
@@ -163,23 +163,23 @@ def test_weights_are_measured_where_they_are_and_by_their_index_otherwise(tmp_pa
 
 def test_an_estimate_is_as_large_as_the_files() -> None:
     checkpoint = read_checkpoint(str(DEMO), {})
-    measured, guessed = of_files(DEMO), estimated(checkpoint.text_config, 4)
+    measured, guessed = of_files(DEMO), estimate_weights(checkpoint.text_config, 4)
     assert measured is not None and measured.num_bytes and guessed.num_bytes
     assert guessed.num_bytes == pytest.approx(measured.num_bytes, rel=0.01)
 
 
 def test_quantised_weights_take_less_and_embeddings_stay() -> None:
     config = read_checkpoint(str(DEMO), {}).text_config
-    whole = estimated(config, 2).num_bytes
+    whole = estimate_weights(config, 2).num_bytes
     config.quantization_config = {"quant_method": "fp8"}
-    quantised = estimated(config, 2).num_bytes
+    quantised = estimate_weights(config, 2).num_bytes
     assert whole is not None and quantised is not None
     kept = 2 * config.vocab_size * config.hidden_size  # bytes of the embedding; norms are few
     assert quantised == pytest.approx(kept + (whole - kept) / 2, rel=0.01)
 
 
 def test_a_model_that_transformers_cannot_build_has_unknown_weights() -> None:
-    found = estimated(PreTrainedConfig(), 2)
+    found = estimate_weights(PreTrainedConfig(), 2)
     assert found.num_bytes is None and "cannot build the model" in found.how
 
 

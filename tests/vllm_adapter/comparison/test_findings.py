@@ -49,7 +49,7 @@ def change(path: pathlib.Path, old: str, new: str) -> None:
 def test_the_vllm_that_is_installed_is_as_we_know_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     out = capsys.readouterr().out
-    assert f"vLLM {releases.installed()} (installed)\n" in out
+    assert f"vLLM {releases.installed_version()} (installed)\n" in out
     assert (
         "names of vLLM that posenc uses: all found" in out
         and "that vLLM calls instead of its own: all compatible" in out
@@ -67,10 +67,8 @@ def test_other_sources_are_looked_at_and_what_does_not_fit_is_told(
     )
     assert main([str(sources), str(sources / "vllm")]) == 1
     _, _, other = capsys.readouterr().out.partition("(installed)")
-    assert (
-        f"vLLM {releases.installed()} ({sources}; without its compiled libraries, so it can be checked but not run)"
-        in other
-    )
+    without = "without its compiled libraries, so it can be checked but not run"
+    assert f"vLLM {releases.installed_version()} ({sources}; {without})" in other
     assert "1 not found\n    vllm.v1.core.block_pool.BlockPool.evict_blocks\n" in other
     assert "2 not compatible\n    scheduler.PosencScheduler.schedule takes no positional argument urgent\n" in other
     assert f"a folder to check must contain vllm/_version.py, got {sources / 'vllm'}" in other

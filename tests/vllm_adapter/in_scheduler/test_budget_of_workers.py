@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from posenc_runtime.kv.budget import Budget, Speed, given
+from posenc_runtime.kv.budget import Budget, Speed, given_budget
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.connector import PosencConnector, PosencHandshake
 from posenc_runtime.vllm_adapter.in_scheduler.scheduler_half import SchedulerHalf
@@ -99,7 +99,9 @@ class Engine:
         return [dataclasses.asdict(speed) for speed in self._speeds]
 
 
-@pytest.mark.parametrize(("deployment", "budget"), [(SET, given(96)), (PINNED, None)], ids=["set", "never-turns"])
+@pytest.mark.parametrize(
+    ("deployment", "budget"), [(SET, given_budget(96)), (PINNED, None)], ids=["set", "never-turns"]
+)
 async def test_a_budget_that_was_not_measured_is_not_asked_for(deployment: Deployment, budget: Budget | None) -> None:
     assert await rerotate_budget(None, deployment) == budget
 

@@ -11,8 +11,8 @@ from transformers import MistralConfig
 
 from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.vllm_adapter.checkpoint.checkpoint import Checkpoint
-from posenc_runtime.vllm_adapter.settings.completion import completed
-from posenc_runtime.vllm_adapter.settings.derivation import derived
+from posenc_runtime.vllm_adapter.settings.completion import complete
+from posenc_runtime.vllm_adapter.settings.derivation import derive
 from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings, SettingRefused
 
 
@@ -56,14 +56,14 @@ def windowed(checkpoint: Checkpoint, window: int = 64) -> Checkpoint:
 def test_method_and_scales_are_what_the_checkpoint_was_made_for(
     found: Checkpoint, rope_type: str, scales: list[float], reason: str
 ) -> None:
-    said = derived(ScalingSettings(rope_type="auto", headroom_tokens=7), found, "model")
+    said = derive(ScalingSettings(rope_type="auto", headroom_tokens=7), found, "model")
     assert (said.scaling.rope_type, said.scaling.scales, said.reason) == (rope_type, scales, reason)
     assert said.scaling.headroom_tokens == 7
 
 
 def test_scales_and_trained_length_that_are_given_stay() -> None:
     given = ScalingSettings(rope_type="auto", scales=[1, 8], original_max_position_embeddings=128)
-    said = derived(given, checkpoint("default", 256), "model").scaling
+    said = derive(given, checkpoint("default", 256), "model").scaling
     assert (said.scales, said.original_max_position_embeddings) == ([1, 8], 128)
 
 
@@ -81,14 +81,14 @@ def test_scales_and_trained_length_that_are_given_stay() -> None:
 def test_scales_double_until_they_reach_the_served_length(
     settings: dict[str, Any], trained: int, longest: int, scales: list[float]
 ) -> None:
-    said = derived(ScalingSettings(**settings), checkpoint("default", trained), "model", longest)
+    said = derive(ScalingSettings(**settings), checkpoint("default", trained), "model", longest)
     assert said.scaling.scales == scales
     assert said.scaling.rope_type == {"auto": "yarn"}.get(settings["rope_type"], settings["rope_type"])
     assert said.reason.endswith(f"max_model_len is {longest}, and the trained length {trained}")
 
 
 def test_scales_of_a_named_method_may_be_left_to_the_checkpoint() -> None:
-    said = derived(
+    said = derive(
         ScalingSettings.model_validate({"rope_type": "linear", "scales": "auto"}), checkpoint("default", 256), "model"
     )
     assert (said.scaling.rope_type, said.scaling.scales) == ("linear", [1, 2, 4])
@@ -101,12 +101,12 @@ def test_scales_that_are_no_numbers_are_refused() -> None:
 
 def test_without_the_checkpoint_there_are_no_scales_to_derive_either() -> None:
     with pytest.raises(SettingRefused, match=r"^scaling\.scales: must be numbers where .* is not read, got auto"):
-        derived(ScalingSettings.model_validate({"rope_type": "yarn", "scales": "auto"}), None, "some/model")
+        derive(ScalingSettings.model_validate({"rope_type": "yarn", "scales": "auto"}), None, "some/model")
 
 
 def test_without_the_checkpoint_there_is_nothing_to_derive_from() -> None:
     with pytest.raises(SettingRefused, match=r"^scaling\.rope_type: must name a method where .* is not read, got auto"):
-        derived(ScalingSettings(rope_type="auto"), None, "some/model")
+        derive(ScalingSettings(rope_type="auto"), None, "some/model")
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_without_the_checkpoint_there_is_nothing_to_derive_from() -> None:
 def test_where_no_rotated_distance_grows_nothing_is_scaled(
     given: dict[str, Any], own: str, rope_type: str, longest: int | None
 ) -> None:
-    said = derived(ScalingSettings.model_validate(given), windowed(checkpoint(own, 256)), "model", longest)
+    said = derive(ScalingSettings.model_validate(given), windowed(checkpoint(own, 256)), "model", longest)
     assert (said.scaling.rope_type, said.scaling.scales) == (rope_type, [1])
     assert said.reason == (
         "no layer that rotates sees more than 64 tokens, however long a request is, so no request needs a scale above 1"
@@ -142,7 +142,7 @@ def test_where_no_rotated_distance_grows_nothing_is_scaled(
 def test_scales_are_left_out_only_where_nobody_asks_for_them_and_no_distance_is_new(
     given: dict[str, Any], found: Checkpoint, scales: list[float]
 ) -> None:
-    said = derived(ScalingSettings.model_validate({"rope_type": "auto"} | given), found, "model")
+    said = derive(ScalingSettings.model_validate({"rope_type": "auto"} | given), found, "model")
     assert said.scaling.scales == scales
 
 
@@ -151,16 +151,16 @@ def test_scales_are_left_out_only_where_nobody_asks_for_them_and_no_distance_is_
 )
 def test_scale_1_then_reaches_past_the_trained_length_and_elsewhere_it_does_not(given: dict[str, Any]) -> None:
     scaling, attention = ScalingSettings.model_validate(given), AttentionSettings()
-    found = completed(scaling, attention, windowed(checkpoint("default", 256)), model="model", max_model_len=1000)
+    found = complete(scaling, attention, windowed(checkpoint("default", 256)), model="model", max_model_len=1000)
     assert found.deployment.scale_set.lengths == (1000,)
     named = scaling.model_copy(update={"rope_type": "default", "scales": [1.0]})
     for other in (checkpoint("default", 256), windowed(checkpoint("default", 256), window=257)):
         with pytest.raises(SettingRefused, match=r"^scaling\.scales must cover max_model_len 1000"):
-            completed(named, attention, other, model="model", max_model_len=1000)
+            complete(named, attention, other, model="model", max_model_len=1000)
 
 
 def test_without_a_length_requests_are_as_long_as_the_checkpoint_says() -> None:
-    found = completed(
+    found = complete(
         ScalingSettings(rope_type="auto"), AttentionSettings(), windowed(checkpoint("default", 256)), model="model"
     )
     assert (found.deployment.max_model_len, found.max_model_len) == (256, -1)

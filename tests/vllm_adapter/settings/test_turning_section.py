@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.vllm_adapter.checkpoint.checkpoint import Checkpoint
-from posenc_runtime.vllm_adapter.settings.completion import completed
+from posenc_runtime.vllm_adapter.settings.completion import complete
 from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings, SettingRefused
 
 CHECKPOINT = Checkpoint(
@@ -76,11 +76,11 @@ def test_parameters_that_do_not_fit_the_checkpoint_are_refused_by_their_section(
     said: dict[str, Any], rule: str
 ) -> None:
     with pytest.raises(SettingRefused, match=rf"^scaling[.:].*({rule})"):
-        completed(section(**said), AttentionSettings(), CHECKPOINT, model="some/model", max_model_len=4096)
+        complete(section(**said), AttentionSettings(), CHECKPOINT, model="some/model", max_model_len=4096)
 
 
 def test_it_becomes_a_deployment_of_one_scale_past_the_trained_length() -> None:
-    deployment = completed(
+    deployment = complete(
         section(window=64, page=32), AttentionSettings(), CHECKPOINT, model="some/model", max_model_len=4096
     ).deployment
     assert deployment.turns_queries and dict(deployment.parameters) == {"window": 64, "page": 32}

@@ -97,7 +97,7 @@ class Release:
     @classmethod
     def of_this_process(cls) -> Self:
         """The vLLM that this process imports."""
-        return cls(versions.installed(), groups())
+        return cls(versions.installed_version(), groups())
 
     @classmethod
     def of_sources(cls, folder: pathlib.Path, device: str) -> Self:

@@ -36,7 +36,7 @@ def weights_of(folder: str, text_config: Any, model_bytes: int) -> Weights:
         text_config: the configuration of its text.
         model_bytes: bytes of a number that is not quantised.
     """
-    return of_files(pathlib.Path(folder)) or estimated(text_config, model_bytes)
+    return of_files(pathlib.Path(folder)) or estimate_weights(text_config, model_bytes)
 
 
 def of_files(folder: pathlib.Path) -> Weights | None:
@@ -53,7 +53,7 @@ def of_files(folder: pathlib.Path) -> Weights | None:
     return Weights(sum(path.stat().st_size for path in files), "the checkpoint's files")
 
 
-def estimated(text_config: Any, model_bytes: int) -> Weights:
+def estimate_weights(text_config: Any, model_bytes: int) -> Weights:
     """The size by the parameters of the model that transformers makes of the configuration, without memory for them."""
     import torch
     from transformers import AutoModelForCausalLM

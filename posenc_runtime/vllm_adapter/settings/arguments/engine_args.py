@@ -191,7 +191,7 @@ def _stored_flags(
     served_model_name: str | None, engine: Mapping[str, Any], http: Mapping[str, Any], rope_type: str
 ) -> list[str] | None:
     """The flags by the table that is stored for this vLLM; None where only its parser can tell."""
-    known = table.stored()
+    known = table.read_stored()
     if known is None:
         return None
     try:

@@ -27,7 +27,7 @@ Table = dict[str, dict[str, Flag]]
 
 
 @functools.cache
-def stored() -> Table | None:
+def read_stored() -> Table | None:
     """Flags by argument name, for each of our sections ``engine`` and ``server``.
 
     None where no table was stored for a vLLM whose parser has the same sources as the installed one.
@@ -83,7 +83,7 @@ def _store() -> None:
     from posenc_runtime.vllm_adapter import releases
     from posenc_runtime.vllm_adapter.settings.arguments.parser import parser
 
-    file = _STORED / f"{releases.installed()}.json"
+    file = _STORED / f"{releases.installed_version()}.json"
     file.write_text(as_json(of_actions(parser()[1])), encoding="utf-8")
     print(file)
 

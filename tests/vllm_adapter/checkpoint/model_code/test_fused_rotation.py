@@ -15,7 +15,7 @@ from posenc_runtime.kv.deployment import UNROTATED
 from posenc_runtime.vllm_adapter.checkpoint import checkpoint as reading
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.refusals import engine
-from posenc_runtime.vllm_adapter.settings.completion import completed
+from posenc_runtime.vllm_adapter.settings.completion import complete
 from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings, SettingRefused
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -78,7 +78,7 @@ def config(*architectures: str, **said: Any) -> LlamaConfig:
 
 def plan(found: reading.Checkpoint, max_model_len: int | None = None, **scaling: Any) -> Any:
     settings = ScalingSettings.model_validate(scaling)
-    return completed(settings, AttentionSettings(), found, model="planted", max_model_len=max_model_len)
+    return complete(settings, AttentionSettings(), found, model="planted", max_model_len=max_model_len)
 
 
 def engine_config(of: LlamaConfig, deployment: Any) -> Any:

@@ -14,23 +14,23 @@ from posenc_runtime.vllm_adapter.settings.arguments.engine_args import command_l
 from posenc_runtime.vllm_adapter.settings.arguments.flags import Flag, Unlisted, flags_of
 from posenc_runtime.vllm_adapter.settings.arguments.parser import parser
 
-FILE = pathlib.Path(table.__file__).parent / "stored" / f"{releases.installed()}.json"
+FILE = pathlib.Path(table.__file__).parent / "stored" / f"{releases.installed_version()}.json"
 
 
 @pytest.fixture(autouse=True)
 def read_anew() -> None:
-    table.stored.cache_clear()
+    table.read_stored.cache_clear()
 
 
 @pytest.mark.skipif(not FILE.exists(), reason="no table is stored for this vLLM: its parser is asked")
 def test_the_stored_table_is_that_of_vllms_parser() -> None:
-    assert table.stored() == table.of_actions(parser()[1])
+    assert table.read_stored() == table.of_actions(parser()[1])
 
 
 def test_a_table_of_other_sources_does_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     (tmp_path / "0.0.0.json").write_text(json.dumps({"sources": "others", "flags": {}}))
     monkeypatch.setattr(table, "_STORED", tmp_path)
-    assert table.stored() is None
+    assert table.read_stored() is None
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_command_is_the_same_with_and_without_a_stored_table(
     engine: dict[str, Any], words: list[str], is_stored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_stored:
-        monkeypatch.setattr(table, "stored", lambda: None)
+        monkeypatch.setattr(table, "read_stored", lambda: None)
     command = command_line(model="some/model", served_model_name=None, rope_type="yarn", engine=engine, http={})
     assert command[-len(words) :] == words
 
