@@ -16,6 +16,8 @@ from server.start_up.reading import plan_read, read_settings
 if TYPE_CHECKING:
     from posenc_runtime.encodings.spec import RotarySpec
     from posenc_runtime.kv.deployment import Deployment
+    from posenc_runtime.vllm_adapter.settings.plan import Plan
+    from server.deployment.settings import Settings
 
     Draw = Callable[[str, Deployment, RotarySpec], None]
 
@@ -67,13 +69,64 @@ def decay(
         _draw(target, config, overrides, out, lambda *given: style.save(plot.draw(*given), out))
 
 
+@app.command(short_help="The distance at which a query sees each key, where queries turn.")
+def distances(
+    target: Target = None,
+    config: Config = None,
+    overrides: Overrides = None,
+    out: Out = pathlib.Path("distances.png"),
+) -> None:
+    """Draw at which distance a query sees a key, by how far back the key lies: for rope_type rerope and dual_chunk.
+
+    Up to the trained length a query sees every key where it is. Past it, far keys are seen at a distance that training
+    has shown.
+    """
+    with refusals():
+        from posenc_runtime.vllm_adapter.settings.section import SettingRefused
+        from server.plots import distances as plot
+        from server.plots import style
+
+        settings, plan = _planned(target, config, overrides, out)
+        if not plan.deployment.turns_queries:
+            raise SettingRefused(
+                f"scaling.rope_type: must be rerope or dual_chunk, got {plan.deployment.rope_type}: with other methods "
+                "a query sees every key at its own distance; posenc plot wavelengths shows what they change"
+            )
+        drawn = plot.draw(_name(settings), plan.deployment, settings.engine.get("block_size"))
+        style.save(drawn, out)
+        _say(out)
+
+
 def _draw(
     target: str | None, config: pathlib.Path | None, overrides: list[str] | None, out: pathlib.Path, draw: Draw
 ) -> None:
-    """Draw a deployment, and say where the picture is.
+    """Draw a deployment's scales, and say where the picture is.
 
     Raises:
-        SettingRefused: when nothing rotates, when settings or checkpoint are refused, or without matplotlib.
+        SettingRefused: when nothing rotates at a scale, when settings or checkpoint are refused, or without matplotlib.
+    """
+    from posenc_runtime.vllm_adapter.settings.section import SettingRefused
+
+    settings, plan = _planned(target, config, overrides, out)
+    deployment, checkpoint = plan.deployment, plan.checkpoint
+    if deployment.turns_queries:
+        raise SettingRefused(
+            f"scaling.rope_type: must have scales, got {deployment.rope_type}, which has none: posenc plot distances "
+            "shows what it does"
+        )
+    if checkpoint is None or checkpoint.spec is None or not deployment.rotates:
+        raise SettingRefused("model: must have a rotary embedding, got one that rotates nothing: there is no picture")
+    draw(_name(settings), deployment, checkpoint.spec)
+    _say(out)
+
+
+def _planned(
+    target: str | None, config: pathlib.Path | None, overrides: list[str] | None, out: pathlib.Path
+) -> tuple[Settings, Plan]:
+    """What is to be drawn.
+
+    Raises:
+        SettingRefused: when settings or checkpoint are refused, or the picture cannot be drawn or written.
     """
     from posenc_runtime.vllm_adapter.settings.section import SettingRefused
     from server.plots import style
@@ -83,10 +136,12 @@ def _draw(
     if not out.absolute().parent.is_dir():
         raise SettingRefused(f"--out: must be in a folder that exists, got {out}")
     settings = read_settings(target, config, overrides)
-    plan = plan_read(settings)
-    deployment, checkpoint = plan.deployment, plan.checkpoint
-    if checkpoint is None or checkpoint.spec is None or not deployment.rotates:
-        raise SettingRefused("model: must have a rotary embedding, got one that rotates nothing: there is no picture")
-    name = settings.served_model_name or pathlib.PurePath(settings.model).name
-    draw(name, deployment, checkpoint.spec)
+    return settings, plan_read(settings)
+
+
+def _name(settings: Settings) -> str:
+    return settings.served_model_name or pathlib.PurePath(settings.model).name
+
+
+def _say(out: pathlib.Path) -> None:
     console().print(f"wrote {out}", highlight=False, markup=False)

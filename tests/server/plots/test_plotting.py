@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 from posenc_runtime.kv.deployment import Deployment
 from server.cli import app
-from server.plots import decay, style
+from server.plots import decay, distances, style
 from tests.checkpoints import save_tiny
 
 SPEC = RotarySpec(rotary_dim=8, rope_theta=10_000.0, original_max_position_embeddings=256)
@@ -70,6 +70,21 @@ def test_averages_over_distances_leave_none_out_and_take_none_twice() -> None:
     assert points[-1][1] == pytest.approx(sum(last) / len(last))
 
 
+def test_a_query_past_the_trained_length_sees_far_keys_at_the_window_and_near_ones_where_they_are() -> None:
+    turning = Deployment(
+        rope_type="rerope",
+        parameters={"window": 128, "page": 32},
+        original_max_position_embeddings=256,
+        max_model_len=1024,
+    )
+    pages = turning.pages()
+    assert distances.seen(pages, 255) == list(range(256))
+    # At 500 the window begins at key 372 - 1 + 1 = 373, in the page that begins at 352.
+    by_key = distances.seen(pages, 500)[::-1]
+    assert by_key[352:] == [500 - key for key in range(352, 501)]
+    assert by_key[:352] == [128 - key % 32 for key in range(352)]
+
+
 def run(*arguments: str) -> tuple[int, str, str]:
     result = CliRunner().invoke(app, ["plot", *arguments], env={"COLUMNS": "200"})
     return result.exit_code, result.stdout, result.stderr
@@ -98,6 +113,19 @@ def test_a_picture_is_drawn_and_is_the_same_each_time(
     assert files[0].read_bytes() == files[1].read_bytes()
     assert run(what, str(deployment), "--set", "scaling.rope_type=linear", "--out", str(files[1]))[0] == 0
     assert files[0].read_bytes() != files[1].read_bytes()
+
+
+def test_distances_are_drawn_where_queries_turn_and_scales_where_there_are_some(
+    deployment: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    file, turning = tmp_path / "a.png", ("--set", "scaling.rope_type=rerope")
+    assert run("distances", str(deployment), *turning, "--out", str(file)) == (0, f"wrote {file}\n", "")
+    with Image.open(file) as picture:
+        assert picture.size == (1080, 540)
+    status, _, said = run("distances", str(deployment), "--out", str(file))
+    assert status == 2 and said.startswith("refused scaling.rope_type: must be rerope or dual_chunk, got yarn")
+    status, _, said = run("wavelengths", str(deployment), *turning, "--out", str(file))
+    assert status == 2 and "posenc plot distances" in said
 
 
 def test_a_model_that_rotates_nothing_has_no_picture(tmp_path: pathlib.Path) -> None:
