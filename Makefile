@@ -1,8 +1,9 @@
 # The project's verbs. `make` alone lists them.
 
-PYTHON := $(or $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,$(shell command -v $(name)))),python3)
+# Which one makes the environment, instead of the first on PATH that can.
+PYTHON :=
 VENV := $(or $(POSENC_VENV),.venv)
-BIN := $(VENV)/bin
+BIN := "$(VENV)"/bin
 MODEL := demo
 CONFIG ?=
 ARGS ?=
@@ -18,11 +19,11 @@ endef
 
 # These two choose the environment; the server would take them for misspelt settings of its own.
 unexport POSENC_DEVICE POSENC_VENV
-MAKE_ENVIRONMENT := POSENC_DEVICE='$(POSENC_DEVICE)' POSENC_VENV='$(POSENC_VENV)' $(PYTHON) deploy/environment.py
+MAKE_ENVIRONMENT := POSENC_DEVICE='$(POSENC_DEVICE)' POSENC_VENV='$(POSENC_VENV)' PYTHON='$(PYTHON)' sh deploy/environment.sh
 
 # Resolved for the oldest Python, and for the oldest Linux that has wheels of everything: newer ones take the same
 # releases. torch is left to vLLM, which names it to the last digit, and setuptools too, which it names by the Python.
-COMPILE = UV_CUSTOM_COMPILE_COMMAND='make constraints' $(firstword $(shell command -v uv) $(BIN)/uv) pip compile --quiet --upgrade \
+COMPILE = UV_CUSTOM_COMPILE_COMMAND='make constraints' $(or $(shell command -v uv),$(BIN)/uv) pip compile --quiet --upgrade \
 	pyproject.toml --extra dev --override deploy/companions.txt --python-version 3.11 \
 	--python-platform x86_64-manylinux_2_31 --only-binary :all: --no-annotate \
 	--no-emit-package torch --no-emit-package setuptools $(ARGS)
@@ -178,7 +179,7 @@ zoo: environment ## train what the zoo of encodings lacks, and go on where it wa
 
 clean: ## remove caches and build leftovers, keep the environment
 	rm -rf build site *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
-	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -type d -not -path "./$(VENV)/*" -prune -exec rm -rf {} +
 
 clean-env: clean ## remove the environment too
-	rm -rf $(VENV) $(VENV).lock .matrix .clients
+	rm -rf "$(VENV)" "$(VENV).lock" .matrix .clients

