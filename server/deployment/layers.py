@@ -12,7 +12,7 @@ from posenc_runtime.vllm_adapter.settings.api_keys import VARIABLE as API_KEYS
 from posenc_runtime.vllm_adapter.settings.setting_names import TOP_LEVEL, known_names, meant
 
 PREFIX = "POSENC_"
-# No settings: deploy/environment.py reads the first two, and the API server reads the keys.
+# No settings: deploy/environment.sh reads the first two, and the API server reads the keys.
 NO_SETTINGS = {"POSENC_DEVICE", "POSENC_VENV", API_KEYS}
 
 
