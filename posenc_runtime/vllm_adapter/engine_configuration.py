@@ -158,6 +158,9 @@ def _arguments(engine_args: Any, plan: Plan, given: dict[str, Any], additional: 
         given["attention_backend"] = backend
     ours = engine_arguments(deployment, given, plan.attention) | {"max_model_len": plan.max_model_len}
     ours["additional_config"] |= plan.front_end.to_additional_config()
+    if plan.checkpoint is not None and plan.checkpoint.dual_chunk is not None:
+        # This vLLM has no such attention, and refuses the key where its backend is not named.
+        ours["hf_overrides"] = {**ours["hf_overrides"], "dual_chunk_attention_config": None}
     if text_part:
         ours["hf_overrides"] = _with_length(ours["hf_overrides"], text_part, deployment.max_model_len)
     if engine_args.worker_extension_cls not in ("", WORKER_EXTENSION):

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from tests import families
-from tests.checkpoints import TRAINED
+from tests.checkpoints import TRAINED, save_tiny
 from tests.engine.beside_stock import assert_same_to_the_bit
 from tests.engine.conftest import PromptMaker
 from tests.engine.device import on_the_cpu
@@ -111,17 +111,39 @@ def test_a_mixed_batch_answers_as_the_oracle_at_each_methods_distances(
     assert [answer.num_cached_tokens for answer in second] == [480, 256]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_checkpoint_with_chunks_of_its_own_is_served_by_them(prompts: PromptMaker, tmp_path: pathlib.Path) -> None:
+    chunks = {"chunk_size": 160, "local_size": 32, "original_max_position_embeddings": 200}
+    model = save_tiny(
+        tmp_path / "model",
+        "qwen2",
+        hidden_size=128,
+        max_position_embeddings=1024,
+        dual_chunk_attention_config=chunks,
+    )
+    method = Method(read_time.dual_chunk_distance(160, 160, 32), read_time.yarn_factor(160, 200), 128)
+    oracle = ReadTimeOracle(
+        AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager"), method, plain(32, 1e4, 2)
+    )
+    batch = [(prompts(length), 16) for length in (20, 150, 300, 700)]
+    (answers,) = run_engine(model, posenc({"rope_type": "auto"}), [batch], folder=tmp_path)
+    assert_as(oracle, batch, answers)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_eager"),
+    [("float32", True), ("bfloat16", True), ("float32", False)],
+    ids=["float32", "bfloat16", "compiled"],
+)
 def test_requests_within_the_trained_length_are_stock_vllms_to_the_bit(
-    dtype: str, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+    dtype: str, is_eager: bool, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     short = [(prompts(length), 24) for length in (1, 7, 63, 64, 65, 150, 232)]
     batch = [*short, (prompts(600), 24)]
     longest = 4 * TRAINED
-    stock = {"dtype": dtype, "max_model_len": longest, "hf_overrides": {"max_position_embeddings": longest}}
-    ours = posenc({"rope_type": "rerope"}) | {"dtype": dtype, "max_model_len": longest}
-    theirs = run_engine(tiny, ENGINE | stock, [short, batch], plugins="", folder=tmp_path)
-    answers = run_engine(tiny, ours, [short, batch], folder=tmp_path)
+    both = {"dtype": dtype, "max_model_len": longest, "enforce_eager": is_eager}
+    stock = ENGINE | both | {"hf_overrides": {"max_position_embeddings": longest}}
+    theirs = run_engine(tiny, stock, [short, batch], plugins="", folder=tmp_path)
+    answers = run_engine(tiny, posenc({"rope_type": "rerope"}) | both, [short, batch], folder=tmp_path)
     assert_same_to_the_bit(answers[0], theirs[0])
     assert_same_to_the_bit(answers[1][:-1], theirs[1][:-1])
     assert answers[1][-1].logprobs != theirs[1][-1].logprobs

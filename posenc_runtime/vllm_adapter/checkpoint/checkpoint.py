@@ -13,6 +13,7 @@ from transformers import PreTrainedConfig
 
 from posenc_runtime.decoder.config import PosencConfig
 from posenc_runtime.decoder.positions import encoding
+from posenc_runtime.encodings.read_time.dual_chunk import DualChunk
 from posenc_runtime.encodings.scaling import from_parameters, own
 from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.vllm_adapter.checkpoint import overrides, own_models
@@ -64,6 +65,9 @@ class Checkpoint:
         tuned_length: longest request that its own method has a rotation for, tokens; None where there is no such bound.
         text_part: names that lead from its configuration to that of its text; none where it is all of text.
         scale_1_alone: why its rotary embeddings stay vLLM's own, which rotate at scale 1; None where they need not.
+        dual_chunk: parameters of ``rope_type: dual_chunk`` that its ``dual_chunk_attention_config`` states; None where
+            it has none. ``max_position_embeddings`` is then the length that needs no chunks.
+        chunked_length: longest request that it is meant for with these chunks, tokens.
         text_config: the configuration of its text, of which the verdict and the size of its cache are made.
     """
 
@@ -80,6 +84,8 @@ class Checkpoint:
     has_other_rotations: bool = False
     text_part: tuple[str, ...] = ()
     scale_1_alone: str | None = None
+    dual_chunk: Mapping[str, Any] | None = None
+    chunked_length: int | None = None
     text_config: Any = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
@@ -244,12 +250,15 @@ def _said_by(config: Any) -> Checkpoint:
             furthest=_furthest(text_config, needs, trained),
             text_config=text_config,
         )
+    dual_chunk = _take_chunks(text_config)
     scale_1_alone = None
     if text_config is config:  # which tables kernels of images or sound read is not looked at
         scale_1_alone = reason_for_scale_1_alone(text_config, architectures, stated_length(text_config))
     refuse_checkpoint(text_config, architectures, is_scaled=scale_1_alone is None)
     try:
         found = _rotating(text_config, architectures, has_other_parts=text_config is not config)
+        if dual_chunk is not None:
+            found = _chunked(found, dual_chunk)
         return dataclasses.replace(
             found,
             text_part=_text_part(config, text_config),
@@ -261,6 +270,35 @@ def _said_by(config: Any) -> Checkpoint:
         raise Unsupported(
             f"the configuration of {', '.join(architectures)} does not describe a rotary embedding: {reason}"
         ) from None
+
+
+def _take_chunks(text_config: Any) -> DualChunk | None:
+    """Take dual chunk attention out of a configuration, because vLLM no longer has it and we serve it otherwise.
+
+    Raises:
+        Unsupported: when its numbers describe no chunks.
+    """
+    stated = getattr(text_config, "dual_chunk_attention_config", None)
+    if stated is None:
+        return None
+    text_config.dual_chunk_attention_config = None
+    try:
+        return DualChunk.of_checkpoint(stated)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Unsupported(f"its dual_chunk_attention_config describes no chunks: {error}") from None
+
+
+def _chunked(found: Checkpoint, method: DualChunk) -> Checkpoint:
+    """Within ``chunk_size`` tokens every query sees every key where it is: that is the length without chunks."""
+    assert found.spec is not None and method.chunk_size is not None
+    trained = min(method.chunk_size, found.max_position_embeddings or method.chunk_size)
+    return dataclasses.replace(
+        found,
+        max_position_embeddings=trained,
+        spec=dataclasses.replace(found.spec, original_max_position_embeddings=trained),
+        dual_chunk={name: value for name, value in dataclasses.asdict(method).items() if name != "temperature"},
+        chunked_length=found.max_position_embeddings,
+    )
 
 
 def _furthest(text_config: Any, needs: Kind, trained: int | None) -> int | None:

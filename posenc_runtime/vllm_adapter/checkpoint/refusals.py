@@ -102,8 +102,8 @@ def refuse_checkpoint(hf_text_config: Any, architectures: list[str], *, is_scale
     if (chunks := getattr(hf_text_config, "dual_chunk_attention_config", None)) is not None:
         raise Unsupported(
             f"posenc does not scale checkpoints with dual_chunk_attention_config, got {chunks}: their queries are "
-            "rotated several times, by positions within chunks. To serve the checkpoint without it, set hf_overrides "
-            "to {dual_chunk_attention_config: null}, and original_max_position_embeddings to the trained length"
+            "rotated several times, by positions within chunks. Set rope_type to auto, or hf_overrides to "
+            "{dual_chunk_attention_config: null}, and original_max_position_embeddings to the trained length"
         )
     for architecture in architectures:
         if reason := reason_against_scaling(hf_text_config, architecture, is_scaled=is_scaled):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from posenc_runtime.encodings.methods import turns_queries
+from posenc_runtime.encodings.read_time.dual_chunk import DualChunk
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
 from posenc_runtime.kv.scales import reach
 from posenc_runtime.vllm_adapter.checkpoint.checkpoint import Checkpoint, refuse_another
@@ -104,6 +105,13 @@ def _rotated(
         trained = checkpoint.max_position_embeddings
     if turns_queries(scaling.rope_type):
         return _turning_queries(scaling, checkpoint, trained, max_model_len)
+    if checkpoint is not None and checkpoint.dual_chunk is not None:
+        raise SettingRefused(
+            "scaling.rope_type: must be auto, dual_chunk or rerope for a checkpoint with dual_chunk_attention_config, "
+            f"got {scaling.rope_type}: set it to auto. To scale the checkpoint without its chunks, set "
+            "engine.hf_overrides to {dual_chunk_attention_config: null}, and original_max_position_embeddings to the "
+            "trained length"
+        )
     parameters = scaling.parameters
     if checkpoint is not None and checkpoint.rope_type == scaling.rope_type:
         parameters = {**checkpoint.parameters, **parameters}
@@ -145,6 +153,11 @@ def _turning_queries(
     Raises:
         SettingRefused: when the parameters do not fit the checkpoint, or its rotation cannot be kept.
     """
+    parameters, chunked_length = scaling.parameters, None
+    if checkpoint is not None and checkpoint.dual_chunk is not None:
+        chunked_length = checkpoint.chunked_length
+        if scaling.rope_type == DualChunk.name:
+            parameters = {**checkpoint.dual_chunk, **parameters}
     try:
         if checkpoint is not None:
             refuse_method(scaling.rope_type, checkpoint.rope_type)
@@ -156,9 +169,9 @@ def _turning_queries(
                 )
         return Deployment(
             rope_type=scaling.rope_type,
-            parameters=scaling.parameters,
+            parameters=parameters,
             original_max_position_embeddings=trained,
-            max_model_len=max_model_len or _LONGEST * trained,
+            max_model_len=max_model_len or chunked_length or _LONGEST * trained,
         )
     except ValueError as error:
         raise SettingRefused(f"scaling.{error}") from None

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from posenc_runtime.encodings.methods import available
+from posenc_runtime.encodings.read_time.dual_chunk import DualChunk
 from posenc_runtime.kv.scales import reach
 from posenc_runtime.vllm_adapter.checkpoint.checkpoint import Checkpoint
 from posenc_runtime.vllm_adapter.settings.section import AUTO, ScalingSettings, SettingRefused
@@ -44,6 +45,8 @@ def derive(
         raise SettingRefused(
             f"scaling.{name}: must {rule} where the configuration of model {model!r} is not read, got {AUTO}{choice}"
         )
+    if chooses_method and checkpoint.dual_chunk is not None:
+        return _chunks(scaling)
     update: dict[str, Any] = {}
     reasons = []
     trained = scaling.original_max_position_embeddings or checkpoint.max_position_embeddings
@@ -62,6 +65,22 @@ def derive(
         update["scales"], reason = _scales(trained, checkpoint.tuned_length, max_model_len)
         reasons += [reason] if reason else []
     return Derived(scaling=scaling.model_copy(update=update), reason=", ".join(reasons))
+
+
+def _chunks(scaling: ScalingSettings) -> Derived:
+    """Dual chunk attention, for which the checkpoint has numbers of its own.
+
+    Raises:
+        SettingRefused: when the settings ask for something that goes with scales.
+    """
+    reason = "the checkpoint has a dual_chunk_attention_config"
+    if given := scaling.model_fields_set - {"rope_type", "original_max_position_embeddings"}:
+        raise SettingRefused(
+            f"scaling.{min(given)}: must be left out where rope_type is {AUTO} and {reason}, got "
+            f"{getattr(scaling, min(given))!r}: its queries turn when they read keys, so there are no scales, no "
+            "crossings and no headroom"
+        )
+    return Derived(scaling=scaling.model_copy(update={"rope_type": DualChunk.name, "scales": [1.0]}), reason=reason)
 
 
 def seen_where_rotated(checkpoint: Checkpoint) -> str:

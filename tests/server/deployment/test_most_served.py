@@ -78,12 +78,10 @@ BOUNDED = {
 LONGROPE = {"microsoft/Phi-3.5-mini-instruct": 4096, "microsoft/Phi-4-mini-instruct": 4096}
 # Attention without rotary embeddings beside recurrent layers, although its configuration has a rope_theta.
 UNROTATED = {"nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": 262144}
+# Their queries see older chunks at a bounded distance: the length that needs no chunks, and the longest, tokens.
+CHUNKED = {"Qwen/Qwen2.5-7B-Instruct-1M": (262144, 1010000)}
 # How the refusal begins, and what it says to do.
 REFUSED = {
-    "Qwen/Qwen2.5-7B-Instruct-1M": (
-        "model: posenc does not scale checkpoints with dual_chunk_attention_config, got",
-        "set hf_overrides to {dual_chunk_attention_config: null}, and original_max_position_embeddings to the trained",
-    ),
     **{
         name: (f"model: posenc does not serve {architecture}: ", "Serve it with vLLM, without posenc")
         for name, architecture in {
@@ -102,7 +100,7 @@ def plan_of(name: str, folder: pathlib.Path, max_model_len: int | None = None) -
 
 
 def test_there_is_a_verdict_on_each_of_sixty_checkpoints() -> None:
-    verdicts = [*SERVED, *BOUNDED, *LONGROPE, *UNROTATED, *REFUSED]
+    verdicts = [*SERVED, *BOUNDED, *LONGROPE, *UNROTATED, *CHUNKED, *REFUSED]
     assert sorted(verdicts) == sorted(CONFIGURATIONS) and len(verdicts) == 60
 
 
@@ -140,6 +138,15 @@ def test_what_has_no_rotary_embeddings_is_served_unscaled(name: str, tmp_path: p
     plan = plan_of(name, tmp_path)
     assert (plan.deployment.rope_type, plan.deployment.scales) == ("none", (1.0,))
     assert plan.deployment.max_model_len == UNROTATED[name]
+
+
+@pytest.mark.parametrize("name", CHUNKED)
+def test_chunks_are_those_of_the_checkpoint(name: str, tmp_path: pathlib.Path) -> None:
+    deployment, (trained, longest) = plan_of(name, tmp_path).deployment, CHUNKED[name]
+    assert (deployment.rope_type, deployment.original_max_position_embeddings) == ("dual_chunk", trained)
+    pages = deployment.pages(16)
+    assert (pages.page, pages.distance, pages.tempered_from) == (262144 - 8192, 262144, 262144)
+    assert deployment.max_model_len == longest
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -222,14 +222,16 @@ def test_prompts_that_are_read_in_both_directions_are_not_computed_again(tmp_pat
     assert check(model, tmp_path, scaling={"rope_type": "yarn", "scales": [1, 2], "on_crossing": "pin"})[0] == 0
 
 
-def test_dual_chunks_are_refused_until_an_override_takes_them_out(tmp_path: pathlib.Path) -> None:
+def test_dual_chunks_are_served_and_scaled_only_where_an_override_takes_them_out(tmp_path: pathlib.Path) -> None:
     million = Qwen2Config(max_position_embeddings=1010000, dual_chunk_attention_config=DUAL_CHUNKS)
     model = saved(tmp_path, "Qwen2ForCausalLM", million)
-    status, out, err = check(model, tmp_path)
+    status, out, err = check(model, tmp_path, scaling={"rope_type": "yarn", "scales": [1, 2]})
     assert (status, out) == (2, "") and len(err.splitlines()) == 1
-    assert err.startswith(
-        "refused model: posenc does not scale checkpoints with dual_chunk_attention_config, got {'chunk_si"
-    )
+    assert err.startswith("refused scaling.rope_type: must be auto, dual_chunk or rerope for a checkpoint with dual_")
+    status, out, _ = check(model, tmp_path, scaling={"rope_type": "auto", "headroom_tokens": 9})
+    assert status == 2
+    status, out, _ = check(model, tmp_path, scaling={"rope_type": "auto"})
+    assert status == 0 and "dual_chunk" in out and "auto: the checkpoint has a dual_chunk_attention_config" in out
     status, out, _ = check(
         model,
         tmp_path,
