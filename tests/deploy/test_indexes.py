@@ -70,7 +70,7 @@ def test_the_indexes_that_are_tried_are_those_that_will_be_asked() -> None:
     assert indexes({"UV_INDEX_URL": "http://a", "UV_OFFLINE": "true"}) == []
 
 
-def test_an_index_is_within_reach_if_something_listens_there_or_at_the_proxy_before_it() -> None:
+def test_an_index_is_within_reach_if_something_listens_there_or_at_its_proxy() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listens:
         here = f"127.0.0.1:{listens.getsockname()[1]}"
         assert unreachable(f"http://{here}/simple") is None

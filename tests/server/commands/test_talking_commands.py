@@ -175,11 +175,11 @@ def test_a_server_ends_with_the_command_that_started_it_even_if_that_is_killed(t
     code = (
         f"import sys; sys.executable = {str(stub)!r}\n"
         "from rich.console import Console\n"
-        "from server.client.started_server import started\n"
-        "with started([], Console()): pass"
+        "from server.client.started_server import start_server\n"
+        "with start_server([], Console()): pass"
     )
     command = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
-    while not noted.exists():
+    while not noted.exists() and command.poll() is None:
         time.sleep(0.02)
     server = psutil.Process(int(noted.read_text()))
     command.kill()

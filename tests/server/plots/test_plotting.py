@@ -70,7 +70,7 @@ def test_averages_over_distances_leave_none_out_and_take_none_twice() -> None:
     assert points[-1][1] == pytest.approx(sum(last) / len(last))
 
 
-def test_a_query_past_the_trained_length_sees_far_keys_at_the_window_and_near_ones_where_they_are() -> None:
+def test_past_the_trained_length_far_keys_are_at_the_window_and_near_ones_in_place() -> None:
     turning = Deployment(
         rope_type="rerope",
         parameters={"window": 128, "page": 32},

@@ -33,7 +33,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         return call
 
     monkeypatch.setattr(plan, "read_checkpoint", counting("reads", plan.read_checkpoint))
-    monkeypatch.setattr(plan, "completed", counting("completions", plan.completed))
+    monkeypatch.setattr(plan, "complete", counting("completions", plan.complete))
     monkeypatch.setattr(VllmConfig, "__post_init__", counting("constructions", VllmConfig.__post_init__))
     return calls
 

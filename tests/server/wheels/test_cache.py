@@ -51,9 +51,9 @@ def test_a_second_process_waits_and_says_so(tmp_path: pathlib.Path) -> None:
 def test_a_killed_process_leaves_no_lock_and_its_folder_is_deleted(tmp_path: pathlib.Path) -> None:
     code = (
         "import os, pathlib, signal, sys\n"
-        "from server.wheels.cache import locked, workspace\n"
+        "from server.wheels.cache import lock_folder, workspace\n"
         "place = pathlib.Path(sys.argv[1])\n"
-        "with locked(place, lambda: None), workspace(place) as folder:\n"
+        "with lock_folder(place, lambda: None), workspace(place) as folder:\n"
         "    (folder / 'half').write_text('half')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
