@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -20,8 +23,9 @@ from tests.engine.device import needs_workers
 from tests.engine.drafters import NUM_DRAFTED, speculative_config
 from tests.engine.read_time_oracle import ReadTimeOracle
 from tests.engine.run_engine import Answer, blocks_in_use, counted, run_engine
+from tests.engine.running_server import running_server
 from tests.engine.several_answers import NUM_ANSWERS
-from tests.engine.test_read_time import METHODS, Case, assert_as, plain, posenc, rerope
+from tests.engine.test_read_time import ENGINE, METHODS, Case, assert_as, plain, posenc, rerope
 from tests.tolerance import LOGPROB_FLOAT32, LOGPROB_RMS_FLOAT8_CACHE
 
 REROPE = METHODS["rerope with the defaults"]
@@ -144,6 +148,35 @@ def test_two_workers_answer_as_the_oracle(
     batch = mixed(prompts)
     (answers,) = run_engine(tiny, arguments(**parallel), [batch], folder=tmp_path)
     assert_as(oracle, batch, answers)
+
+
+@needs_workers(2)
+def test_two_engines_behind_one_server_answer_as_the_oracle(
+    oracle: ReadTimeOracle, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    batch = mixed(prompts) + mixed(prompts)
+    engine = {name: value for name, value in ENGINE.items() if name != "max_num_seqs"} | {"data_parallel_size": 2}
+    settings = {
+        **{"model": str(tiny), "served_model_name": "tiny", "scaling": REROPE.section, "engine": engine},
+        "max_model_len": 4 * TRAINED,
+    }
+    with (
+        running_server(tmp_path, settings, imported=True) as address,
+        httpx.Client(base_url=address, timeout=300) as client,
+        ThreadPoolExecutor(len(batch)) as pool,
+    ):
+        answers = [*pool.map(lambda asked: answer_over_http(client, *asked), batch)]
+        metrics = client.get("/metrics").raise_for_status().text
+    assert_as(oracle, batch, answers)
+    busy = re.findall(r'^vllm:generation_tokens_total\{engine="(\d)".*\} (\S+)$', metrics, re.MULTILINE)
+    assert {number for number, tokens in busy if float(tokens)} == {"0", "1"}
+
+
+def answer_over_http(client: httpx.Client, prompt: list[int], max_tokens: int) -> Answer:
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
+    said = client.post("/v1/completions", json=body | {"logprobs": 0, "return_token_ids": True}).raise_for_status()
+    [choice] = said.json()["choices"]
+    return Answer(choice["token_ids"], choice["logprobs"]["token_logprobs"], 0, None)
 
 
 def test_blocks_that_were_offloaded_to_memory_are_read_again(
