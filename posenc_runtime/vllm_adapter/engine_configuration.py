@@ -42,6 +42,8 @@ from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
+    from posenc_runtime.vllm_adapter.checkpoint.checkpoint import Checkpoint
+
 logger = logging.getLogger("vllm.posenc")
 
 _LAST_SECONDS = 10  # for several API servers to send the ends of their answers, and then for the engine to end
@@ -158,9 +160,8 @@ def _arguments(engine_args: Any, plan: Plan, given: dict[str, Any], additional: 
         given["attention_backend"] = backend
     ours = engine_arguments(deployment, given, plan.attention) | {"max_model_len": plan.max_model_len}
     ours["additional_config"] |= plan.front_end.to_additional_config()
-    if plan.checkpoint is not None and plan.checkpoint.dual_chunk is not None:
-        # This vLLM has no such attention, and refuses the key where its backend is not named.
-        ours["hf_overrides"] = {**ours["hf_overrides"], "dual_chunk_attention_config": None}
+    if plan.checkpoint is not None and deployment.turns_queries:
+        ours["hf_overrides"] = {**ours["hf_overrides"], **_kept_rotation(plan.checkpoint)}
     if text_part:
         ours["hf_overrides"] = _with_length(ours["hf_overrides"], text_part, deployment.max_model_len)
     if engine_args.worker_extension_cls not in ("", WORKER_EXTENSION):
@@ -184,6 +185,21 @@ def _arguments(engine_args: Any, plan: Plan, given: dict[str, Any], additional: 
     if engine_args.scheduler_cls is not None:
         ours.pop("scheduler_cls", None)
     return ours
+
+
+def _kept_rotation(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Overrides that let vLLM rotate as the checkpoint says, whatever length is served."""
+    overrides: dict[str, Any] = {}
+    if checkpoint.dual_chunk is not None:
+        # This vLLM has no such attention, and refuses the key where its backend is not named.
+        overrides["dual_chunk_attention_config"] = None
+    if checkpoint.rope_type == "longrope":
+        # vLLM makes the attention factor from the served length, unless these keys say it.
+        factor, said = checkpoint.parameters.get("attention_factor"), dict(checkpoint.text_config.rope_parameters)
+        for name in ("short_mscale", "long_mscale"):
+            said[name] = checkpoint.parameters.get(name) or factor
+        overrides["rope_parameters"] = said
+    return overrides
 
 
 def _with_length(overrides: Mapping[str, Any], text_part: Sequence[str], longest: int) -> dict[str, Any]:

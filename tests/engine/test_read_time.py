@@ -129,6 +129,31 @@ def test_a_checkpoint_with_chunks_of_its_own_is_served_by_them(prompts: PromptMa
     assert_as(oracle, batch, answers)
 
 
+def test_longrope_keeps_its_long_factors_and_its_attention_factor(prompts: PromptMaker, tmp_path: pathlib.Path) -> None:
+    """Tuned on four times its first length. Stock vLLM makes the attention factor from the served length."""
+    factors = [1.0 + 0.5 * pair for pair in range(16)]
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": TRAINED // 4}
+    heads = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 32}
+    said = {**heads, "original_max_position_embeddings": TRAINED // 4, "sliding_window": None}
+    model, of_oracle = (
+        save_tiny(
+            tmp_path / name, "phi3", rope_parameters=rope | {"short_factor": short, "long_factor": factors}, **said
+        )
+        for name, short in (("model", [1.0] * 16), ("oracle", factors))
+    )
+    inv_freq = plain(32, 1e4, 1)[0] / torch.tensor(factors, dtype=torch.float64)
+    oracle = ReadTimeOracle(
+        AutoModelForCausalLM.from_pretrained(of_oracle, attn_implementation="eager"),
+        rerope(TRAINED, 128, 32).method(),
+        dict.fromkeys(range(2), inv_freq),
+    )
+    short, long = [(prompts(length), 16) for length in (20, 100, 230)], [(prompts(length), 16) for length in (400, 900)]
+    theirs = run_engine(model, ENGINE | {"max_model_len": TRAINED}, [short], plugins="", folder=tmp_path)
+    answers = run_engine(model, posenc({"rope_type": "rerope"}), [short, long], folder=tmp_path)
+    assert_same_to_the_bit(answers[0], theirs[0])
+    assert_as(oracle, short + long, answers[0] + answers[1])
+
+
 @pytest.mark.parametrize(
     ("dtype", "is_eager"),
     [("float32", True), ("bfloat16", True), ("float32", False)],

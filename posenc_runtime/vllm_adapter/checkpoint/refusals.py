@@ -18,7 +18,7 @@ from posenc_runtime.vllm_adapter.checkpoint.model_code.rotated_distances import 
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 
 # Rotations by one angle for each pair and position, which stay as they are where queries turn.
-_KEPT = ("default", "linear", "llama3", "yarn")
+_KEPT = ("default", "linear", "llama3", "longrope", "yarn")
 
 
 def refuse_method(rope_type: str, own: str) -> None:

@@ -103,6 +103,8 @@ def _rotated(
                 f"{model!r} {reason}"
             )
         trained = checkpoint.max_position_embeddings
+        if turns_queries(scaling.rope_type) and checkpoint.tuned_length is not None:
+            trained = checkpoint.tuned_length  # of LongRoPE, whose long factors are kept
     if turns_queries(scaling.rope_type):
         return _turning_queries(scaling, checkpoint, trained, max_model_len)
     if checkpoint is not None and checkpoint.dual_chunk is not None:
@@ -161,7 +163,7 @@ def _turning_queries(
     try:
         if checkpoint is not None:
             refuse_method(scaling.rope_type, checkpoint.rope_type)
-            longest = checkpoint.max_position_embeddings
+            longest = checkpoint.tuned_length or checkpoint.max_position_embeddings
             if longest is not None and trained > longest:
                 raise ValueError(
                     f"original_max_position_embeddings: must not exceed the checkpoint's trained length {longest}, got "

@@ -20,16 +20,26 @@ from posenc_runtime.vllm_adapter.in_worker.rotary.rows import make_room_for_rows
 
 
 class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
-    """Differs from its parent only in the row index: the parent's table serves scale 1, and the parent rotates."""
+    """Differs from its parent only in the row index: the parent's table serves scale 1, and the parent rotates.
+
+    Where queries turn, the parent stays as it is.
+    """
 
     long_short_cos_sin_cache: Tensor
     posenc_scaled = False
     posenc_fused = False
+    posenc_own: Frequencies | None = None
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         deployment = building.checked_deployment()
         if deployment is None:
+            return
+        if deployment.turns_queries:
+            factor, mscale = (
+                (self.long_factor, self.long_mscale) if self.use_long_rope else (self.short_factor, self.short_mscale)
+            )
+            self.posenc_own, self.is_neox_style = Frequencies(self._compute_inv_freq(factor), mscale), True
             return
         own = Frequencies(self._compute_inv_freq(self.short_factor), self.short_mscale)
         # vLLM makes the attention factor from the served length.
