@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import pathlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from posenc_runtime.vllm_adapter.checkpoint import config_file
-from posenc_runtime.vllm_adapter.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from posenc_runtime.vllm_adapter.checkpoint.hub import Found, UnreadableCheckpoint
 from posenc_runtime.vllm_adapter.checkpoint.weight_files import DamagedWeights, refuse_damaged
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from server.deployment.settings import Settings
+
+if TYPE_CHECKING:
+    from posenc_runtime.vllm_adapter.checkpoint.checkpoint import Checkpoint
 
 
 def checkpoint_of(settings: Settings) -> Checkpoint:
@@ -23,6 +26,8 @@ def checkpoint_of(settings: Settings) -> Checkpoint:
         SettingRefused: when there is no such folder, when the folder has no configuration, or when the checkpoint
             cannot be scaled.
     """
+    from posenc_runtime.vllm_adapter.checkpoint.checkpoint import read_checkpoint  # imports torch
+
     place = look(settings).place
     try:
         with refused_if_unreadable(settings):

@@ -237,7 +237,7 @@ def test_without_a_section_nothing_of_ours_is_imported_registered_or_said(model:
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True, timeout=200
     )
     assert json.loads(ran.stdout.splitlines()[-1]) == [
-        [f"posenc_runtime.vllm_adapter{name}" for name in ("", ".hook", ".sections")], [], True
+        [f"posenc_runtime.vllm_adapter{name}" for name in ("", ".contract", ".contract.names", ".hook")], [], True
     ]  # fmt: skip
     assert "posenc" not in ran.stderr.lower()
 

@@ -56,7 +56,7 @@ def test_a_refusal_is_all_that_is_written(command: str) -> None:
 def test_of_a_mistake_nothing_is_lost(command: str) -> None:
     failing = """
         import os
-        from server import planning
+        from server.start_up import planning
 
         def serve_namespace(*given, **named):
             os.write(1, b"their last words\\n")

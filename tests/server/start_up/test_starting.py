@@ -222,7 +222,8 @@ with HeldOutput():  # importing vLLM is loud
     from posenc_runtime.kv.deployment import Deployment
     from posenc_runtime.vllm_adapter import serving
     from posenc_runtime.vllm_adapter.settings.section import SettingRefused
-    from server import progress, starting
+    from server.printing import progress
+    from server.start_up import starting
     from posenc_runtime.vllm_adapter.settings.plan import Plan
     from server.deployment.settings import Settings
 
@@ -243,7 +244,7 @@ def run(*given):
     os.write(1, b"more of their words\\n")
 {textwrap.indent(textwrap.dedent(run), "    ")}
 
-starting.configured, serving.run = checked, run
+starting.configure, serving.run = checked, run
 try:
     starting.serve(settings, verbose=False)
 except ValueError as error:

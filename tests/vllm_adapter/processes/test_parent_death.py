@@ -70,9 +70,9 @@ def test_a_process_ends_when_its_parent_is_killed_and_not_when_a_thread_ends(sta
 def test_a_process_that_multiprocessing_did_not_start_is_left_alone() -> None:
     code = (
         "import subprocess, sys\n"
-        "from posenc_runtime.vllm_adapter import parent_death\n"
-        "parent_death.ctypes = None  # it would be asked for prctl\n"
-        "parent_death.end_with_parent()\n"
+        "from posenc_runtime.vllm_adapter.processes import ending\n"
+        "ending.ctypes = None  # it would be asked for prctl\n"
+        "ending.end_with_parent()\n"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)

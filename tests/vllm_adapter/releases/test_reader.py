@@ -26,8 +26,8 @@ import json, pathlib, sys
 from posenc_runtime.vllm_adapter.checkpoint import checkpoint
 from posenc_runtime.vllm_adapter.releases import reader
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
-from posenc_runtime.vllm_adapter import models
-models.register_configurations()
+from posenc_runtime.vllm_adapter.checkpoint import own_models
+own_models.register_configurations()
 for folder in map(pathlib.Path, sys.argv[1:]):
     try:
         config = reader.read_alone(str(folder), trust_remote_code=False)
