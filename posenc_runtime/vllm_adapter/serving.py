@@ -107,8 +107,8 @@ def _refuse_parts(args: argparse.Namespace, plan: Plan) -> None:
     for name in _OF_PARTS:
         if getattr(args, name, False) and len(plan.deployment.scales) > 1:
             raise ArgumentRefused(
-                f"server.{name}: must be false where scaling.scales has several scales, got true: its routes do only a "
-                "part of a request, and their answers do not say at which scale"
+                f"server.{name}: must be false where scaling.scales has several scales, got true: its routes do only "
+                "a part of a request, and their answers do not say at which scale the request ran"
             )
 
 

@@ -43,7 +43,7 @@ def greeting(
         return
     yield f"page: {address}/, scales now: {address}/posenc/scales{_metrics(address, access)}"
     if not asks_for_key and args.host not in _THIS_MACHINE:
-        yield "no key is asked for: whoever reaches this address may send requests; access.keys_file names keys"
+        yield "this server asks for no key: everybody who reaches it may send requests; access.keys_file names keys"
     key = "" if not asks_for_key else " -H 'Authorization: Bearer YOUR_KEY'"
     body = json.dumps({"model": model, "max_tokens": 16, "messages": [{"role": "user", "content": "Hello"}]})
     path = "/v1/chat/completions"

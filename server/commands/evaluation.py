@@ -29,10 +29,10 @@ Targets = Annotated[
     typer.Option(
         "--target",
         metavar="[NAME=]TARGET",
-        help="What to measure: the address of a server that runs, or what `posenc serve` takes, which is then started "
-        "and stopped; with `unscaled:` before it, the same without its scales; with `static:` before it, stock vLLM "
-        "with its largest scale for all requests. May be repeated: all get the same samples, and are compared with "
-        "the first.",
+        help="What to measure: the address of a running server, or anything that `posenc serve` takes: the command "
+        "then starts a server, and stops it afterwards. With `unscaled:` in front, it serves without scales; "
+        "with `static:` in front, it is stock vLLM, with the largest scale for all requests. May be repeated: "
+        "all targets get the same samples, and are compared with the first.",
         autocompletion=options.targets,
     ),
 ]
@@ -41,7 +41,8 @@ Overrides = Annotated[
     typer.Option(
         "--set",
         metavar="[NAME:]PATH=VALUE",
-        help="Override a setting of the deployments that are started, or of the one of that name. May be repeated.",
+        help="Override a setting of all deployments that the command starts, or of the one with the name. May be "
+        "repeated.",
     ),
 ]
 Out = Annotated[
@@ -142,7 +143,7 @@ def text(
         _run(found, task, out, concurrency, {"text file": str(text)}, forces_tokens=decoding.count > 0)
 
 
-@app.command(short_help="What requests lose that fit the trained length.")
+@app.command(short_help="What requests within the trained length lose.")
 def short(
     target: Targets,
     text: Text,

@@ -57,13 +57,13 @@ _CAUSES = (
     ),
     (
         r"DefaultCPUAllocator: can't allocate memory: you tried to allocate (\d+) bytes",
-        "this machine has too little memory for the model: {1} bytes more could not be had. Lower "
+        "this machine has too little memory for the model: an allocation of {1} bytes failed. Lower "
         "engine.kv_cache_memory_bytes or engine.max_num_batched_tokens, or quantise the weights",
     ),
     (
         r"No space left on device(?:: '([^'\n]+)')?",
-        "a disk is full: there was no space for {1}. Free some, or let the variables HF_HOME, VLLM_CACHE_ROOT and "
-        "TMPDIR name folders that have it; if it is /dev/shm, give the container more (--shm-size)",
+        "a disk is full: there was no space for {1}. Free some, or set HF_HOME, VLLM_CACHE_ROOT and TMPDIR to folders "
+        "on a disk with space; if the full disk is /dev/shm, give the container more (--shm-size)",
     ),
     (
         r"SafetensorError: ([^\n]+)",
@@ -87,7 +87,8 @@ _CAUSES = (
     ),
     (
         r"There is no module or parameter named '?([\w.]+)'? in (\w+)",
-        "model: the checkpoint has weights {1}, which {2} has not: its config.json may be that of another model",
+        "model: the checkpoint has weights {1}, but the model {2} has none of this name: its config.json may be that "
+        "of another model",
     ),
 )
 

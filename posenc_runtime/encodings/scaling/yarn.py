@@ -56,9 +56,9 @@ class Yarn:
             raise ValueError(f"old_context_len must be at least 1, got {self.old_context_len}")
         if self.factor > 1 and self.old_context_len is None:
             raise ValueError(
-                f"factor must come with old_context_len, because it is what a checkpoint was tuned with, got "
-                f"{self.factor}: if the scale of long requests was meant, leave factor out, and list it in scales, as "
-                f"in [1, {self.factor:g}]"
+                "factor must come with old_context_len, because both say how a checkpoint was tuned, got "
+                f"{self.factor}: if you mean the scale of long requests, leave factor out, and list the scale in "
+                f"scales, as in [1, {self.factor:g}]"
             )
         if self.beta_slow <= 0:
             raise ValueError(f"beta_slow must be greater than 0, got {self.beta_slow}")

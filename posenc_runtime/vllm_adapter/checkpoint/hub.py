@@ -126,7 +126,7 @@ def _fetched(source: str, revision: str | None, token: str | bool | None) -> Fou
     if constants.HF_HUB_OFFLINE and cached is None:
         raise UnreadableCheckpoint(
             source,
-            f"it is not in the cache {constants.HF_HUB_CACHE}, and posenc asks no hub because HF_HUB_OFFLINE or "
+            f"it is not in the cache {constants.HF_HUB_CACHE}, and posenc asks no hub, because HF_HUB_OFFLINE or "
             "TRANSFORMERS_OFFLINE is set",
             "download the model first, or unset the variable",
         )

@@ -37,10 +37,10 @@ class AddedYarn:
         """What to change, and what it gives."""
         return (
             f"the checkpoint's configuration has YaRN of factor {self.factor:g}, which changes the rotation of every "
-            f"request, but its max_position_embeddings does not count with it: if it was added for long requests, take "
-            f"it out (rope_parameters or rope_scaling in config.json, or hf_overrides), and set scaling.scales to "
-            f"[1, {self.factor:g}]. Requests of up to {self.unscaled_length} tokens are then answered as by the model "
-            "without YaRN"
+            "request, but its max_position_embeddings is that of the model without YaRN. If you added YaRN for long "
+            "requests, take it out (rope_parameters or rope_scaling in config.json, or hf_overrides), and set "
+            f"scaling.scales to [1, {self.factor:g}]. Requests of up to {self.unscaled_length} tokens then get the "
+            "answers of the model without YaRN"
         )
 
 

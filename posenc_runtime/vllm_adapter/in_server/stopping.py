@@ -169,7 +169,7 @@ def _drain(loop: asyncio.AbstractEventLoop, draining: Any) -> None:
     try:
         asyncio.run_coroutine_threadsafe(draining, loop).result()
     except Exception:  # a server that cannot drain must stop nevertheless
-        logger.exception("the requests under way could not be waited for")
+        logger.exception("the server cannot wait for the requests under way")
 
 
 def _end_answers(engine: Any) -> None:

@@ -78,12 +78,13 @@ def layer_rotations(
         keys = noted[name]
         if not keys.isfinite().all():
             raise Unsupported(
-                f"scaling needs a model that rotates by its rotary embedding alone, but {name} reads the table of "
-                "rotations past it: serve this model without scaling"
+                f"scaling needs a model that rotates by its rotary embedding alone, but {name} reads the embedding's "
+                "table without calling the embedding: serve this model without scaling"
             )
         if not keys.any():
             raise Unsupported(
-                f"scaling asks the model how it rotates, but all keys of {name} are zeros: load weights that are not"
+                f"scaling asks the model how it rotates, but all keys of {name} are zeros: load weights that give "
+                "other keys"
             )
         found[name] = _turned(name, keys, getattr(layer, "kv_lora_rank", 0), rows, rotaries)
         if not are_equal(keys, later[name]):

@@ -40,7 +40,7 @@ class WholeModel:
         if outside:
             raise ValueError(
                 f"scaling asks the whole model how it rotates, but {len(outside)} attention layers are outside of the "
-                f"{type(self._found).__name__} that its rotary embedding is in: serve this model without scaling"
+                f"{type(self._found).__name__} that has the rotary embedding: serve this model without scaling"
             )
         return self._found
 

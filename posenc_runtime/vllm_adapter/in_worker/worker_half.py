@@ -121,8 +121,8 @@ class WorkerHalf:
         )
         if not any(found.values()):
             raise ValueError(
-                "scaling needs layers whose keys a rotary embedding rotates, but no layer of this model uses the one "
-                "that it has: serve this model without scaling"
+                "scaling needs a layer whose keys the model's rotary embedding rotates, but no layer of this model "
+                "uses that embedding: serve this model without scaling"
             )
         return found
 
@@ -135,8 +135,8 @@ class WorkerHalf:
         if self._found is None:
             if STATE.model is None:
                 raise ValueError(
-                    "scaling asks the whole model how it rotates, but this worker did not see it built: start vLLM's "
-                    "own worker, which builds the model itself"
+                    "scaling has to see the worker build the whole model, but this worker did not build it: start "
+                    "vLLM's own worker, which builds the model itself"
                 )
             self._found = STATE.model.found(self._vllm_config.compilation_config.static_forward_context.values())
             STATE.forget_model()

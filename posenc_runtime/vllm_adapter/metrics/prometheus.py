@@ -34,8 +34,8 @@ _COUNTERS: dict[str, tuple[Metric, tuple[str, ...], str]] = {
     "generation_tokens": (
         Metric.GENERATION_TOKENS,
         ("scale",),
-        "Generated tokens, by the scale at which each was computed; updated when a request fills a KV block, crosses "
-        "or ends.",
+        "Generated tokens, by the scale at which the engine computed each; updated when a request fills a KV block, "
+        "crosses or ends.",
     ),
     "prefix_hit_tokens": (
         Metric.PREFIX_HIT_TOKENS,

@@ -16,10 +16,10 @@ OFFLOADING = "OffloadingConnector"
 IN_MEMORY = "CPUOffloadingSpec"
 
 _OTHER_ENGINES = (
-    "other engines read its blocks, which it names by model and tokens alone, so that one with another rope_type, "
+    "other engines read its blocks. It names blocks by model and tokens alone, so an engine with another rope_type, "
     "window or page would take them for its own"
 )
-_DISK = "its blocks outlive the engine, and are named by model and tokens alone: a later engine would read them"
+_DISK = "its blocks outlive the engine. It names blocks by model and tokens alone, so a later engine would read them"
 _UNSHOWN = "no test shows that its answers are right"
 _REASONS = {
     "ExampleConnector": _DISK,
@@ -62,8 +62,8 @@ def refuse_shared_cache(transfer: Any, rope_type: str) -> None:
     if spec != IN_MEMORY:
         raise Unsupported(
             f"kv_transfer_config.kv_connector_extra_config.spec_name must be {IN_MEMORY} where rope_type is "
-            f"{rope_type}, got {spec}: tiers below the engine's memory outlive it or are shared, and name blocks by "
-            "model and tokens alone. Leave it out"
+            f"{rope_type}, got {spec}: tiers below the engine's memory outlive the engine, or several engines share "
+            "them. They name blocks by model and tokens alone. Leave spec_name out"
         )
 
 

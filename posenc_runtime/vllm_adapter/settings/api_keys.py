@@ -90,7 +90,9 @@ def _keys(entries: Iterable[str], source: str, unit: str) -> list[ApiKey]:
     found: dict[bytes, ApiKey] = {}
     for number, key in _each(entries, source, unit):
         if (other := found.setdefault(key.digest, key)) is not key:
-            raise KeysRefused(f"{source}: {unit} {number} must be another key than that of {other.name}, got it again")
+            raise KeysRefused(
+                f"{source}: {unit} {number} must have a key of its own, got the key of {other.name} again"
+            )
     if not found:
         raise KeysRefused(f"{source}: must have at least one key, got none")
     return list(found.values())

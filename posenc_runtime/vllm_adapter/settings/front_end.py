@@ -53,7 +53,7 @@ class AccessSettings(BaseModel):
                 )
         if not self.administrators and self._must_name_administrators():
             raise ValueError(
-                "administrators must name the keys that administration asks for where administration is "
+                "administrators must name the keys that may administer, where administration is "
                 f"{self.administration}, got none: name them, or administer at an address of this machine, such as "
                 "127.0.0.1:9000"
             )

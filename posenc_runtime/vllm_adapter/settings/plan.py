@@ -79,8 +79,9 @@ class Plan:
             said.append(f"auto: {self.auto_reason}{has_room if self.max_model_len == FIT_INTO_MEMORY else ''}")
         if self.deployment.reuses_prefixes:
             said.append(
-                "scaling.prefix_reuse: with rerotate, a turn that has copied a prefix shares no blocks, so later "
-                "turns of the conversation compute more again than with exact. It is for documents that many share"
+                "scaling.prefix_reuse: with rerotate, a turn that has copied a prefix shares no blocks. So later "
+                "turns of the conversation compute more tokens again than with exact. Choose rerotate for documents "
+                "that many requests share"
             )
         if self.checkpoint is None:
             return tuple(said)

@@ -104,8 +104,7 @@ class AccessMiddleware:
         if template not in self._logged:
             self._logged.add(template)
             logger.warning(
-                "%s was asked for, and is closed, because Posenc does not know this route: to open it, give it a class "
-                "in access.routes",
+                "%s is closed, because Posenc does not know this route: to open it, give it a class in access.routes",
                 template,
             )
 

@@ -96,7 +96,7 @@ class UnderWay:
 
 def _full(why: str, setting: str) -> RequestRefused:
     return RequestRefused(
-        f"the server has as much work as it takes: {why}. Try again later",
+        f"the server is full: {why}. Try again later",
         f"max_{setting}",
         status=HTTPStatus.TOO_MANY_REQUESTS,
         retry_after=_RETRY_AFTER_SECONDS,

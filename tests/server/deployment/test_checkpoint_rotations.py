@@ -146,7 +146,7 @@ def test_yarn_that_was_added_by_hand_is_told_with_what_to_do_instead(tmp_path: p
     said = " ".join(out.split())
     assert status == 0 and "trained on 256 tokens" in said
     assert "YaRN of factor 4, which changes the rotation of every request" in said
-    assert "set scaling.scales to [1, 4]. Requests of up to 64 tokens are then answered as by the model" in said
+    assert "set scaling.scales to [1, 4]. Requests of up to 64 tokens then get the answers of the model" in said
 
 
 def test_a_wrong_trained_length_is_the_cause_where_it_makes_the_scales_too_small(

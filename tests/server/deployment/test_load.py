@@ -132,8 +132,8 @@ CHANGED = {
     "factor-instead-of-scales": (
         "  beta_fast: 16",
         "  factor: 4.0",
-        "scaling.factor must come with old_context_len, because it is what a checkpoint was tuned with, got 4.0: if "
-        "the scale of long requests was meant, leave factor out, and list it in scales, as in [1, 4]",
+        "scaling.factor must come with old_context_len, because both say how a checkpoint was tuned, got 4.0: if you "
+        "mean the scale of long requests, leave factor out, and list the scale in scales, as in [1, 4]",
     ),
     "parameter-of-another-method": ("yarn", "linear", "scaling.beta_fast: is not a known setting, got 16"),
     "unknown-method": ("yarn", "yarm", "scaling.rope_type must be one of auto, base, clipped, default, "),

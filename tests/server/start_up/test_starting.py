@@ -61,7 +61,7 @@ def test_the_address_is_one_that_clients_of_this_machine_can_ask(arguments: dict
 
 
 def test_a_server_that_others_reach_says_that_it_asks_for_no_key() -> None:
-    warning = "no key is asked for: whoever reaches this address may send requests; access.keys_file names keys"
+    warning = "this server asks for no key: everybody who reaches it may send requests; access.keys_file names keys"
     assert warning in greeted(host="0.0.0.0") and warning in greeted(host=None)
     assert warning not in greeted(host="0.0.0.0", asks_for_key=True) + greeted(host="127.0.0.1")
 
@@ -146,7 +146,7 @@ SAID = {
     ),
     "disk-full": (
         "OSError: [Errno 28] No space left on device: '/root/.cache/vllm/x'",
-        "a disk is full: there was no space for /root/.cache/vllm/x. Free some, or let the variables HF_HOME,",
+        "a disk is full: there was no space for /root/.cache/vllm/x. Free some, or set HF_HOME,",
     ),
     "disk-full-without-a-name": (
         "OSError: [Errno 28] No space left on device",

@@ -157,7 +157,7 @@ def test_what_a_hub_has_no_more_is_not_taken_from_the_cache(there: LocalHub) -> 
 def test_no_hub_is_asked_where_the_environment_says_so(there: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     error = refused()
-    assert "posenc asks no hub because HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set" in str(error)
+    assert "posenc asks no hub, because HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set" in str(error)
     assert error.advice == "download the model first, or unset the variable"
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     folder = at_hand(NAME, {}).place

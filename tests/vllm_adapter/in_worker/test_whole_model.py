@@ -48,7 +48,7 @@ def test_layers_that_are_outside_of_what_was_found_are_an_error_and_not_forgotte
     whole = WholeModel(rotary)
     served = Served(rotary)
     with pytest.raises(
-        ValueError, match="1 attention layers are outside of the Served that its rotary embedding is in: serve"
+        ValueError, match="1 attention layers are outside of the Served that has the rotary embedding: serve"
     ):
         whole.found([*served.model.layers, Attention(None)])
 

@@ -162,7 +162,9 @@ def test_a_worker_measures_its_speed_with_the_model_around_its_rotary_embedding(
 
 def test_a_worker_that_did_not_see_its_model_built_cannot_ask_it(measuring: Deployment) -> None:
     STATE.rotaries.append(dataclasses.replace(ROTARY, deployment=measuring))
-    with pytest.raises(ValueError, match="asks the whole model how it rotates, but this worker did not see it built"):
+    with pytest.raises(
+        ValueError, match="has to see the worker build the whole model, but this worker did not build it"
+    ):
         worker(deployment=measuring)
 
 
@@ -216,7 +218,7 @@ def test_a_layer_that_reads_the_keys_of_another_is_not_asked(monkeypatch: pytest
 
 def test_a_model_none_of_whose_layers_are_rotated_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     rotated(monkeypatch, "layer")
-    with pytest.raises(ValueError, match="but no layer of this model uses the one that it has: serve this model"):
+    with pytest.raises(ValueError, match="but no layer of this model uses that embedding: serve this model"):
         worker()
 
 

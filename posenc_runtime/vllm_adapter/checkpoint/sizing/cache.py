@@ -62,7 +62,7 @@ def value_bytes(kv_cache_dtype: str, model_bytes: int) -> int:
         return model_bytes
     if kv_cache_dtype not in _BYTES_OF_A_VALUE:
         raise Unsupported(
-            f"engine.kv_cache_dtype: the cache's size is known for auto, {', '.join(_BYTES_OF_A_VALUE)}, got "
+            f"engine.kv_cache_dtype: posenc knows the cache's size for auto, {', '.join(_BYTES_OF_A_VALUE)}, got "
             f"{kv_cache_dtype!r}"
         )
     return _BYTES_OF_A_VALUE[kv_cache_dtype]

@@ -63,7 +63,7 @@ def _listed(text_config: Any) -> Sequence[Kept] | None:
         return None
     if unknown := sorted({str(each) for each in types} - _TYPES.keys()):
         raise Unsupported(
-            f"model: the cache of its layers can be computed for {', '.join(sorted(_TYPES))}, got "
+            f"model: posenc can compute the cache of layers of the kinds {', '.join(sorted(_TYPES))}, got "
             f"{', '.join(unknown)}: start the server, whose log says how many tokens its cache holds"
         )
     return [_TYPES[each] for each in types]

@@ -66,8 +66,8 @@ def query_factors(deployment: Deployment, folded: float) -> Sequence[float]:
     if math.isclose(folded, 1.0, rel_tol=1e-6):  # vLLM leaves mscale out where attention_factor is 1
         return [1.0] * len(at_scales)
     raise Unsupported(
-        f"scaling needs a softmax scale that is plain, or multiplied by {at_scales[0]:g} as rope_parameters say, got a "
-        f"layer whose is multiplied by {folded:g}: serve this model without scaling"
+        f"scaling needs layers that leave the softmax scale as it is, or multiply it by {at_scales[0]:g} as "
+        f"rope_parameters say, got a layer that multiplies it by {folded:g}: serve this model without scaling"
     )
 
 

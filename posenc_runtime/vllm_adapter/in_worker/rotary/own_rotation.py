@@ -60,7 +60,7 @@ def table_as_long(rotary_class: Any, module: Any, num_rows: int) -> Tensor:
     table = own_table(rotary_class, module, max(num_rows, module.max_position_embeddings))
     if len(table) < num_rows:
         raise ValueError(
-            f"the table of every rotary embedding must have a row for each position, {num_rows} of them, but that of "
+            f"every rotary embedding's table must have a row for each of {num_rows} positions, but the table of "
             f"layers that are not scaled has {len(table)}: lower max_model_len"
         )
     return table

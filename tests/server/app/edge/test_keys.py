@@ -64,7 +64,7 @@ def test_the_environment_has_keys_with_commas_or_on_lines() -> None:
         ("alice and bob: secret\n", "the name in line 1 must be 1 to 64 letters"),
         ("alice:\n", "the key in line 1 must be"),
         ("sha256:abc\n", "the hash in line 1 must be sha256: and 64 hexadecimal digits"),
-        ("alice: secret\nbob: secret\n", "line 2 must be another key than that of alice"),
+        ("alice: secret\nbob: secret\n", "line 2 must have a key of its own, got the key of alice again"),
     ],
 )
 def test_a_file_that_is_not_as_it_should_be_is_refused_without_showing_keys(

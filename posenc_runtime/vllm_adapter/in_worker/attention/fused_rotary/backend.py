@@ -87,8 +87,8 @@ class RotatesInAttention:
     ) -> None:
         if kv_sharing_target_layer_name is not None:
             raise Unsupported(
-                "attention.fused_rotary must be off for a layer that reads the keys of another, got one that reads "
-                f"those of {kv_sharing_target_layer_name}"
+                "attention.fused_rotary must be off for a model with a layer that reads another layer's keys, got a "
+                f"layer that reads the keys of {kv_sharing_target_layer_name}"
             )
         stock: Any = super()
         stock.__init__(
