@@ -166,7 +166,7 @@ class ScaleCoordinator:
         return left if left > 0 else 0
 
     def holds_only(self, request_id: str, block_ids: Numbers, alone: Numbers) -> None:
-        """A request is about to cross whose layers have a sliding window: blocks may have left it and other requests.
+        """Called before a request with sliding windows crosses: blocks may have left it and other requests.
 
         Args:
             block_ids: all blocks that the request holds.

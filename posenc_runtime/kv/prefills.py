@@ -1,4 +1,4 @@
-"""How far the prompts are that have no first token yet: what a person who waits for one wants to know."""
+"""Counts, for people who wait for a first token, how many tokens of their prompts are computed."""
 
 from __future__ import annotations
 

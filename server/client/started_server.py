@@ -102,7 +102,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _ended_with_us() -> Callable[[], None] | None:
-    """What a new process calls before it is the server: the kernel then ends it with us, even if we are killed."""
+    """Called in the new process before it is the server: the kernel then ends it with us, even if we are killed."""
     if sys.platform != "linux":
         return None
     import ctypes

@@ -1,4 +1,4 @@
-"""``posenc eval``: how well deployments read long texts, compared by what a user would lose or gain."""
+"""``posenc eval``: compares how well deployments read long texts."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def tell(pieces: Iterator[str | Report], console: Console, server: Server) -> st
 
 
 def lines(report: Report) -> Iterator[str]:
-    """What a report says, a line for each crossing before the last one."""
+    """The report in words: a line for each crossing, then one for the scale and the tokens."""
     for crossing in report.crossings:
         yield (
             f"crossed from scale {crossing['from']:g} to {crossing['to']:g} at {crossing['at']:,} tokens "

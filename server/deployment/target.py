@@ -14,7 +14,7 @@ FILES = (".yaml", ".yml")
 
 
 def settings_of(target: str | None, config: pathlib.Path | None, overrides: list[str] | None = None) -> Settings:
-    """The settings of what the command line names; the environment and ``--set`` override them.
+    """The settings of the deployment that the command line names; the environment and ``--set`` override them.
 
     Args:
         target: a file that ends with .yaml or .yml, the name of a configuration that ships, or else a model; the demo

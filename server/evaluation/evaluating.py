@@ -1,4 +1,4 @@
-"""Runs a task against targets: what is in the journal is left out, and every new result goes into it at once."""
+"""Runs a task against targets. It skips samples that are in the journal, and notes each new result there at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured: servers that run somewhere, and deployments that are started for it, one at a time."""
+"""The targets of an evaluation: servers that run somewhere, and deployments that it starts, one at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fits: how many requests of a length run at once on GPUs of a kind, and how many GPUs so many requests need."""
+"""Computes how many requests of a length run at once on a kind of GPU, and how many GPUs they need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refuses an address that cannot be listened at, before vLLM is imported: vLLM binds it half a minute later."""
+"""Refuses an address at which no server can listen, before vLLM is imported: vLLM binds it half a minute later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds in the output of an engine's processes why the engine did not start, where the user can do something."""
+"""Finds in the output of an engine's processes why the engine did not start, for causes that a user can remove."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine writes while it serves: an error is shown in one line, and its traceback is kept."""
+"""Shows what an engine writes while it serves. Of an error it shows one line, and keeps the traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads what a command line names: its settings, and what they and the configuration of their checkpoint make."""
+"""Reads the settings that a command line names, and makes the plan from them and from their checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refuses what has no room in memory, before an engine starts: by the sizes that the settings give."""
+"""Refuses, before an engine starts, a KV cache without room for a request, and a CPU without free memory."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def needed_for(hf_text_config: Any) -> Kind:
 
 
 def has_alibi(hf_text_config: Any) -> bool:
-    """Whether a model that is not ours has ALiBi.
+    """Whether a model of vLLM, not of ours, has ALiBi.
 
     Each model says so in its own way: BLOOM always has ALiBi, Falcon and Baichuan have the key ``alibi``, MPT has it in
     ``attn_config``, and Jais has ``position_embedding_type``.

@@ -1,4 +1,4 @@
-"""Configuration of Baichuan, which neither transformers nor vLLM has, and which checkpoints are served."""
+"""The configuration of Baichuan, which neither transformers nor vLLM has, and rules for its checkpoints."""
 
 from __future__ import annotations
 

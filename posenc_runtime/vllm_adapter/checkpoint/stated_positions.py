@@ -1,4 +1,4 @@
-"""What a configuration states of positions: the trained length, whatever its key, and the rotation.
+"""Reads what a configuration states about positions: the trained length, under any of its keys, and the rotation.
 
 A value that describes no rotation is named as the file has it. YaRN that somebody added by hand is told apart from
 YaRN that the model was trained with.
@@ -22,7 +22,7 @@ from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 
 @dataclasses.dataclass(frozen=True)
 class AddedYarn:
-    """YaRN in a configuration whose ``max_position_embeddings`` is still that of the model without it.
+    """YaRN that somebody added: ``max_position_embeddings`` is still that of the model without YaRN.
 
     Attributes:
         factor: of that YaRN.
@@ -34,7 +34,7 @@ class AddedYarn:
 
     @property
     def advice(self) -> str:
-        """What to change, and what it gives."""
+        """How to change the configuration, and what the change gives."""
         return (
             f"the checkpoint's configuration has YaRN of factor {self.factor:g}, which changes the rotation of every "
             "request, but its max_position_embeddings is that of the model without YaRN. If you added YaRN for long "
@@ -102,7 +102,7 @@ def with_whole_lengths(rope_parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_stated(place: str, engine: Mapping[str, Any]) -> None:
-    """Look for what is wrong with the rotation in a configuration that cannot be read or served.
+    """Find the fault in the rotation of a configuration that cannot be read or served.
 
     Args:
         place: folder or name of the checkpoint.

@@ -1,4 +1,4 @@
-"""When a request arrives, we put its regime into its ``cache_salt``, before vLLM hashes its prompt.
+"""Puts the regime of an arriving request into its ``cache_salt``, before vLLM hashes its prompt.
 
 This runs on the thread that takes requests in, so it does not delay the engine's loop. All that decides a request's
 first scale is known by then: the length of its prompt, ``max_tokens`` and ``posenc_on_crossing``.

@@ -105,7 +105,7 @@ class SchedulerHalf:
         self._budget_report = {"rerotate_budget_tokens": {TOTAL: budget.tokens}}
 
     def on_new_request(self, request: Request) -> None:
-        """Open the request's books. One that did not pass ``arriving`` is admitted here, and its prompt hashed again.
+        """Open the request's books. If it did not pass ``arriving``, admit it here, and hash its prompt again.
 
         That is early enough: the scheduler has not looked up its prefix yet.
         """

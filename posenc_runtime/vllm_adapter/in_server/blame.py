@@ -15,7 +15,7 @@ _LOGGERS = ("vllm.entrypoints.anthropic.api_router", "vllm.entrypoints.cohere.ap
 
 
 def log_no_client_errors() -> None:
-    """Leave out of these logs what clients are told in their answers."""
+    """Keep errors out of these logs if clients read them in their answers."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_is_the_servers)
 
@@ -31,7 +31,7 @@ _FAILED = "error"
 
 
 def blame_constraints(engine: Any) -> None:
-    """Have requests whose constraint cannot be kept refused.
+    """Refuse requests with a constraint that the model cannot keep.
 
     Args:
         engine: vLLM's client of it; its ``generate`` is wrapped.
@@ -61,7 +61,7 @@ NO_NUMBERS = "the model computed no numbers (NaN): its weights may be damaged, o
 
 
 def fail_without_numbers(engine: Any) -> None:
-    """Have requests that ask for log probabilities fail with status 500 where these are NaN.
+    """If log probabilities are NaN, answer the requests that ask for them with status 500.
 
     vLLM itself cannot write NaN into an answer, and says to the client that the request was bad.
 

@@ -31,7 +31,7 @@ class Capacity:
 
 
 def capacity_of(engine: Any) -> Capacity:
-    """What vLLM's client of an engine says; None of an engine is one that does not run yet."""
+    """What vLLM's client of an engine reports. The client is None if the engine does not run yet."""
     config = getattr(engine, "vllm_config", None)
     if config is None:
         return Capacity()
@@ -90,7 +90,7 @@ _PAUSE_SECONDS = 1.0
 
 
 class Pulse:
-    """What the engine's core answered last. One question at most is under way.
+    """The last answer of the engine's core. At most one question is under way.
 
     Args:
         engine: vLLM's client of a running engine; with several parallel engines, all are asked.

@@ -81,7 +81,7 @@ def show_attention(engine: Any, groups: list[LayerGroup]) -> None:
 
 
 def show_strategy(engine: Any, deployment: Deployment) -> None:
-    """Show in a metric what is served, where no connector does."""
+    """Show the deployment's strategy in a metric, if no connector shows it."""
     if deployment.turns_queries:
         prometheus.show_strategy(
             deployment, engine.model_config.served_model_name, engine.engine_core.engine_ranks_managed
@@ -89,7 +89,7 @@ def show_strategy(engine: Any, deployment: Deployment) -> None:
 
 
 def readiness(engine: Any) -> Callable[[bool], None]:
-    """What shows in a metric whether this server takes requests."""
+    """A function that shows, in a metric, whether this server takes requests."""
     return prometheus.readiness(engine.model_config.served_model_name)
 
 

@@ -61,7 +61,7 @@ def announce_scales(state: Any) -> None:
 
 
 def announce_stopped(engine: Any, deployment: Deployment) -> None:
-    """Where requests keep their first scale, let an answer that ended at a stop string name it.
+    """If requests keep their first scale, let an answer that ended at a stop string name this scale.
 
     This process finds stop strings, and the engine's report at the end of such a request is lost. Where requests cross,
     our scheduler adds the report to every output instead. Where queries turn, no engine reports anything.

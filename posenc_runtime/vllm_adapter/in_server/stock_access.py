@@ -1,4 +1,4 @@
-"""Takes over what vLLM itself has to guard its routes: it guards some of them only, and by the start of their paths."""
+"""Takes over from vLLM's own guard of routes, which guards only some routes, by the start of their paths."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def close_cors(args: argparse.Namespace) -> None:
 
 
 def refuse_other_front_ends(access: AccessSettings) -> None:
-    """Refuse to restrict access where vLLM's front end in Rust serves: it runs nothing of ours.
+    """Refuse settings of access where vLLM's front end in Rust serves, because that front end runs nothing of ours.
 
     Raises:
         SettingRefused: naming the variable that chooses that front end.

@@ -1,4 +1,4 @@
-"""Stops the engine of a server: once its requests have ended, or because the engine has ended by itself."""
+"""Stops a server, after its requests have ended, or after its engine has ended by itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Draining:
 
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
-        """The context of one HTTP request that is waited for."""
+        """The context of one HTTP request; the drain waits until it ends."""
         self._num_calls += 1
         try:
             yield
@@ -85,7 +85,7 @@ def refuse_unbegun(states: Mapping[str, Any]) -> None:
 
 
 def refuse_late(engine: Any, draining: Draining) -> None:
-    """Fail each request that reaches the engine when the drain is over, as those are failed that were cut.
+    """Fail each request that reaches the engine after the drain, in the same way as the requests that were cut.
 
     Args:
         engine: vLLM's client of a running engine; its ``add_request`` is wrapped.
@@ -116,7 +116,7 @@ ENDED_BY_ITSELF = "the engine ended while it served: the cause is above"
 
 
 def drain_before_stop(engine: Any, draining: Draining, ended: Callable[[bool], None]) -> None:
-    """Have a server that is told to stop drain first; one whose engine has ended by itself ends with status 1.
+    """Let a server drain before it stops. If its engine has ended by itself, the server ends with status 1.
 
     vLLM's server itself stops its engine at once, or has the engine's core drain while it still accepts requests, which
     the core then rejects.
@@ -148,7 +148,7 @@ def drain_before_stop(engine: Any, draining: Draining, ended: Callable[[bool], N
 
 
 def bound_last_answers(server: Any) -> None:
-    """Have a server that stops wait for clients that do not read their answers, but not without end.
+    """Let a stopping server wait for clients that do not read their answers, but only for a limited time.
 
     Args:
         server: uvicorn's.

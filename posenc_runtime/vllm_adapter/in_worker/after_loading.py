@@ -20,7 +20,7 @@ _WITH_KERNELS = ("bias", "cope", "plain", "read_time")
 
 @functools.cache
 def prepare_after_loading() -> None:
-    """Have this process's workers mend what vLLM lacks on a CPU, and tell attention how queries turn."""
+    """Let this process's workers add what vLLM lacks on a CPU, and tell attention how queries turn."""
     from vllm.v1.worker.gpu_worker import Worker
 
     Worker.load_model = preparing(Worker.load_model)

@@ -1,4 +1,4 @@
-"""Which workers send their output after a step: with our connector only the one that has the tokens, as without any.
+"""With our connector, too, only the worker that has the tokens sends its output after a step.
 
 With a connector, vLLM makes every worker send its whole output, because each worker may have to report which transfers
 have ended. Our connector transfers nothing, so one worker is enough. Decision 61.

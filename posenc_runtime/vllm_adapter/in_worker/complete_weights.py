@@ -65,7 +65,7 @@ def completely(load: Load) -> Load:
 
 
 def unset(model: nn.Module) -> None:
-    """Fill the parameters that vLLM does not check with the NaN that means: not loaded."""
+    """Fill the parameters that vLLM does not check with a NaN that marks them as not loaded."""
     for _, _, parameter in _unchecked(model):
         parameter.data.view(_BITS[parameter.dtype]).fill_(_UNSET[parameter.dtype])
 

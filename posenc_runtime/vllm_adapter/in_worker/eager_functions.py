@@ -24,7 +24,7 @@ _SIZES = (3, 5, 1)
 
 
 def compile_nothing_while_serving() -> None:
-    """Replace what would be compiled while requests run; of a model's functions, where there is no compiler."""
+    """Replace functions that torch would compile while requests run; a model's, only if there is no compiler."""
     call_uncompiled(_SAMPLER)
     if not has_compiler():
         call_uncompiled(_MODELS)

@@ -1,4 +1,4 @@
-"""Tells each attention layer how its queries turn, by the rotary embedding that its keys are found to be rotated by.
+"""Finds the rotary embedding that rotates each layer's keys, and tells the layer how its queries turn.
 
 No configuration says it for every model, so the model that vLLM built is asked, as for scales. Decision 66.
 """
@@ -24,7 +24,7 @@ _POSITIONS = (0, 1, 7, 64)
 
 
 def turn_queries(model: nn.Module, drafter: nn.Module | None, vllm_config: Any) -> None:
-    """Tell each layer whose attention turns queries how it does; layers that do not rotate stay vLLM's.
+    """Tell each layer that turns queries how to turn them; layers that do not rotate stay vLLM's.
 
     Args:
         drafter: the model that drafts tokens; None where none does, or what drafts is no model. It turns as the model

@@ -1,1 +1,1 @@
-"""What is not served, and why. ``engine.refuse_unsupported`` checks a whole engine; it calls most other checks."""
+"""Refuses features that are not served, and says why. ``engine.refuse_unsupported`` calls most other checks."""

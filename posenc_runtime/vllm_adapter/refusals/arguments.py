@@ -1,4 +1,4 @@
-"""Arguments of an engine that cannot be combined with scaling, refused before vLLM makes its configuration of them.
+"""Refuses an engine's arguments that contradict scaling, before vLLM makes its configuration of them.
 
 vLLM refuses many of these arguments itself, for reasons of its own: a drafter that is not found, a connector that lacks
 a class. Its reason would come first, and whoever mended that would only then be told that we do not serve the argument.
@@ -90,7 +90,7 @@ def refuse_connector(name: str | None, role: str | None) -> None:
 
 
 def refuse_unshown(asked: Mapping[str, bool], advice: str = "leave that setting out") -> None:
-    """Refuse what no test shows to be right.
+    """Refuse features whose answers no test has shown to be right.
 
     Args:
         asked: whether it is asked for, by its name.

@@ -1,4 +1,4 @@
-"""Asks vLLM's attention for CPUs whether it has a kernel, before a request does, whose failure would end the engine."""
+"""Asks vLLM's attention for CPUs whether it has a kernel, before a request asks, fails, and ends the engine."""
 
 from __future__ import annotations
 

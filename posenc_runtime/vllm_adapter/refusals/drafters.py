@@ -1,4 +1,4 @@
-"""What may draft tokens where queries turn. Whatever it drafts, the model checks each token with its own attention."""
+"""Which drafters are served where queries turn. The model checks each drafted token with its own attention."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def refuse_drafter(speculative_config: Any, rope_type: str) -> None:
 
 
 def is_drafter(model_config: Any) -> bool:
-    """Whether this is vLLM's configuration of a drafter's model, not that of the model which it drafts for."""
+    """Whether this is vLLM's configuration of a drafter's model, and not of the model that uses the drafter."""
     return getattr(model_config, "runner_type", None) == "draft"

@@ -1,4 +1,4 @@
-"""What a deployment can be combined with. Anything else is refused at start-up; the error names setting and reason."""
+"""Refuses, at start-up, an engine that contradicts its deployment; the error names the setting and the reason."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
 
 
 def refuse_block_size(vllm_config: VllmConfig) -> None:
-    """Check the size of KV blocks on the CPU before vLLM does, which is only after it has loaded the weights.
+    """Check the size of KV blocks on the CPU. vLLM itself checks it only after it has loaded the weights.
 
     A size that the user does not set is not checked: vLLM chooses one that its attention backend supports.
 

@@ -21,7 +21,7 @@ _TURNED_DTYPES = ("auto", "float16", "bfloat16")
 
 
 def refuse_moving_requests(vllm_config: VllmConfig, deployment: Deployment) -> None:
-    """Check what is needed to change the scale of requests and prefixes, if the deployment allows that.
+    """If the deployment changes the scale of requests or prefixes, check that the engine allows it.
 
     Raises:
         Unsupported: when something is missing; the message names the setting and what to set it to.

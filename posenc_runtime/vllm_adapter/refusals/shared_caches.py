@@ -1,4 +1,4 @@
-"""Which KV connectors an engine may have whose queries turn: those whose blocks no other deployment can read.
+"""Which KV connectors an engine may have where queries turn: connectors whose blocks no other deployment reads.
 
 Keys and values of tokens past the trained length depend on the method, its window and its page. Where a cache outlives
 its engine or is shared by several, a deployment with other ones would find its tokens there, and read foreign blocks as

@@ -1,4 +1,4 @@
-"""Around which of vLLM's backends on NVIDIA GPUs attention turns queries, and what those cannot be combined with."""
+"""On NVIDIA GPUs: which backends of vLLM can turn queries, and which settings contradict these backends."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def refuse_on_cuda(vllm_config: VllmConfig, rope_type: str, page: int) -> None:
 
 
 def refuse_page(page: int) -> None:
-    """Check how many keys a query is turned for together, once the size of blocks is known, too.
+    """Check that a page suits the kernel. The size of blocks must be known, too.
 
     Raises:
         Unsupported: when a kernel would read keys of two pages at a time; the message names the page.
@@ -75,7 +75,7 @@ def refuse_page(page: int) -> None:
 
 
 def refuse_other_backends(layers: Mapping[str, Any], rope_type: str) -> None:
-    """Check which backend vLLM has given each layer, which is its own choice where the deployment names none.
+    """Check which backend each layer has. vLLM has chosen it itself if the deployment names none.
 
     Args:
         layers: vLLM's layers that attend, by name.

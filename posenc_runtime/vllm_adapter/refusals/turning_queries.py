@@ -1,4 +1,4 @@
-"""What attention that turns queries cannot be combined with; everything else is as in stock vLLM."""
+"""Refuses settings that contradict attention that turns queries; everything else is as in stock vLLM."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ GATE = "posenc_gate"  # in the scope of requests that came to another address th
 
 
 class Needs(enum.Enum):
-    """What a request must show, so that a gate lets it in."""
+    """The key that a request must show, so that a gate lets it in."""
 
     NOTHING = enum.auto()
     KEY = enum.auto()

@@ -1,4 +1,4 @@
-"""Bounds what pydantic does with a body of the wrong shape, and speeds up what it does with one of the right shape.
+"""Limits how long pydantic works on a body of the wrong shape, and makes it faster on one of the right shape.
 
 Pydantic lists every error. Where an item of a list may be one of thirty things, each wrong item has some hundred
 errors, each with a path: a body of 60 kB has taken 17 s and 8 GB. We change the schemas of vLLM's models in two ways.

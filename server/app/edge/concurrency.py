@@ -17,7 +17,7 @@ _RETRY_AFTER_SECONDS = 1
 
 
 class UnderWay:
-    """What one API server has taken and not yet answered."""
+    """The requests that one API server has taken and not yet answered."""
 
     def __init__(self, limits: LimitSettings) -> None:
         self._limits = limits

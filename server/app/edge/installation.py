@@ -29,7 +29,7 @@ _NEEDS = {"open": Needs.NOTHING, "key": Needs.KEY, "off": Needs.CLOSED}
 
 
 class Edge:
-    """What stands between clients and the routes of an application.
+    """The parts of our middleware between clients and the routes of an application.
 
     Attributes:
         access: who may ask for what.
@@ -55,7 +55,7 @@ class Edge:
 
 
 def settings_of(args: argparse.Namespace) -> FrontEndSettings:
-    """What vLLM's arguments say of access and limits.
+    """The settings of access and limits in vLLM's arguments.
 
     Args:
         args: of vLLM's server, at ``app.state.args``.

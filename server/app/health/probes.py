@@ -12,7 +12,7 @@ _STARTING = "the server is starting"
 
 
 class Probe(BaseModel):
-    """What a probe answers; ``reason`` says why not."""
+    """The answer of a probe; ``reason`` says why the state is not good."""
 
     status: str
     reason: str | None = None

@@ -1,4 +1,4 @@
-"""What the probes of a server say."""
+"""The state of a server, as its probes report it."""
 
 from __future__ import annotations
 

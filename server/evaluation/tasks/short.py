@@ -1,4 +1,4 @@
-"""``posenc eval short``: what requests lose that fit the trained length, and had no need of a scale."""
+"""``posenc eval short``: what requests within the trained length lose, though they need no scale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the constructor of a layer makes of a checkpoint's configuration, by its source.
+"""Follows the source of a layer's constructor, to see what it makes of a checkpoint's configuration.
 
 No model is imported, because a model may need a device that this machine does not have. The source is followed as far
 as it computes with the configuration and the number of the layer. All else is ``UNKNOWN``, and what depends on it.

@@ -1,4 +1,4 @@
-"""What the layers that cache keys are made of, by the sources of vLLM: which rotate, and by what."""
+"""The classes of the layers that cache keys, by the sources of vLLM: which of them rotate, and by which class."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def attends_to_an_encoder(architecture: str) -> bool:
 
 @functools.cache
 def rotary_class_that_is_not_replaced(architecture: str) -> str | None:
-    """A rotary class of vLLM that layers with keys name, and that posenc does not replace by one that scales."""
+    """The rotary class of vLLM that layers with keys name, if posenc has no class in its place."""
     return next(
         (name for each in rotating_layers(architecture) for name in sorted(_layer_names(each) & _NOT_REPLACED)), None
     )

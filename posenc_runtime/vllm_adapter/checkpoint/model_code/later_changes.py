@@ -1,4 +1,4 @@
-"""Finds layers that change keys between their rotation and the cache, such as by a norm: those cannot be turned."""
+"""Finds layers that change keys between rotation and cache, for example by a norm: such keys cannot be turned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far apart two tokens may be that a layer rotates against each other, by a model's source and its configuration.
+"""The largest distance of two tokens in a layer that rotates, by a model's source and its configuration.
 
 Some models rotate only layers with a sliding window or with chunks, and leave those that see the whole request without
 positions. Then no rotated distance is longer than the window, however long the request is. Decision 70.

@@ -1,4 +1,4 @@
-"""What a model asks of a layer's attention, and which backend the layer gets. The same on every device."""
+"""Chooses a layer's backend by what the model asks of the layer's attention. The same on every device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What attention that turns queries shares on all devices: which queries of a step turn, and what a layer does to them.
+"""The parts of attention that turns queries, for all devices: which queries turn, and what a layer does to logits.
 
 Those below the trained length go to vLLM's attention, the others to ours.
 """

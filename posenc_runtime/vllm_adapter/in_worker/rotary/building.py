@@ -83,7 +83,7 @@ def enter(
 
 
 def rows_of_others(deployment: Deployment, module: Any) -> int | None:
-    """How many rows the table of an embedding that is not scaled needs; None in a vision tower, of few positions.
+    """How many rows the table of an unscaled embedding needs; None in a vision tower, which has few positions.
 
     vLLM makes tables as long as the configuration of the text says, which for multimodal models is the trained length
     whatever is served.

@@ -28,7 +28,7 @@ from posenc_runtime.vllm_adapter.in_worker.worker_state import Rotary
 
 
 def scaling(rotary_class: Any) -> Any:
-    """A subclass of a rotary class of vLLM, with the stacked table where an engine has a deployment that scales it."""
+    """A subclass of a rotary class of vLLM. It has the stacked table if the engine's deployment scales it."""
     num_axes = 3 if issubclass(rotary_class, MRotaryEmbedding) else 1
 
     def _compute_cos_sin_cache(self: Any) -> Tensor:
