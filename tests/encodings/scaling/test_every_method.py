@@ -92,7 +92,7 @@ def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
         ("yarn", {"beta_slow": 0.0}, "beta_slow must be greater than 0, got 0.0"),
         ("yarn", {"beta_fast": 0.5}, "beta_fast must be at least beta_slow 1.0, got 0.5"),
         ("yarn", {"factor": 0.5}, "factor must be at least 1, got 0.5"),
-        ("yarn", {"factor": 4.0}, r"factor must come with old_context_len, .* got 4.0: .* list it in scales, .* 4\]$"),
+        ("yarn", {"factor": 4.0}, r"factor must come with old_context_len, .* got 4.0: .* in scales, .* 4\]$"),
         ("yarn", {"old_context_len": 0}, "old_context_len must be at least 1, got 0"),
         ("yarn", {"attention_factor": -1.0}, "attention_factor must be greater than 0, got -1.0"),
         ("yarn", {"mscale": 1.0, "mscale_all_dim": -5.0}, "mscale_all_dim must be at least 0, got -5.0"),
