@@ -86,7 +86,7 @@ test-engine: environment ## tests that start a vLLM engine, those of the promise
 	$(call timed,engine tests,$(ENGINE_TESTS) -m "engine and not release" $(ARGS))
 
 test-release: environment ## what is left for a release, when .ci/run has passed: ARGS=...
-	$(call timed,tests of a release,$(ENGINE_TESTS) -m release $(ARGS))
+	$(call timed,tests of a release,$(PYTEST) -v -rsfE -n auto --dist loadfile --no-loadscope-reorder --timeout 900 -m release $(ARGS))
 
 tools: environment ## install Helm and promtool beside the environment, for tests of deploy/ that are otherwise skipped
 	@$(BIN)/python -m tests.deploy.tools

@@ -80,6 +80,7 @@ def test_a_task_that_ruler_does_not_have_is_refused(tmp_path: pathlib.Path, eval
 
 
 @pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(900)  # a program of the package sorts five million texts before it writes a needle
 @pytest.mark.skipif(not INSTALLED, reason="needs the packages of posenc[eval]")
 def test_the_packages_own_samples_fit_their_length_and_score_as_it_says(

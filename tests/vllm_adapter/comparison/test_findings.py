@@ -57,6 +57,7 @@ def test_the_vllm_that_is_installed_is_as_we_know_it(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_other_sources_are_looked_at_and_what_does_not_fit_is_told(
     sources: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,6 +37,7 @@ def test_the_page_is_about_every_release_that_is_supported() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_the_page_says_of_the_installed_vllm_what_its_sources_say() -> None:
     here = versions.installed_version()
     written = architecture_page.page([Release.of_this_process()])

@@ -106,6 +106,7 @@ NOT_IN_EACH_VLLM = {
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_of_all_architectures_these_may_leave_layers_that_see_all_without_a_rotation() -> None:
     keys = {"sliding_window": 64, "attention_chunk_size": 64, "no_rope_layers": [1, 1, 1, 0]}
     config = LlamaConfig(**MIXED, **keys, mlp_layer_types=["dense"] * 4)

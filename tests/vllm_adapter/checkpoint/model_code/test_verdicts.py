@@ -62,6 +62,7 @@ def by_hand(architecture: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("registry", [_TEXT_GENERATION_MODELS, _MULTIMODAL_MODELS, _TRANSFORMERS_SUPPORTED_MODELS])
 def test_what_sources_say_of_every_architecture_is_what_was_written_by_hand(registry: dict[str, object]) -> None:
     assert {each: said(each) for each in registry} == {each: by_hand(each) for each in registry}
