@@ -1,4 +1,7 @@
-"""Posenc inside vLLM: the only package that imports vllm. vLLM loads it in every process by its entry point."""
+"""Posenc inside vLLM: the only package that imports vllm. vLLM loads it in every process by its entry point.
+
+Folders follow the processes that run their code. Decision 74.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from posenc_runtime.vllm_adapter.checkpoint.hub import is_in_object_store
-from posenc_runtime.vllm_adapter.checkpoint.refusals import rotates
+from posenc_runtime.vllm_adapter.checkpoint.scalable_checkpoints import rotates
 from posenc_runtime.vllm_adapter.checkpoint.weight_files import DamagedWeights, refuse_damaged
 from posenc_runtime.vllm_adapter.contract.active import KEY, turning_deployment_of
 from posenc_runtime.vllm_adapter.contract.names import (

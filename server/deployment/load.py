@@ -15,7 +15,7 @@ from posenc_runtime.vllm_adapter.settings.explanations import explain_errors
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from posenc_runtime.vllm_adapter.settings.setting_names import unknown_arguments
 from server.deployment import shipped
-from server.deployment.layers import UniqueKeysLoader, environment_layer, merge_layers, set_layer
+from server.deployment.setting_layers import UniqueKeysLoader, environment_layer, merge_layers, set_layer
 from server.deployment.settings import Settings
 
 # Settings of ``scaling`` that methods of both kinds have.

@@ -67,7 +67,7 @@ def about(name: str) -> About:
     """
     import yaml
 
-    from server.deployment.layers import UniqueKeysLoader
+    from server.deployment.setting_layers import UniqueKeysLoader
 
     text = path_of(name).read_text(encoding="utf-8")
     return About(

@@ -71,6 +71,7 @@ def run(
     return answers
 
 
+@pytest.mark.release  # an H100 has run these engines: tests/gpu
 @pytest.mark.parametrize("ahead", [False, True], ids=["in-step", "ahead"])
 def test_requests_that_cross_or_reuse_a_prefix_answer_as_an_unrotated_cache_would(
     ahead: bool, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
@@ -95,6 +96,7 @@ def test_requests_that_cross_or_reuse_a_prefix_answer_as_an_unrotated_cache_woul
     assert answers[-1][0].num_cached_tokens == 224
 
 
+@pytest.mark.release  # as above
 @pytest.mark.parametrize(("rotates", "backend"), [("table", "FLASH_ATTN"), ("fused", "TRITON_ATTN")])
 def test_scheduled_ahead_each_request_answers_as_transformers_at_its_own_scale(
     rotates: str, backend: str, prompts: PromptMaker, tmp_path: pathlib.Path

@@ -29,7 +29,11 @@ from posenc_runtime.vllm_adapter.checkpoint.model_code.rope_parameters import (
 )
 from posenc_runtime.vllm_adapter.checkpoint.model_code.rotated_distances import tokens_seen_where_rotated
 from posenc_runtime.vllm_adapter.checkpoint.model_code.verdicts import Verdict, verdict
-from posenc_runtime.vllm_adapter.checkpoint.refusals import reason_for_scale_1_alone, refuse_checkpoint, rotates
+from posenc_runtime.vllm_adapter.checkpoint.scalable_checkpoints import (
+    reason_for_scale_1_alone,
+    refuse_checkpoint,
+    rotates,
+)
 from posenc_runtime.vllm_adapter.checkpoint.stated_positions import (
     AddedYarn,
     added_yarn,

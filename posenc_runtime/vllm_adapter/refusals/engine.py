@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from posenc_runtime.vllm_adapter.checkpoint.model_code.model_rules import caches_latents
 from posenc_runtime.vllm_adapter.checkpoint.model_code.rope_parameters import PROPORTIONAL, scaled_rope_parameters
-from posenc_runtime.vllm_adapter.checkpoint.refusals import (
+from posenc_runtime.vllm_adapter.checkpoint.scalable_checkpoints import (
     reason_for_scale_1_alone,
     refuse_checkpoint,
     refuse_method,
@@ -28,10 +28,10 @@ from posenc_runtime.vllm_adapter.refusals.arguments import (
     refuse_offloading,
     refuse_unshown,
 )
-from posenc_runtime.vllm_adapter.refusals.drafters import refuse_drafter
 from posenc_runtime.vllm_adapter.refusals.moving_requests import refuse_moving_requests
 from posenc_runtime.vllm_adapter.refusals.rotating_attention import reason_against_rotating
 from posenc_runtime.vllm_adapter.refusals.shared_caches import refuse_shared_cache
+from posenc_runtime.vllm_adapter.refusals.turning_drafters import refuse_drafter
 from posenc_runtime.vllm_adapter.refusals.turning_queries import refuse_turning
 
 if TYPE_CHECKING:

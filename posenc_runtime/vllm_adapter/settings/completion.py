@@ -12,7 +12,7 @@ from posenc_runtime.encodings.read_time.dual_chunk import DualChunk
 from posenc_runtime.kv.deployment import UNROTATED, Deployment
 from posenc_runtime.kv.scales import reach
 from posenc_runtime.vllm_adapter.checkpoint.checkpoint import Checkpoint, refuse_another
-from posenc_runtime.vllm_adapter.checkpoint.refusals import refuse_method
+from posenc_runtime.vllm_adapter.checkpoint.scalable_checkpoints import refuse_method
 from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoice, reason_against_backend
 from posenc_runtime.vllm_adapter.contract.names import FIT_INTO_MEMORY
 from posenc_runtime.vllm_adapter.settings.derivation import derive

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.app.edge.error_answers import refuse
 from server.app.edge.headers import with_security_headers
-from server.app.edge.keys import Keyring, keys_shown
+from server.app.edge.keyring import Keyring, keys_shown
 from server.app.edge.route_classes import RouteClass, match_route
 
 logger = logging.getLogger("vllm.posenc")

@@ -18,7 +18,7 @@ from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings, Front
 from server.app.edge.access import AccessMiddleware, Gate, Needs
 from server.app.edge.bounded_validation import bound_validation
 from server.app.edge.error_answers import OTHER_REASONS, shape_error
-from server.app.edge.keys import Keyring
+from server.app.edge.keyring import Keyring
 from server.app.edge.limits import LimitsMiddleware
 from server.app.edge.listeners import Listener, bound, serve
 from server.app.edge.parsing import use_what_is_parsed

@@ -14,8 +14,8 @@ from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.engine_configuration import draft_as_long_as_served
 from posenc_runtime.vllm_adapter.refusals import shared_caches
 from posenc_runtime.vllm_adapter.refusals.arguments import refuse_arguments
-from posenc_runtime.vllm_adapter.refusals.drafters import refuse_drafter
 from posenc_runtime.vllm_adapter.refusals.shared_caches import refuse_shared_cache
+from posenc_runtime.vllm_adapter.refusals.turning_drafters import refuse_drafter
 
 REROPE = Deployment(rope_type="rerope", original_max_position_embeddings=256, max_model_len=4096)
 

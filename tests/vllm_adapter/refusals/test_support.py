@@ -10,7 +10,7 @@ import pytest
 from transformers import FalconConfig, HrmTextConfig, PreTrainedConfig
 
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
-from posenc_runtime.vllm_adapter.checkpoint.refusals import refuse_checkpoint, refuse_method
+from posenc_runtime.vllm_adapter.checkpoint.scalable_checkpoints import refuse_checkpoint, refuse_method
 from posenc_runtime.vllm_adapter.contract.attention_choice import KEY as ATTENTION
 from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoice
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported

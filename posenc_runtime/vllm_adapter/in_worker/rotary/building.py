@@ -33,8 +33,8 @@ def checked_deployment() -> Deployment | None:
     """
     from vllm.config.vllm import get_current_vllm_config_or_none
 
-    from posenc_runtime.vllm_adapter.refusals.drafters import is_drafter
     from posenc_runtime.vllm_adapter.refusals.engine import refuse_unsupported
+    from posenc_runtime.vllm_adapter.refusals.turning_drafters import is_drafter
 
     vllm_config = get_current_vllm_config_or_none()
     deployment = deployment_of(vllm_config)

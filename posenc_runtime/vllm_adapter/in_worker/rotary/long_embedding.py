@@ -29,6 +29,7 @@ class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
     posenc_scaled = False
     posenc_fused = False
     posenc_own: Frequencies | None = None
+    use_long_rope: bool
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -36,10 +37,10 @@ class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
         if deployment is None:
             return
         if deployment.turns_queries:
-            factor, mscale = (
-                (self.long_factor, self.long_mscale) if self.use_long_rope else (self.short_factor, self.short_mscale)
-            )
-            self.posenc_own, self.is_neox_style = Frequencies(self._compute_inv_freq(factor), mscale), True
+            of_long = self.long_factor, self.long_mscale
+            factors, mscale = of_long if self.use_long_rope else (self.short_factor, self.short_mscale)
+            self.posenc_own = Frequencies(self._compute_inv_freq(factors), mscale)
+            self.is_neox_style = True
             return
         own = Frequencies(self._compute_inv_freq(self.short_factor), self.short_mscale)
         # vLLM makes the attention factor from the served length.

@@ -18,7 +18,7 @@ from posenc_runtime.vllm_adapter.settings.api_keys import ApiKey
 from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings
 from server.app.edge.access import KEY, AccessMiddleware
 from server.app.edge.installation import own_gate
-from server.app.edge.keys import Keyring
+from server.app.edge.keyring import Keyring
 from server.app.edge.route_classes import CLASSES
 
 KEYS = Keyring([ApiKey.of("good", "alice"), ApiKey.of("better", "ops")])

@@ -17,7 +17,7 @@ from posenc_runtime.vllm_adapter.checkpoint.model_code.model_rules import (
     other_bases,
     reason_against_scaling,
 )
-from posenc_runtime.vllm_adapter.checkpoint.refusals import refuse_checkpoint
+from posenc_runtime.vllm_adapter.checkpoint.scalable_checkpoints import refuse_checkpoint
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from tests.model_configs import DUAL_CHUNKS, GPT_OSS, LAGUNA, MIMO_V2, PLAMO_3, SARVAM_MLA
 from tests.vllm_adapter.checkpoint.model_code.known import LATENT, SCALED, UNROTATED

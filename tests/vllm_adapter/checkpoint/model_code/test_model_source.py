@@ -15,7 +15,7 @@ from posenc_runtime.vllm_adapter.checkpoint.model_code.model_source import (
     reader_of_the_table,
     sources,
 )
-from posenc_runtime.vllm_adapter.checkpoint.refusals import refuse_checkpoint
+from posenc_runtime.vllm_adapter.checkpoint.scalable_checkpoints import refuse_checkpoint
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 
 FILES = {

@@ -9,7 +9,7 @@ import pathlib
 import pytest
 
 from posenc_runtime.vllm_adapter.settings.api_keys import ApiKey, KeysRefused, in_environment, in_file
-from server.app.edge.keys import Keyring, keys_shown
+from server.app.edge.keyring import Keyring, keys_shown
 
 
 class Clock:

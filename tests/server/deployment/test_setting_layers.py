@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.deployment.layers import merge_layers
+from server.deployment.setting_layers import merge_layers
 
 
 def test_a_section_is_laid_over_another_key_by_key_and_any_other_value_as_a_whole() -> None:
