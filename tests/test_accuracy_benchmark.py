@@ -7,12 +7,21 @@ import json
 import pathlib
 
 import pytest
+import typer
 import yaml
 
 from posenc_runtime.zoo.passkey import PasskeySample
 from server.deployment.load import load
 from server.deployment.settings import Settings
-from tests.benchmarks.accuracy import CONFIG, results_tables, scales_remark
+from tests.benchmarks.accuracy import (
+    CONFIG,
+    difference,
+    differences_tables,
+    kept,
+    results_tables,
+    scales_remark,
+    write,
+)
 from tests.benchmarks.passkey_client import Cell, Haystack, scale_of
 from tests.benchmarks.servers import Command
 from tests.benchmarks.variants import Checkpoint, Variant, command, ntk_theta, variants
@@ -50,7 +59,8 @@ def test_ours_are_started_with_the_command_line_of_the_product(settings: Setting
 def test_every_deployment_of_ours_is_one_that_our_settings_accept(name: str) -> None:
     variant = variants(DEMO, SCALES)[name]
     loaded = load(CONFIG, list(variant.sets or ()), environment={})
-    assert tuple(loaded.scaling.scales) == variant.scales
+    # Positions at read time have no scales: the settings keep their default, and responses name none.
+    assert tuple(loaded.scaling.scales) == (variant.scales or (1,))
 
 
 def test_stock_vllm_gets_the_same_engine_and_none_of_our_plugin(settings: Settings) -> None:
@@ -108,6 +118,7 @@ def test_the_expected_scale_is_the_smallest_that_covers_the_request() -> None:
 def test_the_scale_is_read_from_what_a_response_says_beside_openai_fields() -> None:
     assert scale_of({"kv_transfer_params": {"posenc": {"scale": 4.0}}}) == 4
     assert scale_of({"kv_transfer_params": None}) is None
+    assert scale_of({"kv_transfer_params": {"posenc": {"rope_type": "rerope", "crossings": []}}}) is None
     assert scale_of(None) is None
 
 
@@ -125,6 +136,7 @@ def test_a_cell_counts_right_answers_and_scales() -> None:
         "haystack": {"length": 1024, "decoys": 0},
         "samples": 3,
         "correct": 2,
+        "right": [0, 0],
         "scales": {"2": 2, "4": 1},
         "wrong_scales": 1,
         "wrong_lengths": 0,
@@ -140,6 +152,28 @@ def test_a_table_has_a_row_for_each_deployment_and_a_column_for_each_length() ->
     assert harder.rows == (("yarn", "0.90 (0.85 to 0.93)"),)
     assert table.headings == ("deployment", "256 tokens (0.5x)", "4096 tokens (8x)")
     assert table.rows == (("yarn", "0.97 (0.94 to 0.99)", "0.50 (0.43 to 0.57)"),)
+
+
+def test_deployments_are_compared_sample_by_sample() -> None:
+    base, other = Cell(Haystack(1024), 100, 2, right=[1, 2]), Cell(Haystack(1024), 100, 3, right=[2, 3, 4])
+    assert difference(other, base).value == pytest.approx(0.01)
+    assert difference(other, base).half == pytest.approx(0.0345, abs=0.0005)
+    assert difference(base, base).half == 0
+    [table] = differences_tables({"yarn": [base], "rerope": [other]}, trained=512)
+    assert table.rows == (("rerope", "+0.01 ± 0.03"),) and "difference from yarn" in table.title
+    assert not differences_tables({"yarn": [base]}, trained=512)
+
+
+def test_a_run_that_was_stopped_goes_on_with_the_same_samples(tmp_path: pathlib.Path) -> None:
+    results = {"yarn": [Cell(Haystack(1024, 6), 2, 1, {"2": 2}, right=[7_000_001])]}
+    out, sampled = tmp_path / "accuracy", {"samples": 2, "seed": 7_000_000}
+    write(results, 512, sampled, out)
+    assert kept(out, sampled, [Haystack(1024, 6)]) == results
+    assert kept(tmp_path / "other", sampled, [Haystack(1024, 6)]) == {}
+    with pytest.raises(typer.BadParameter, match="other seed"):
+        kept(out, sampled | {"seed": 1}, [Haystack(1024, 6)])
+    with pytest.raises(typer.BadParameter, match="other lengths"):
+        kept(out, sampled, [Haystack(2048, 6)])
 
 
 def test_a_response_at_another_scale_is_said_plainly() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import pathlib
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -16,6 +17,7 @@ from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from posenc_runtime.zoo.passkey import PasskeySample, make_sample
 from server.deployment.load import load
 from server.deployment.settings import Settings
+from server.evaluation.intervals import Estimate, mean
 from server.printing.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.intervals import wilson
@@ -47,8 +49,8 @@ def main(
     deployment: Annotated[
         list[str] | None,
         typer.Option(
-            help="One of tests/benchmarks/variants.py, such as static-yarn, yarn or mrrope; may be repeated. "
-            "All when left out."
+            help="One of tests/benchmarks/variants.py, such as static-yarn, yarn or rerope; may be repeated. All are "
+            "compared with the first. All of them when left out."
         ),
     ] = None,
     multiple: Annotated[
@@ -65,7 +67,10 @@ def main(
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 8,
     seed: Annotated[int, typer.Option(help="Seed of the first sample; the others follow.")] = SEED,
-    out: Annotated[pathlib.Path | None, typer.Option(help="Write the result to OUT.json and OUT.md.")] = None,
+    out: Annotated[
+        pathlib.Path | None,
+        typer.Option(help="Write the result to OUT.json and OUT.md. Deployments that are there already stay."),
+    ] = None,
 ) -> None:
     """Measure how often each deployment finds the pass key, at lengths below and beyond the trained one.
 
@@ -89,11 +94,12 @@ def main(
         "concurrency": concurrency,
         "weights_sha256": checkpoint.weights_sha256,
     }
-    results: Results = {}
+    results = kept(out, sampled, haystacks) if out else {}
     files: list[pathlib.Path] = []
     with progress_bar(_console) as bar:
-        made = _make_samples(settings, haystacks, samples, seed, bar)
-        for variant in chosen:
+        missing = [variant for variant in chosen if variant.name not in results]
+        made = _make_samples(settings, haystacks, samples, seed, bar) if missing else {}
+        for variant in missing:
             try:
                 cells = _measure(variant, config, overrides or [], settings, made, concurrency, checkpoint, bar)
             except ServerFailed as error:
@@ -104,8 +110,8 @@ def main(
             rates = ", ".join(f"{cell.correct / cell.samples:.2f}" for cell in cells)
             _console.print(f"{variant.name}: {rates}", highlight=False)
             # After each deployment, so that an interrupted run keeps what it has measured.
-            files = _write(results, checkpoint.trained, sampled, out) if out else []
-    for table in results_tables(results, checkpoint.trained):
+            files = write(results, checkpoint.trained, sampled, out) if out else []
+    for table in (*results_tables(results, checkpoint.trained), *differences_tables(results, checkpoint.trained)):
         _console.print(table.for_terminal())
     _console.print(scales_remark(results), highlight=False)
     for file in files:
@@ -121,19 +127,59 @@ def results_tables(results: Results, trained: int) -> list[Table]:
 
 
 def _table(results: Results, trained: int, decoys: int) -> Table:
-    of_table = {name: [cell for cell in cells if cell.haystack.decoys == decoys] for name, cells in results.items()}
+    of_table = _of_table(results, decoys)
     columns = next(iter(of_table.values()))
-    among = f"among {decoys} other codes" if decoys else "alone in the text"
     return Table(
-        title=f"Accuracy for a pass key {among}, with 95 % intervals, {columns[0].samples} samples a cell",
-        headings=(
-            "deployment",
-            *(f"{cell.haystack.length} tokens ({cell.haystack.length / trained:g}x)" for cell in columns),
-        ),
+        title=f"Accuracy for a pass key {_among(decoys)}, with 95 % intervals, {columns[0].samples} samples a cell",
+        headings=("deployment", *_headings(columns, trained)),
         rows=tuple(
             (name, *(f"{wilson(cell.correct, cell.samples):.2f}" for cell in cells)) for name, cells in of_table.items()
         ),
     )
+
+
+def differences_tables(results: Results, trained: int) -> list[Table]:
+    """A table for each number of decoys: the other deployments less the first, sample by sample."""
+    first, *others = results
+    every = dict.fromkeys(cell.haystack.decoys for cell in results[first]) if others else ()
+    return [_differences_table(_of_table(results, decoys), trained, decoys) for decoys in every]
+
+
+def _differences_table(of_table: Results, trained: int, decoys: int) -> Table:
+    first, *others = of_table
+    return Table(
+        title=f"The same for a pass key {_among(decoys)}, as difference from {first}, sample by sample, with 95 % t "
+        f"intervals; above 0 is better than {first}",
+        headings=("deployment", *_headings(of_table[first], trained)),
+        rows=tuple(
+            (
+                name,
+                *(
+                    difference(cell, base).plus_minus("+.2f")
+                    for cell, base in zip(of_table[name], of_table[first], strict=True)
+                ),
+            )
+            for name in others
+        ),
+    )
+
+
+def difference(cell: Cell, base: Cell) -> Estimate:
+    """How much oftener one deployment is right than another, over samples that both answered."""
+    gained, lost = len(set(cell.right) - set(base.right)), len(set(base.right) - set(cell.right))
+    return mean([1.0] * gained + [-1.0] * lost + [0.0] * (cell.samples - gained - lost))
+
+
+def _of_table(results: Results, decoys: int) -> Results:
+    return {name: [cell for cell in cells if cell.haystack.decoys == decoys] for name, cells in results.items()}
+
+
+def _among(decoys: int) -> str:
+    return f"among {decoys} other codes" if decoys else "alone in the text"
+
+
+def _headings(columns: Sequence[Cell], trained: int) -> list[str]:
+    return [f"{cell.haystack.length} tokens ({cell.haystack.length / trained:g}x)" for cell in columns]
 
 
 def scales_remark(results: Results) -> str:
@@ -146,7 +192,10 @@ def scales_remark(results: Results) -> str:
     ]
     miscounted = sum(cell.wrong_lengths for _, cell in every)
     named = sum(count for _, cell in every for scale, count in cell.scales.items() if scale != "none")
-    said = f"All {named} responses of Posenc ran at the scale expected of their length; stock vLLM names none."
+    said = (
+        f"All {named} responses of Posenc ran at the scale expected of their length; stock vLLM and positions at read "
+        "time name none."
+    )
     if wrong:
         said = f"NOT at the expected scale: {'; '.join(wrong)}."
     if miscounted:
@@ -168,7 +217,7 @@ def to_json(results: Results) -> list[dict[str, Any]]:
 def _chosen(known: dict[str, Variant], names: Sequence[str] | None) -> list[Variant]:
     if unknown := [name for name in names or () if name not in known]:
         raise typer.BadParameter(f"--deployment must be one of {', '.join(known)}, got {', '.join(unknown)}")
-    return [variant for name, variant in known.items() if not names or name in names]
+    return [known[name] for name in dict.fromkeys(names or known)]
 
 
 def _make_samples(settings: Settings, haystacks: Sequence[Haystack], samples: int, seed: int, bar: Progress) -> Samples:
@@ -213,8 +262,26 @@ def _measure(
         )
 
 
-def _write(results: Results, trained: int, sampled: dict[str, Any], out: pathlib.Path) -> list[pathlib.Path]:
-    tables = results_tables(results, trained)
+def kept(out: pathlib.Path, sampled: dict[str, Any], haystacks: Sequence[Haystack]) -> Results:
+    """What an earlier run wrote of the same samples, so that a run that was stopped goes on."""
+    file = out.with_name(out.name + ".json")
+    if not file.exists():
+        return {}
+    before = json.loads(file.read_text(encoding="utf-8"))
+    found: Results = {}
+    for cell in before["cells"]:
+        fields = {name: cell[name] for name in cell if name not in {"deployment", "accuracy"}}
+        found.setdefault(cell["deployment"], []).append(Cell(**fields | {"haystack": Haystack(**cell["haystack"])}))
+    strange = [name for name, value in sampled.items() if before[name] != value]
+    if any([cell.haystack for cell in cells] != list(haystacks) for cells in found.values()):
+        strange.append("lengths")
+    if strange:
+        raise typer.BadParameter(f"--out: {file.name} has other {', '.join(strange)}: give another name")
+    return found
+
+
+def write(results: Results, trained: int, sampled: dict[str, Any], out: pathlib.Path) -> list[pathlib.Path]:
+    tables = [*results_tables(results, trained), *differences_tables(results, trained)]
     remark = scales_remark(results)
     result = sampled | {"trained_length": trained, "cells": to_json(results), "remark": remark}
     markdown = "\n\n".join([*(f"{table.title}:\n\n{table.as_markdown()}" for table in tables), remark])

@@ -35,6 +35,7 @@ class Cell:
         scales: how many responses named which scale; ``none`` for those that named none.
         wrong_scales: responses that named another scale than the request's length asks for.
         wrong_lengths: prompts that the server counted other than we did.
+        right: seeds of the samples that were answered correctly, with which deployments are compared sample by sample.
     """
 
     haystack: Haystack
@@ -43,11 +44,14 @@ class Cell:
     scales: dict[str, int] = dataclasses.field(default_factory=dict)
     wrong_scales: int = 0
     wrong_lengths: int = 0
+    right: list[int] = dataclasses.field(default_factory=list)
 
     def count(self, sample: PasskeySample, answer: str, scale: float | None, expected: float | None) -> None:
         """Take one response in."""
         self.samples += 1
-        self.correct += is_correct(sample, answer)
+        if is_correct(sample, answer):
+            self.correct += 1
+            self.right.append(sample.seed)
         label = "none" if scale is None else f"{scale:g}"
         self.scales[label] = self.scales.get(label, 0) + 1
         self.wrong_scales += scale != expected
@@ -89,4 +93,5 @@ def scale_of(extra: dict[str, Any] | None) -> float | None:
     """The scale that a response names beside OpenAI's own fields; None when it names none."""
     params = (extra or {}).get("kv_transfer_params") or {}
     said = params.get("posenc")
-    return None if said is None else float(said["scale"])
+    # Positions at read time have no scales.
+    return None if said is None or "scale" not in said else float(said["scale"])

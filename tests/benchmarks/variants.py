@@ -1,4 +1,4 @@
-"""The deployments whose answers are compared: some scale all requests alike, the others scale each by itself."""
+"""The deployments whose answers are compared: some scale all requests alike, some each by itself, some none at all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Variant:
     Attributes:
         sets: what ``posenc serve`` gets by ``--set``; None for stock vLLM.
         rope_parameters: what stock vLLM gets by ``hf_overrides``; None for ours.
-        scales: those that our responses may name, ascending; empty for stock vLLM, which names none.
+        scales: those that our responses may name, ascending; empty where none is named, as in stock vLLM and where
+            positions are set at read time.
     """
 
     name: str
@@ -71,6 +72,8 @@ def variants(checkpoint: Checkpoint, scales: Sequence[float]) -> dict[str, Varia
         scales: of the per-request deployments; the static ones get the largest.
     """
     largest = float(scales[-1])
+    # The distances of far pages stay within the trained length up to the largest scale.
+    leak = 2 * largest
     return {
         "unscaled": Variant("unscaled", sets=UNSCALED, scales=(1.0,)),
         "static-yarn": Variant(
@@ -99,6 +102,11 @@ def variants(checkpoint: Checkpoint, scales: Sequence[float]) -> dict[str, Varia
         # Every scale above 1 is the same rotation.
         "clipped": _per_request("per-request clipped", "clipped", (1, largest)),
         "proportional": _per_request("per-request proportional", "proportional", (1, largest)),
+        "rerope": _read_time("ReRoPE, log n", "rerope"),
+        "rerope-yarn": _read_time("ReRoPE, YaRN's temperature", "rerope", "temperature=yarn"),
+        "rerope-none": _read_time("ReRoPE, no temperature", "rerope", "temperature=none"),
+        "rerope-leaky": _read_time(f"leaky ReRoPE, leak {leak:g}, log n", "rerope", f"leak={leak:g}"),
+        "dual-chunk": _read_time("dual chunk", "dual_chunk"),
     }
 
 
@@ -144,3 +152,8 @@ def served_name(settings: Settings) -> str:
 def _per_request(name: str, rope_type: str, scales: Sequence[float]) -> Variant:
     listed = f"scaling.scales=[{', '.join(f'{scale:g}' for scale in scales)}]"
     return Variant(name, sets=(f"scaling.rope_type={rope_type}", listed), scales=tuple(map(float, scales)))
+
+
+def _read_time(name: str, rope_type: str, *parameters: str) -> Variant:
+    # The method comes first: it drops the file's scales, which it does not have.
+    return Variant(name, sets=(f"scaling.rope_type={rope_type}", *(f"scaling.{one}" for one in parameters)))
