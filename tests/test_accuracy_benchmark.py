@@ -179,5 +179,5 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_samples(tmp_path: pathlib.
 def test_a_response_at_another_scale_is_said_plainly() -> None:
     good, bad = Cell(Haystack(256), 2, 2, {"1": 2}), Cell(Haystack(512), 2, 2, {"1": 1, "2": 1}, wrong_scales=1)
     stock = Cell(Haystack(256), 5, 5, {"none": 5})
-    assert scales_remark({"yarn": [good], "stock": [stock]}).startswith("All 2 responses of Posenc ran at the scale")
+    assert scales_remark({"yarn": [good], "stock": [stock]}).startswith("All 2 responses that name a scale ran at the")
     assert scales_remark({"yarn": [good, bad]}) == "NOT at the expected scale: yarn at 512 tokens (1 of 2)."

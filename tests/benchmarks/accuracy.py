@@ -193,8 +193,8 @@ def scales_remark(results: Results) -> str:
     miscounted = sum(cell.wrong_lengths for _, cell in every)
     named = sum(count for _, cell in every for scale, count in cell.scales.items() if scale != "none")
     said = (
-        f"All {named} responses of Posenc ran at the scale expected of their length; stock vLLM and positions at read "
-        "time name none."
+        f"All {named} responses that name a scale ran at the one expected of their length; those of stock vLLM and of "
+        "positions at read time name none."
     )
     if wrong:
         said = f"NOT at the expected scale: {'; '.join(wrong)}."
