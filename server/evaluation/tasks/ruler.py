@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from server.evaluation import averages
 from server.evaluation.asking import Asker
 from server.evaluation.intervals import Estimate, wilson
 from server.evaluation.items import DECODED_COST, Item, Record, Results
@@ -70,7 +71,7 @@ class RulerTask:
         return {"score": scored, "depth": sample.depth, "answer": answer.text, "scale": answer.scale}
 
     def report(self, results: Results) -> Report:
-        """A table for each target, one of the means, and pictures."""
+        """A table for each target, one of the means, one of the differences from the first target, and pictures."""
         cells = {target: self._cells(records) for target, records in results.items()}
         means = {target: self._means(each) for target, each in cells.items()}
         tables = [self._mean_table(means)]
@@ -80,6 +81,12 @@ class RulerTask:
                 for task in self._tasks
             ]
             tables.append(Table(f"RULER on {target}, score by task:", ("task", *self._headings()), rows))
+        apart = {
+            length: averages.differences(self._scores(results, length), next(iter(results), ""))
+            for length in self._lengths
+        }
+        if any(apart.values()):
+            tables.append(self._apart_table(apart, *results))
         found = {
             "scores": {
                 target: [
@@ -88,6 +95,10 @@ class RulerTask:
                 for target, each in cells.items()
             },
             "means": {target: {str(length): value for length, value in each.items()} for target, each in means.items()},
+            "difference": {
+                str(length): {target: each.as_json() for target, each in by_target.items()}
+                for length, by_target in apart.items()
+            },
             "effective_length": {target: self._effective(each) for target, each in means.items()},
         }
         pictures = [Picture("ruler", "RULER, mean of all tasks by length", lambda: self._draw_means(means))]
@@ -138,6 +149,22 @@ class RulerTask:
         tasks = f"{len(self._tasks)} tasks" if len(self._tasks) > 1 else self._tasks[0]
         title = f"RULER, mean score of {tasks}, {self._num_samples} samples of each at each length:"
         return Table(title, ("target", *self._headings(), "effective length"), rows, note)
+
+    def _scores(self, results: Results, length: int) -> dict[str, dict[str, float]]:
+        """Scores of one length, by target and sample."""
+        return {
+            target: {item: each["score"] for item, each in records.items() if int(item.split("/")[1]) == length}
+            for target, records in results.items()
+        }
+
+    def _apart_table(self, apart: dict[int, dict[str, Estimate]], first: str, *others: str) -> Table:
+        rows = [
+            (target, *(each[target].plus_minus("+.3f") if target in each else "-" for each in apart.values()))
+            for target in others
+        ]
+        title = f"Score, difference from {first}, sample by sample; above 0 is better than {first}:"
+        note = "The mean over the samples of all tasks that both have, with 95 % t intervals."
+        return Table(title, ("target", *self._headings()), rows, note)
 
     def _needles(self, records: Any) -> dict[tuple[int, int], list[float]]:
         """Scores of single needles, by band of depth and length."""

@@ -56,6 +56,25 @@ def test_scores_lengths_and_depths_are_those_of_the_answers(
 
 
 @pytest.mark.usefixtures("made_up")
+def test_targets_are_compared_with_the_first_sample_by_sample(
+    model: pathlib.Path, tmp_path: pathlib.Path, evaluate: Evaluate
+) -> None:
+    def one_more(prompt: Any) -> str:
+        return str(prompt).split()[-1] if str(prompt)[-1] in "012" else "nothing"
+
+    with running(Fake(says=lambda prompt: "0")) as first, running(Fake(says=one_more)) as second:
+        status, out, _ = evaluate(
+            "ruler", "--target", f"a={first}", "--target", f"b={second}", "--tokenizer", model, "--out",
+            tmp_path / "out", "--task", "niah_single_1", "--length", 256, "--samples", 4,
+        )  # fmt: skip
+    assert (
+        status == 0 and "difference from a" in out and "+0.500 ± 0.919" in out
+    )  # 1.837 is Student's t of 4, times 0.5
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert found["difference"]["256"]["b"]["value"] == 0.5 and "a" not in found["difference"]["256"]
+
+
+@pytest.mark.usefixtures("made_up")
 def test_prompts_of_a_chat_are_messages(model: pathlib.Path, tmp_path: pathlib.Path, evaluate: Evaluate) -> None:
     with running(fake := Fake(says=lambda prompt: "0")) as address:
         evaluate(
