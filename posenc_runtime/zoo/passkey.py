@@ -113,8 +113,10 @@ def fit(
                 raise ValueError(f"this tokenizer allows no prompt of exactly {total_tokens} tokens")
             sentences, padding = sentences[:-1], ""
             continue
+        # Only the end changes. A long prompt would take as long as all its sentences to be cut again for each word.
+        before = length - count(tokenizer, padding + QUESTION + answer)
         grown = (padding + word for word in PAD_WORDS)
-        lengths = {p: count(tokenizer, assemble(sentences, needle, depth, p) + answer) for p in grown}
+        lengths = {p: before + count(tokenizer, p + QUESTION + answer) for p in grown}
         fitting = [p for p, n in lengths.items() if length < n <= total_tokens]
         if not fitting:
             raise ValueError(f"this tokenizer allows no prompt of exactly {total_tokens} tokens")
