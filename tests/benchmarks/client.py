@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
+_ANSWER_SECONDS = 7200.0  # a machine that others use as well may take long, and a lost answer ends the run
 _Cell = TypeVar("_Cell")
 _Sample = TypeVar("_Sample")
 
@@ -34,7 +35,7 @@ async def ask_cell_by_cell(
     from openai import AsyncOpenAI
 
     slots = asyncio.Semaphore(concurrency)
-    async with AsyncOpenAI(base_url=f"{address}/v1", api_key="none", timeout=600, max_retries=0) as client:
+    async with AsyncOpenAI(base_url=f"{address}/v1", api_key="none", timeout=_ANSWER_SECONDS, max_retries=0) as client:
 
         async def counted(cell: _Cell, sample: _Sample) -> None:
             async with slots:
