@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -69,7 +69,7 @@ def main(
     seed: Annotated[int, typer.Option(help="Seed of the first sample; the others follow.")] = SEED,
     out: Annotated[
         pathlib.Path | None,
-        typer.Option(help="Write the result to OUT.json and OUT.md. Deployments that are there already stay."),
+        typer.Option(help="Write the result to OUT.json and OUT.md. The cells that they have are not measured again."),
     ] = None,
 ) -> None:
     """Measure how often each deployment finds the pass key, at lengths below and beyond the trained one.
@@ -93,24 +93,32 @@ def main(
         "seed": seed,
         "concurrency": concurrency,
         "weights_sha256": checkpoint.weights_sha256,
+        "settings": overrides or [],
     }
-    results = kept(out, sampled, haystacks) if out else {}
+    results = kept(out, sampled) if out else {}
     files: list[pathlib.Path] = []
     with progress_bar(_console) as bar:
-        missing = [variant for variant in chosen if variant.name not in results]
-        made = _make_samples(settings, haystacks, samples, seed, bar) if missing else {}
-        for variant in missing:
+        todo = {
+            variant: missing
+            for variant in chosen
+            if (missing := [each for each in haystacks if each not in haystacks_of(results.get(variant.name, ()))])
+        }
+        made = _make_samples(settings, _in_order(todo.values()), samples, seed, bar)
+        for variant, missing in todo.items():
+            own = {haystack: made[haystack] for haystack in missing}
+            cells = results.setdefault(variant.name, [])
             try:
-                cells = _measure(variant, config, overrides or [], settings, made, concurrency, checkpoint, bar)
+                for cell in _measure(variant, config, overrides or [], settings, own, concurrency, checkpoint, bar):
+                    cells.append(cell)
+                    # After each cell, so that an interrupted run keeps what it has measured.
+                    files = write(results, checkpoint.trained, sampled, out) if out else []
             except ServerFailed as error:
                 bar.stop()
                 _console.print(f"[bold red]failed[/] {variant.name}: {error}", highlight=False)
                 raise typer.Exit(1) from None
-            results[variant.name] = cells
             rates = ", ".join(f"{cell.correct / cell.samples:.2f}" for cell in cells)
             _console.print(f"{variant.name}: {rates}", highlight=False)
-            # After each deployment, so that an interrupted run keeps what it has measured.
-            files = write(results, checkpoint.trained, sampled, out) if out else []
+    files = files or (write(results, checkpoint.trained, sampled, out) if out else [])
     for table in (*results_tables(results, checkpoint.trained), *differences_tables(results, checkpoint.trained)):
         _console.print(table.for_terminal())
     _console.print(scales_remark(results), highlight=False)
@@ -122,64 +130,88 @@ def main(
 
 def results_tables(results: Results, trained: int) -> list[Table]:
     """A table for each number of decoys, a row for each deployment, a column for each length."""
-    first = next(iter(results.values()))
-    return [_table(results, trained, decoys) for decoys in dict.fromkeys(cell.haystack.decoys for cell in first)]
 
+    def shown(cell: Cell, _: Cell | None) -> str:
+        return f"{wilson(cell.correct, cell.samples):.2f}"
 
-def _table(results: Results, trained: int, decoys: int) -> Table:
-    of_table = _of_table(results, decoys)
-    columns = next(iter(of_table.values()))
-    return Table(
-        title=f"Accuracy for a pass key {_among(decoys)}, with 95 % intervals, {columns[0].samples} samples a cell",
-        headings=("deployment", *_headings(columns, trained)),
-        rows=tuple(
-            (name, *(f"{wilson(cell.correct, cell.samples):.2f}" for cell in cells)) for name, cells in of_table.items()
-        ),
-    )
+    return [
+        _table(
+            results,
+            f"Accuracy for a pass key {among}, with 95 % intervals, {columns[0].samples} samples a cell",
+            columns,
+            trained,
+            shown,
+        )
+        for among, columns in _by_decoys(results)
+    ]
 
 
 def differences_tables(results: Results, trained: int) -> list[Table]:
     """A table for each number of decoys: the other deployments less the first, sample by sample."""
     first, *others = results
-    every = dict.fromkeys(cell.haystack.decoys for cell in results[first]) if others else ()
-    return [_differences_table(_of_table(results, decoys), trained, decoys) for decoys in every]
+
+    def shown(cell: Cell, base: Cell | None) -> str:
+        return "-" if base is None else difference(cell, base).plus_minus("+.2f")
+
+    return [
+        _table(
+            {name: results[name] for name in others},
+            f"The same for a pass key {among}, as difference from {first}, sample by sample, with 95 % t intervals; "
+            f"above 0 is better than {first}",
+            columns,
+            trained,
+            shown,
+            results[first],
+        )
+        for among, columns in _by_decoys(results)
+        if others
+    ]
 
 
-def _differences_table(of_table: Results, trained: int, decoys: int) -> Table:
-    first, *others = of_table
-    return Table(
-        title=f"The same for a pass key {_among(decoys)}, as difference from {first}, sample by sample, with 95 % t "
-        f"intervals; above 0 is better than {first}",
-        headings=("deployment", *_headings(of_table[first], trained)),
-        rows=tuple(
-            (
-                name,
-                *(
-                    difference(cell, base).plus_minus("+.2f")
-                    for cell, base in zip(of_table[name], of_table[first], strict=True)
-                ),
-            )
-            for name in others
-        ),
-    )
+def _table(
+    results: Results,
+    title: str,
+    columns: Sequence[Cell],
+    trained: int,
+    shown: Callable[[Cell, Cell | None], str],
+    first: Sequence[Cell] = (),
+) -> Table:
+    """A cell that was not measured is a dash."""
+    base = {cell.haystack: cell for cell in first}
+    rows = []
+    for name, cells in results.items():
+        own = {cell.haystack: cell for cell in cells}
+        found = (shown(own[one.haystack], base.get(one.haystack)) if one.haystack in own else "-" for one in columns)
+        rows.append((name, *found))
+    lengths = (f"{one.haystack.length} tokens ({one.haystack.length / trained:g}x)" for one in columns)
+    return Table(title=title, headings=("deployment", *lengths), rows=tuple(rows))
+
+
+def _by_decoys(results: Results) -> list[tuple[str, list[Cell]]]:
+    """For each number of decoys what it is called, and a cell of each length."""
+    every = {cell.haystack: cell for cells in results.values() for cell in cells}
+    return [
+        (
+            f"among {decoys} other codes" if decoys else "alone in the text",
+            [every[one] for one in _in_order([every]) if one.decoys == decoys],
+        )
+        for decoys in dict.fromkeys(one.decoys for one in every)
+    ]
+
+
+def _in_order(haystacks: Iterable[Iterable[Haystack]]) -> list[Haystack]:
+    """Each once, by length."""
+    return sorted({one for some in haystacks for one in some}, key=lambda one: (one.decoys, one.length))
+
+
+def haystacks_of(cells: Iterable[Cell]) -> set[Haystack]:
+    return {cell.haystack for cell in cells}
 
 
 def difference(cell: Cell, base: Cell) -> Estimate:
     """How much oftener one deployment is right than another, over samples that both answered."""
     gained, lost = len(set(cell.right) - set(base.right)), len(set(base.right) - set(cell.right))
     return mean([1.0] * gained + [-1.0] * lost + [0.0] * (cell.samples - gained - lost))
-
-
-def _of_table(results: Results, decoys: int) -> Results:
-    return {name: [cell for cell in cells if cell.haystack.decoys == decoys] for name, cells in results.items()}
-
-
-def _among(decoys: int) -> str:
-    return f"among {decoys} other codes" if decoys else "alone in the text"
-
-
-def _headings(columns: Sequence[Cell], trained: int) -> list[str]:
-    return [f"{cell.haystack.length} tokens ({cell.haystack.length / trained:g}x)" for cell in columns]
 
 
 def scales_remark(results: Results) -> str:
@@ -244,39 +276,41 @@ def _measure(
     concurrency: int,
     checkpoint: Checkpoint,
     bar: Progress,
-) -> list[Cell]:
+) -> Iterator[Cell]:
     task = bar.add_task(f"{variant.name}: starting", total=sum(map(len, samples.values())))
     started = command(variant, config, overrides, settings, served_length(settings, checkpoint))
     with running(started) as address:
         bar.reset(task, description=variant.name)
-        return asyncio.run(
-            ask(
-                address,
-                served_name(settings),
-                variant,
-                samples,
-                trained=checkpoint.trained,
-                concurrency=concurrency,
-                advance=lambda: bar.advance(task),
+        for haystack, of_haystack in samples.items():
+            yield from asyncio.run(
+                ask(
+                    address,
+                    served_name(settings),
+                    variant,
+                    {haystack: of_haystack},
+                    trained=checkpoint.trained,
+                    concurrency=concurrency,
+                    advance=lambda: bar.advance(task),
+                )
             )
-        )
 
 
-def kept(out: pathlib.Path, sampled: dict[str, Any], haystacks: Sequence[Haystack]) -> Results:
-    """What an earlier run wrote of the same samples, so that a run that was stopped goes on."""
+def kept(out: pathlib.Path, sampled: dict[str, Any]) -> Results:
+    """What an earlier run wrote of the same samples and settings, so that a run that was stopped goes on.
+
+    Raises:
+        BadParameter: when the samples or the settings were others.
+    """
     file = out.with_name(out.name + ".json")
     if not file.exists():
         return {}
     before = json.loads(file.read_text(encoding="utf-8"))
+    if strange := [name for name, value in sampled.items() if before.get(name) != value]:
+        raise typer.BadParameter(f"--out: {file.name} has other {', '.join(strange)}: give another name")
     found: Results = {}
     for cell in before["cells"]:
         fields = {name: cell[name] for name in cell if name not in {"deployment", "accuracy"}}
         found.setdefault(cell["deployment"], []).append(Cell(**fields | {"haystack": Haystack(**cell["haystack"])}))
-    strange = [name for name, value in sampled.items() if before[name] != value]
-    if any([cell.haystack for cell in cells] != list(haystacks) for cells in found.values()):
-        strange.append("lengths")
-    if strange:
-        raise typer.BadParameter(f"--out: {file.name} has other {', '.join(strange)}: give another name")
     return found
 
 
