@@ -53,7 +53,6 @@ def serve_namespace(settings: Settings, *, quiet: bool = True) -> argparse.Names
     is_json = settings.log_format == "json"
     log = "json" if is_json and settings.log_requests == "text" else settings.log_requests
     setattr(args, plugin.REQUEST_LOG, log)
-    args.api_server_count = 1  # of parallel engines, too: vLLM would start a server for each
     return args
 
 

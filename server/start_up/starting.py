@@ -73,6 +73,7 @@ def configure(settings: Settings, *, verbose: bool = False) -> Configured:
         planned = planning.plan_settings(settings)
         room.refuse_small_cache(settings, planned)
     args = planning.serve_namespace(settings, quiet=not verbose)
+    args.api_server_count = 1  # of parallel engines, too: vLLM would start a server for each
     with refused_if_unreadable(settings):
         return serving.configure_server(args, planned)
 

@@ -137,7 +137,7 @@ def test_a_step_may_come_before_the_cache_is_registered() -> None:
 
 def test_a_layer_that_reads_the_keys_of_another_is_refused() -> None:
     with pytest.raises(
-        Unsupported, match=r"fused_rotary must be off for a layer that reads .*, got one that reads those of layers\.3"
+        Unsupported, match=r"fused_rotary must be off for a model with a layer that reads .*, got .* of layers\.3"
     ):
         made(shared="layers.3")
 

@@ -54,7 +54,7 @@ def test_a_connector_that_is_refused_because_others_read_its_blocks_is_one_of_vl
         (transfer("OffloadingConnector", kv_connector_module_path="mine"), "got OffloadingConnector of mine: no test"),
         (
             transfer("OffloadingConnector", kv_connector_extra_config={"spec_name": "TieringOffloadingSpec"}),
-            "spec_name must be CPUOffloadingSpec .*, got TieringOffloadingSpec: tiers .* Leave it out",
+            "spec_name must be CPUOffloadingSpec .*, got TieringOffloadingSpec: tiers .* Leave spec_name out",
         ),
     ],
     ids=["module", "tiers"],

@@ -47,7 +47,7 @@ def test_a_layer_that_left_mscale_out_leaves_it_out_at_every_scale() -> None:
 
 
 def test_another_softmax_scale_than_the_methods_is_refused() -> None:
-    with pytest.raises(Unsupported, match=r"plain, or multiplied by 1\.87385 as rope_parameters say, got .* by 2:"):
+    with pytest.raises(Unsupported, match=r"multiply it by 1\.87385 as rope_parameters say, got .* by 2:"):
         query_factors(deployment(**DEEPSEEK_V3), folded=2.0)
 
 
