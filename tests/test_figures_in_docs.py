@@ -10,7 +10,12 @@ from tests.pages import DOCS, README, ROOT, section, tables
 
 RESULTS = ROOT / "tests" / "benchmarks" / "results"
 STORED = {
-    "Accuracy": ["2026-11-21-cpu-accuracy", "2026-11-26-cpu-accuracy-methods", "2026-11-26-cpu-accuracy-clipped"],
+    "Accuracy": [
+        "2026-11-21-cpu-accuracy",
+        "2026-11-26-cpu-accuracy-methods",
+        "2026-11-26-cpu-accuracy-clipped",
+        "2026-11-28-cpu-accuracy-read-time",
+    ],
     "Short requests": ["2026-11-26-smollm2-short/report"],
     "Long texts": ["2026-11-26-smollm2-text/report", "2026-11-26-smollm2-crossing/report"],
     "RULER": [
@@ -68,6 +73,12 @@ def test_every_row_of_the_page_of_encodings_is_one_that_was_measured() -> None:
     shown = tables(section(DOCS / "encodings.md", "Results"))
     assert shown
     assert all(set(table) <= measured for table in shown)
+
+
+def test_every_row_of_the_page_of_rerope_is_one_that_was_measured() -> None:
+    measured = {row for head, *rows in stored_tables("2026-11-28-cpu-accuracy-read-time") for row in (head, *rows)}
+    [shown] = tables(section(DOCS / "methods" / "rerope.md", "When"))
+    assert set(shown) <= measured
 
 
 def test_readmes_table_of_accuracy_is_the_stored_one_without_intervals() -> None:
