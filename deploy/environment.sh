@@ -23,7 +23,8 @@ fail() { echo "set-up failed: $*" >&2 && exit 1; }
 trap '[ -z "$dots" ] || kill "$dots"' EXIT
 trap 'echo && echo "interrupted: run make setup again; what was downloaded is kept" >&2; exit 130' INT TERM
 dotted() { # runs what may be silent for long: a dot every two seconds shows that it lives
-    while sleep 2 >/dev/null 2>&1 && kill -0 $$; do printf .; done 9>&- &
+    # A signal that comes while it starts is lost: then it ends when this script has ended.
+    while sleep 2 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do printf .; done 9>&- &
     dots=$!
     "$@"
     status=$?
