@@ -16,7 +16,7 @@ STORED = {
         "2026-11-26-cpu-accuracy-clipped",
         "2026-11-28-cpu-accuracy-read-time",
     ],
-    "Short requests": ["2026-11-26-smollm2-short/report"],
+    "Short requests": ["2026-11-26-smollm2-short/report", "2026-11-28-smollm2-read-time-short/report"],
     "Long texts": ["2026-11-26-smollm2-text/report", "2026-11-26-smollm2-crossing/report"],
     "RULER": [
         "2026-11-26-smollm2-ruler/report",
