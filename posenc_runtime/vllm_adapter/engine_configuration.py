@@ -280,7 +280,12 @@ def _our_environment(engine_args: Any) -> Iterator[None]:
 
 
 def draft_as_long_as_served(vllm_config: VllmConfig) -> None:
-    """Let a drafter that rotates draft for requests of every length; the length that a user set for it stays."""
+    """Let a drafter that rotates draft for requests of every length; the length that a user set for it stays.
+
+    vLLM ends a drafter at the length of its own checkpoint, which was trained on as few tokens as the model that it
+    drafts for. Past it, vLLM drafts zeros for every request of the batch. Our rotary embeddings reach the served length
+    in the drafter, too, and its queries turn as the model's do.
+    """
     drafting = vllm_config.speculative_config
     drafter = getattr(drafting, "draft_model_config", None)
     if drafter is None or drafter is vllm_config.model_config or turning_deployment_of(vllm_config) is None:

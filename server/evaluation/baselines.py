@@ -19,7 +19,7 @@ STATIC, UNSCALED = "static:", "unscaled:"  # what a target begins with
 ENVIRONMENT = {"VLLM_PLUGINS": "", "VLLM_CPU_NUM_OF_RESERVED_CPU": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 
-def stock_described(settings: Settings) -> dict[str, Any]:
+def describe_stock(settings: Settings) -> dict[str, Any]:
     """What stock vLLM gets, for the journal.
 
     Raises:

@@ -163,7 +163,7 @@ def _deployment(name: str, what: str, overrides: Sequence[str], key: str | None)
     settings.model = prepare_model(named)
     trained = settings.scaling.original_max_position_embeddings
     if what.startswith(baselines.STATIC):
-        told = baselines.stock_described(settings) | {"model": named}
+        told = baselines.describe_stock(settings) | {"model": named}
         longest = told["stock vLLM"]["max_model_len"]
         return Target(name, what, key, settings.model, longest, trained, told, static=settings)
     arguments = (what, *(part for each in overrides for part in ("--set", each)))

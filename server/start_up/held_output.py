@@ -17,6 +17,10 @@ from posenc_runtime.vllm_adapter.contract.errors import Refused
 from posenc_runtime.vllm_adapter.releases import IncompatibleVllm
 from server.start_up.engine_log import EngineLog
 
+_MOST_CHARACTERS = 200_000  # the last ones are held; the cause of a failure stands at the end
+_LOOK_MILLISECONDS = 500
+_EXPLAINED = (Refused, IncompatibleVllm)  # errors whose own message says everything
+
 
 @contextlib.contextmanager
 def checking(*, verbose: bool = False) -> Iterator[None]:
@@ -41,11 +45,6 @@ def _prepare(*, verbose: bool) -> None:
     from posenc_runtime.vllm_adapter import serving  # takes seconds to import
 
     serving.prepare_environment(verbose=verbose)
-
-
-_MOST_CHARACTERS = 200_000  # the last ones are held; the cause of a failure stands at the end
-_LOOK_MILLISECONDS = 500
-_EXPLAINED = (Refused, IncompatibleVllm)  # errors whose own message says everything
 
 
 class HeldOutput:

@@ -93,6 +93,14 @@ class Checkpoint:
     text_config: Any = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
+    def longest_kept(self) -> int | None:
+        """The longest request that its own rotation serves, tokens; None where it does not state its trained length.
+
+        LongRoPE was tuned for a longer one than its first: its long factors serve it.
+        """
+        return self.tuned_length or self.max_position_embeddings
+
+    @property
     def verdict(self) -> Verdict | None:
         """How its requests may cross, as far as the sources of its model tell; None where it has no rotation.
 

@@ -19,10 +19,26 @@ from posenc_runtime.encodings.fields import fits, rule_of_type
 from posenc_runtime.encodings.scaling import from_parameters, own, own_rope_types
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 
+# As vLLM looks for them (model_arch_config_convertor.derive_max_model_len_and_key), but for those of encoders.
+_NAMES_OF_LENGTH = (
+    *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
+    *("max_sequence_length", "max_seq_length", "seq_len"),
+)
+_BEFORE = "original_max_position_embeddings"
+# Methods have another name for that key, because a deployment's setting of this name is the trained length.
+_BEFORE_IN_METHODS = "old_context_len"
+_SECTIONS = ("rope_scaling", "rope_parameters")
+_NUMBERS = ("rope_theta", "partial_rotary_factor")
+# Any length will do to see whether a method can be made of its parameters.
+_SOME_LENGTH = 2**40
+
 
 @dataclasses.dataclass(frozen=True)
 class AddedYarn:
     """YaRN that somebody added: ``max_position_embeddings`` is still that of the model without YaRN.
+
+    The model cards of Qwen advise to add it. It slows the rotation of every request, also of those that the model was
+    trained for.
 
     Attributes:
         factor: of that YaRN.
@@ -57,13 +73,6 @@ def added_yarn(rope_parameters: Mapping[str, Any], max_position_embeddings: int)
     return AddedYarn(factor, before) if max_position_embeddings < int(factor * before) else None
 
 
-# As vLLM looks for them (model_arch_config_convertor.derive_max_model_len_and_key), but for those of encoders.
-_NAMES = (
-    *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
-    *("max_sequence_length", "max_seq_length", "seq_len"),
-)
-
-
 def stated_length(text_config: Any) -> int | None:
     """The trained length, tokens; None where the configuration does not state it.
 
@@ -73,8 +82,10 @@ def stated_length(text_config: Any) -> int | None:
     """
     if length := getattr(text_config, "model_max_length", None):
         return int(length)
-    lengths = {name: length for name in _NAMES if (length := getattr(text_config, name, None))}
-    said = [length for name, length in lengths.items() if name == _NAMES[0] or not _is_default(text_config, name)]
+    lengths = {name: length for name in _NAMES_OF_LENGTH if (length := getattr(text_config, name, None))}
+    said = [
+        length for name, length in lengths.items() if name == _NAMES_OF_LENGTH[0] or not _is_default(text_config, name)
+    ]
     # A length that a class has for every checkpoint (Step 3.5: max_seq_len) is none that this checkpoint states.
     return min(said or lengths.values(), default=None)
 
@@ -82,15 +93,6 @@ def stated_length(text_config: Any) -> int | None:
 def _is_default(text_config: Any, name: str) -> bool:
     parameter = inspect.signature(type(text_config)).parameters.get(name)
     return parameter is not None and parameter.default == getattr(text_config, name)
-
-
-_BEFORE = "original_max_position_embeddings"
-# Methods have another name for that key, because a deployment's setting of this name is the trained length.
-_BEFORE_IN_METHODS = "old_context_len"
-_SECTIONS = ("rope_scaling", "rope_parameters")
-_NUMBERS = ("rope_theta", "partial_rotary_factor")
-# Any length will do to see whether a method can be made of its parameters.
-_SOME_LENGTH = 2**40
 
 
 def with_whole_lengths(rope_parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,6 +105,8 @@ def with_whole_lengths(rope_parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def refuse_stated(place: str, engine: Mapping[str, Any]) -> None:
     """Find the fault in the rotation of a configuration that cannot be read or served.
+
+    Whoever serves a checkpoint did not write its configuration: the refusal names the key there, and no setting.
 
     Args:
         place: folder or name of the checkpoint.

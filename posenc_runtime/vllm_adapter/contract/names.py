@@ -25,8 +25,7 @@ ARCHITECTURES = {
     "BaichuanForCausalLM": f"{_MODELS}.baichuan:BaichuanForCausalLM",  # 13B, Baichuan 2
     "BaiChuanForCausalLM": f"{_MODELS}.baichuan:BaichuanForCausalLM",  # 7B
 }
-
-
+# Our sections in ``additional_config``, which every process of an engine has in its configuration.
 DEPLOYMENT_SECTION, ATTENTION_SECTION = "posenc", "posenc_attention"
 ACCESS_SECTION, LIMITS_SECTION, HEALTH_SECTION = "posenc_access", "posenc_limits", "posenc_health"
 ALL_SECTIONS = (DEPLOYMENT_SECTION, ATTENTION_SECTION, ACCESS_SECTION, LIMITS_SECTION, HEALTH_SECTION)

@@ -12,10 +12,16 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 _LOGGERS = ("vllm.entrypoints.anthropic.api_router", "vllm.entrypoints.cohere.api_router")
+_FAILED = "error"
+NO_NUMBERS = "the model computed no numbers (NaN): its weights may be damaged, or too large for its data type"
 
 
 def log_no_client_errors() -> None:
-    """Keep errors out of these logs if clients read them in their answers."""
+    """Keep errors out of the log if clients read them in their answers.
+
+    Routes of OpenAI's API log nothing for a request that gets status 400. Those of Anthropic's and Cohere's log a
+    traceback at level ERROR, so that a client whose prompt is too long looks like a failure of the server.
+    """
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_is_the_servers)
 
@@ -27,11 +33,12 @@ def _is_the_servers(record: logging.LogRecord) -> bool:
     return not isinstance(error, ValueError | GracefulHTTPError | VLLMClientError)
 
 
-_FAILED = "error"
-
-
 def blame_constraints(engine: Any) -> None:
     """Refuse requests with a constraint that the model cannot keep.
+
+    vLLM ends such a request as failed, and its server answers with status 500. Only a client's wishes can lead to that:
+    a grammar that cannot be made, or one that leaves no token beside ``allowed_token_ids``, ``min_tokens``,
+    ``bad_words`` or ``logit_bias``; or a model without a token that ends an answer.
 
     Args:
         engine: vLLM's client of it; its ``generate`` is wrapped.
@@ -55,9 +62,6 @@ def blaming(stock: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIter
             yield output
 
     return generate
-
-
-NO_NUMBERS = "the model computed no numbers (NaN): its weights may be damaged, or too large for its data type"
 
 
 def fail_without_numbers(engine: Any) -> None:

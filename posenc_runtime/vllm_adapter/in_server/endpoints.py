@@ -18,6 +18,7 @@ from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 
 _FOLDER = "vllm.entrypoints.serve.instrumentator"
 _NAMES = ("swagger-ui-bundle.js", "swagger-ui.css")
+GROUP = "posenc.endpoint_plugins"
 
 
 def swagger_files() -> list[pathlib.Path]:
@@ -26,9 +27,6 @@ def swagger_files() -> list[pathlib.Path]:
     folders = [pathlib.Path(place) / "static" for place in (spec and spec.submodule_search_locations) or ()]
     found = [folder / name for folder in folders for name in _NAMES if (folder / name).is_file()]
     return found if len(found) == len(_NAMES) else []
-
-
-GROUP = "posenc.endpoint_plugins"
 
 
 @functools.cache

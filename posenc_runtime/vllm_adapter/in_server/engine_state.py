@@ -13,6 +13,8 @@ from typing import Any
 from posenc_runtime.vllm_adapter.contract.names import CONNECTOR
 
 _STARTING = 1024  # sequences at once, as long as no engine says how many
+PREFIX = "posenc-probe-"
+_PAUSE_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,9 +44,6 @@ def capacity_of(engine: Any) -> Capacity:
         held=len(engine.output_processor.request_states),
         takes_transfer_params=beside or getattr(config, "ec_transfer_config", None) is not None,
     )
-
-
-PREFIX = "posenc-probe-"
 
 
 class NoToken(RuntimeError):
@@ -84,9 +83,6 @@ async def one_token(engine: Any, seconds: float) -> None:
 def _any_token(engine: Any) -> int:
     token = getattr(engine.model_config.hf_text_config, "bos_token_id", None)
     return token if isinstance(token, int) else 0
-
-
-_PAUSE_SECONDS = 1.0
 
 
 class Pulse:

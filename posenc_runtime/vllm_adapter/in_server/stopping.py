@@ -16,6 +16,9 @@ logger = logging.getLogger("vllm.posenc")
 DEFAULT_SECONDS = 20  # with what follows, less than the 30 s that Kubernetes gives
 _LOOK_SECONDS = 0.05
 CUT = "the server is shutting down and did not begin to answer this request: send it again"
+_ENGINE_SECONDS = 5  # for an engine without requests to give back what it holds; it is killed then
+_LAST_ANSWERS_SECONDS = 5  # for clients to read the ends of their answers, after the engine has stopped
+ENDED_BY_ITSELF = "the engine ended while it served: the cause is above"
 
 
 class Draining:
@@ -106,13 +109,6 @@ def _cut() -> Exception:
 
     failed: Exception = GracefulHTTPError(CUT, 503)
     return failed
-
-
-logger = logging.getLogger("vllm.posenc")
-
-_ENGINE_SECONDS = 5  # for an engine without requests to give back what it holds; it is killed then
-_LAST_ANSWERS_SECONDS = 5  # for clients to read the ends of their answers, after the engine has stopped
-ENDED_BY_ITSELF = "the engine ended while it served: the cause is above"
 
 
 def drain_before_stop(engine: Any, draining: Draining, ended: Callable[[bool], None]) -> None:

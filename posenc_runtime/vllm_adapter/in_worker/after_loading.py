@@ -61,5 +61,9 @@ def compile_kernels(vllm_config: Any) -> None:
 
 
 def ask_for_tiles() -> None:
-    """Ask Linux for the tiles, for this process and all of its threads. Without AMX it does nothing."""
+    """Ask Linux for the tiles of AMX, for this process and all of its threads. Without AMX it does nothing.
+
+    vLLM's attention in bfloat16 uses tiles, and does not ask. In most models a product of oneDNN has asked before.
+    Where products are small none has, and a short first prompt ended the worker with an illegal instruction.
+    """
     torch.cpu._init_amx()

@@ -17,6 +17,7 @@ from posenc_runtime.vllm_adapter.contract.names import DEPLOYMENT_SECTION
 from posenc_runtime.vllm_adapter.processes.ending import end_with_parent, exit_quickly, leave_process_group
 
 _Target = Callable[..., None]
+_NOT_ACCEPTING = 2**31 - 1  # vLLM's number of connections of a server that takes none
 
 
 def run_engine_core(*args: Any, **kwargs: Any) -> None:
@@ -94,9 +95,6 @@ def _is_ours(configured: Any) -> bool:
     """Whether vLLM's configuration, or the arguments of its server, have a section of ours."""
     additional = getattr(configured, "additional_config", None)
     return isinstance(additional, Mapping) and DEPLOYMENT_SECTION in additional
-
-
-_NOT_ACCEPTING = 2**31 - 1  # vLLM's number of connections of a server that takes none
 
 
 @contextlib.contextmanager

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
+_API_SERVER = "ApiServer"  # how vLLM's names of their processes begin
+
 
 def end_at_signals(leave: Callable[[int], NoReturn]) -> None:
     """Have SIGINT and SIGTERM end this process and its engine's processes at once, until vLLM handles the signals.
@@ -29,9 +31,6 @@ def end_at_signals(leave: Callable[[int], NoReturn]) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
-
-
-_API_SERVER = "ApiServer"  # how vLLM's names of their processes begin
 
 
 def heed_repeated_signals() -> None:

@@ -95,16 +95,15 @@ def _rotated(
         SettingRefused: when two settings contradict each other, or nobody knows the trained length.
     """
     trained = scaling.original_max_position_embeddings
+    if trained is None and checkpoint is not None:
+        turns = turns_queries(scaling.rope_type)
+        trained = checkpoint.longest_kept if turns else checkpoint.max_position_embeddings
     if trained is None:
-        if checkpoint is None or checkpoint.max_position_embeddings is None:
-            reason = "is not read" if checkpoint is None else "does not have it"
-            raise SettingRefused(
-                "scaling.original_max_position_embeddings: must be given, because the configuration of model "
-                f"{model!r} {reason}"
-            )
-        trained = checkpoint.max_position_embeddings
-        if turns_queries(scaling.rope_type) and checkpoint.tuned_length is not None:
-            trained = checkpoint.tuned_length  # of LongRoPE, whose long factors are kept
+        reason = "is not read" if checkpoint is None else "does not have it"
+        raise SettingRefused(
+            "scaling.original_max_position_embeddings: must be given, because the configuration of model "
+            f"{model!r} {reason}"
+        )
     if turns_queries(scaling.rope_type):
         return _turning_queries(scaling, checkpoint, trained, max_model_len)
     if checkpoint is not None and checkpoint.dual_chunk is not None:
@@ -163,7 +162,7 @@ def _turning_queries(
     try:
         if checkpoint is not None:
             refuse_method(scaling.rope_type, checkpoint.rope_type)
-            longest = checkpoint.tuned_length or checkpoint.max_position_embeddings
+            longest = checkpoint.longest_kept
             if longest is not None and trained > longest:
                 raise ValueError(
                     f"original_max_position_embeddings: must not exceed the checkpoint's trained length {longest}, got "

@@ -74,12 +74,10 @@ def _chunks(scaling: ScalingSettings) -> Derived:
         SettingRefused: when the settings ask for something that goes with scales.
     """
     reason = "the checkpoint has a dual_chunk_attention_config"
-    if given := scaling.model_fields_set - {"rope_type", "original_max_position_embeddings"}:
-        raise SettingRefused(
-            f"scaling.{min(given)}: must be left out where rope_type is {AUTO} and {reason}, got "
-            f"{getattr(scaling, min(given))!r}: its queries turn when they read keys, so there are no scales, no "
-            "crossings and no headroom"
-        )
+    try:
+        scaling.refuse_scales(f"rope_type is {AUTO} and {reason}")
+    except ValueError as error:
+        raise SettingRefused(f"scaling.{error}") from None
     return Derived(scaling=scaling.model_copy(update={"rope_type": DualChunk.name, "scales": [1.0]}), reason=reason)
 
 

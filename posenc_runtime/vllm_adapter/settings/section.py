@@ -99,17 +99,25 @@ class ScalingSettings(BaseModel):
         parameters_model(self.rope_type).model_validate(self.parameters)
         method(self.rope_type)(**self.parameters)
         if turns_queries(self.rope_type):
-            self._refuse_scales()
+            self.refuse_scales(f"rope_type is {self.rope_type}")
         if self.scales:
             refuse_contradictions(self.scales, self.rope_theta, self.allow_beyond_trained)
         return self
 
-    def _refuse_scales(self) -> None:
+    def refuse_scales(self, where: str) -> None:
+        """Refuse settings that go with scales, for a method that has none.
+
+        Args:
+            where: says, as a clause, that the method is one of these.
+
+        Raises:
+            ValueError: naming the setting and its value.
+        """
         given = self.model_fields_set - self.parameters.keys() - {"rope_type", "original_max_position_embeddings"}
         if given:
             name = min(given)
             raise ValueError(
-                f"{name} must be left out where rope_type is {self.rope_type}, got {getattr(self, name)!r}: this "
+                f"{name} must be left out where {where}, got {getattr(self, name)!r}: this "
                 "method turns queries when they read keys, so there are no scales, crossings or headroom"
             )
 
