@@ -22,12 +22,12 @@ from posenc_runtime.encodings.read_time.dual_chunk import DualChunk
 from posenc_runtime.encodings.read_time.rerope import ReRope
 from posenc_runtime.kernels.attention import read_time_reference
 from posenc_runtime.kernels.attention.read_time import ReadTime
-from posenc_runtime.kernels.cpu.layout import keys_and_values
+from posenc_runtime.kernels.cpu.layout import Order, halves, keys_and_values
 from posenc_runtime.kernels.cpu.read_time import read_time_attention
 from tests.benchmarks.attention_rivals import STOCK, Rival
 from tests.benchmarks.attention_step import Layer, Step, Work
 from tests.benchmarks.attention_times import Timed, measure, ratios_table, times_table
-from tests.benchmarks.stock_attention import StockAttention
+from tests.benchmarks.stock_attention import StockAttention, isa_of
 from tests.references.no_position import no_position_attention
 from tests.tolerance import ATTENTION_OUTPUT
 
@@ -70,6 +70,7 @@ def rivals(step: Step, num_layers: int, trained: int) -> list[Rival]:
         RuntimeError: when ours is not what the reference computes, or not vLLM's where no key is far.
     """
     layer, stock = step.layer, StockAttention(step)
+    order: Order = "pairs" if isa_of(layer) == "amx" else "columns"
     caches = [step.empty_cache() for _ in range(num_layers)]
     keys, values, slots = step.keys.flatten(0, 1), step.values.flatten(0, 1), step.slots.flatten()
     for cache in caches:
@@ -87,26 +88,28 @@ def rivals(step: Step, num_layers: int, trained: int) -> list[Rival]:
         read_time = ReadTime.of(pages, inv_freq, is_neox_style=True)
 
         def attend(cache: Tensor, out: Tensor, read_time: ReadTime = read_time) -> None:
-            read_time_attention(query, *keys_and_values(cache), step.paged, read_time, layer.scale, out)
+            views = keys_and_values(cache) if order == "columns" else halves(cache)
+            read_time_attention(query, *views, step.paged, read_time, layer.scale, out, order=order)
 
         field.append(rival(name, attend))
         field[0].attend(0)
         field[-1].attend(0)
-        _check(
-            field[-1], field[0].out if pages.trained_length > step.work.context else None, step, caches[0], read_time
-        )
+        _check(field[-1], field[0].out if pages.trained_length > step.work.context else None, step, read_time)
     return field
 
 
-def _check(ours: Rival, stocks: Tensor | None, step: Step, cache: Tensor, read_time: ReadTime) -> None:
+def _check(ours: Rival, stocks: Tensor | None, step: Step, read_time: ReadTime) -> None:
     expected = stocks
     last = slice(-min(len(ours.query), 8), None)
     if expected is None:
         paged, own = step.paged, len(ours.query[last])
         batch = dataclasses.replace(paged, query_start_loc=torch.tensor([0, own], dtype=torch.int32))
         expected = torch.empty_like(ours.out[last])
+        keys, values = keys_and_values(step.empty_cache())
+        block, place = step.slots.flatten() // step.layer.block_size, step.slots.flatten() % step.layer.block_size
+        keys[block, :, place], values[block, :, place] = step.keys.flatten(0, 1), step.values.flatten(0, 1)
         read_time_reference.read_time_attention(
-            ours.query[last], *keys_and_values(cache), batch, read_time, step.layer.scale, expected
+            ours.query[last], keys, values, batch, read_time, step.layer.scale, expected
         )
     difference = float((ours.out[last] - expected[last]).double().norm() / expected[last].double().norm())
     if not difference <= ATTENTION_OUTPUT[step.layer.dtype_name]:

@@ -20,13 +20,13 @@ from transformers import AutoModelForCausalLM
 from tests.checkpoints import TRAINED, save_tiny
 from tests.engine.conftest import PromptMaker
 from tests.engine.device import needs_workers
-from tests.engine.drafters import NUM_DRAFTED, speculative_config
+from tests.engine.drafters import NUM_DRAFTED, save_with_mtp, speculative_config
 from tests.engine.read_time_oracle import ReadTimeOracle
 from tests.engine.run_engine import Answer, blocks_in_use, counted, run_engine
 from tests.engine.running_server import running_server
 from tests.engine.several_answers import NUM_ANSWERS
 from tests.engine.test_read_time import ENGINE, METHODS, Case, assert_as, plain, posenc, rerope
-from tests.tolerance import LOGPROB_FLOAT32, LOGPROB_RMS_FLOAT8_CACHE
+from tests.tolerance import LOGPROB_FLOAT32, LOGPROB_RMS_BFLOAT16, LOGPROB_RMS_FLOAT8, LOGPROB_RMS_FLOAT8_CACHE
 
 REROPE = METHODS["rerope with the defaults"]
 Request = tuple[list[int], int]
@@ -57,7 +57,7 @@ def repetitive(prompts: PromptMaker) -> list[Request]:
     return [(phrase * 6, 24), (phrase * 20, 40), (phrase * 40, 24)]
 
 
-@pytest.mark.parametrize("method", ["ngram", "draft_model", "eagle"])
+@pytest.mark.parametrize("method", ["ngram", "draft_model", "eagle", "eagle3"])
 def test_drafted_tokens_change_no_answer(
     method: str, oracle: ReadTimeOracle, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
@@ -78,16 +78,48 @@ def test_drafted_tokens_change_no_answer(
         assert accepted >= drafted - NUM_DRAFTED * len(batch)
 
 
-@pytest.mark.skipif(not torch.cpu._is_avx512_supported(), reason="vLLM keeps float8 keys on a CPU with AVX-512 only")
-def test_an_8_bit_cache_answers_about_as_the_oracle(
-    oracle: ReadTimeOracle, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+def test_a_model_with_a_layer_that_drafts_answers_as_the_oracle(prompts: PromptMaker, tmp_path: pathlib.Path) -> None:
+    """MTP: the layer's own queries turn, too. Drafts for a later token are the same layer's again."""
+    model = save_with_mtp(tmp_path / "model")
+    oracle = ReadTimeOracle(
+        AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager"), REROPE.method(), plain(16, 1e4, 3)
+    )
+    batch = mixed(prompts) + repetitive(prompts)
+    drafting = {"method": "mtp", "num_speculative_tokens": NUM_DRAFTED}
+    (answers,) = run_engine(model, arguments(speculative_config=drafting), [batch], folder=tmp_path)
+    assert_as(oracle, batch, answers)
+    assert counted(tmp_path, "vllm:spec_decode_num_draft_tokens") > NUM_DRAFTED * len(batch)
+
+
+needs_float8 = pytest.mark.skipif(
+    not torch.cpu._is_avx512_supported(), reason="vLLM keeps float8 keys on a CPU with AVX-512 only"
+)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kept", "off"),
+    [
+        pytest.param("float32", "fp8", LOGPROB_RMS_FLOAT8_CACHE, id="float32, float8 cache", marks=needs_float8),
+        pytest.param("bfloat16", "auto", LOGPROB_RMS_BFLOAT16, id="bfloat16"),
+        pytest.param("bfloat16", "fp8", LOGPROB_RMS_FLOAT8, id="bfloat16, float8 cache", marks=needs_float8),
+    ],
+)
+def test_fewer_bits_answer_about_as_the_oracle(
+    dtype: str,
+    kept: str,
+    off: float,
+    oracle: ReadTimeOracle,
+    tiny: pathlib.Path,
+    prompts: PromptMaker,
+    tmp_path: pathlib.Path,
 ) -> None:
+    """In bfloat16, a CPU with AMX keeps keys and values in another order."""
     batch = mixed(prompts)
-    (answers,) = run_engine(tiny, arguments(kv_cache_dtype="fp8"), [batch], folder=tmp_path)
+    (answers,) = run_engine(tiny, arguments(dtype=dtype, kv_cache_dtype=kept), [batch], folder=tmp_path)
     for (prompt, _), answer in zip(batch, answers, strict=True):
         _, logprobs = oracle.score(prompt, answer.token_ids)
         squares = [(ours - exact) ** 2 for ours, exact in zip(answer.logprobs, logprobs, strict=True)]
-        assert math.sqrt(sum(squares) / len(squares)) < LOGPROB_RMS_FLOAT8_CACHE
+        assert math.sqrt(sum(squares) / len(squares)) < off
 
 
 def assert_logprobs_as(oracle: ReadTimeOracle, batch: list[Request], answers: list[Answer]) -> None:

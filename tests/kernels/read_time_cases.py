@@ -82,7 +82,8 @@ class Case:
         requests: tokens and, of those, queries of each.
         method: the pages are multiples of 32 tokens.
         layout: of the cache. ``columns`` is vLLM's on the CPU, where the keys of a block are columns; ``rows`` has
-            heads before tokens, ``tokens_first`` tokens before heads and keys beside values.
+            heads before tokens, ``tokens_first`` tokens before heads and keys beside values. ``pairs`` is
+            vLLM's with AMX.
         cache: the data type of an 8-bit cache.
         scales: whether k_scale and v_scale are one number or one of each KV head.
         padding: tokens after the last request's.
@@ -97,7 +98,7 @@ class Case:
     is_neox_style: bool = True
     block_size: int = 32
     dtype: torch.dtype = torch.float32
-    layout: Literal["columns", "rows", "tokens_first"] = "columns"
+    layout: Literal["columns", "rows", "tokens_first", "pairs"] = "columns"
     cache: torch.dtype | None = None
     scales: Literal["none", "tensor", "head"] = "none"
     sinks: bool = False
@@ -163,8 +164,9 @@ class Tensors:
             cached_value = self._cached(value, v_scale)
             slots = torch.arange(length)
             blocks, offsets = row[slots // case.block_size].long(), slots % case.block_size
-            _write(self.key_cache, cached_key, blocks, offsets)
-            _write(self.value_cache, cached_value, blocks, offsets)
+            write = _write_pairs if case.layout == "pairs" else _write
+            write(self.key_cache, cached_key, blocks, offsets)
+            write(self.value_cache, cached_value, blocks, offsets, of_values=True)
             self._plain.append(
                 (
                     self._turned(query.double(), -positions[-own:], inv_freq),
@@ -202,6 +204,9 @@ class Tensors:
             keys, values = both.view(num_blocks, heads, 2, -1).unbind(2)
             self.key_cache = keys.view(num_blocks, heads, width, size).transpose(2, 3)
             self.value_cache = values.view(num_blocks, heads, size, width)
+        elif case.layout == "pairs":
+            keys, values = both.view(num_blocks, heads, 2, size, width).unbind(2)
+            self.key_cache, self.value_cache = keys, values
         else:
             self.key_cache, self.value_cache = both[..., :width], both[..., width:]
         self.both = both
@@ -235,10 +240,23 @@ class Tensors:
         return not bool((self.out[len(self.expected) :] == UNTOUCHED).all())
 
 
-def _write(cache: Tensor, states: Tensor, blocks: Tensor, offsets: Tensor) -> None:
+def _write(cache: Tensor, states: Tensor, blocks: Tensor, offsets: Tensor, *, of_values: bool = False) -> None:
     if cache.element_size() == 1:
         cache, states = cache.view(torch.uint8), states.view(torch.uint8)
     cache[blocks, :, offsets] = states
+
+
+def _write_pairs(cache: Tensor, states: Tensor, blocks: Tensor, offsets: Tensor, *, of_values: bool = False) -> None:
+    """As vLLM does with AMX: 16 keys by pairs of dimensions, and 16 dimensions of values by pairs of tokens."""
+    if cache.element_size() == 1:
+        cache, states = cache.view(torch.uint8), states.view(torch.uint8)
+    num_blocks, heads, size, width = cache.shape
+    if of_values:
+        ordered = cache.view(num_blocks, heads, width // 16, size // 2, 16, 2)
+        ordered[blocks, :, :, offsets // 2, :, offsets % 2] = states.unflatten(-1, (-1, 16))
+    else:
+        ordered = cache.view(num_blocks, heads, size // 16, width // 2, 16, 2)
+        ordered[blocks, :, offsets // 16, :, offsets % 16] = states.unflatten(-1, (-1, 2))
 
 
 def _scaled(states: Tensor, scale: Tensor | None) -> Tensor:
@@ -282,6 +300,16 @@ CASES = {
     "e5m2, of heads": Case(EVERY_KIND, cache=torch.float8_e5m2, scales="head", num_heads=4, num_kv_heads=2),
     "e5m2, float16": Case(EVERY_KIND, cache=torch.float8_e5m2, dtype=torch.float16),
 }  # fmt: skip
+
+# The same where vLLM keeps keys and values in the order of AMX.
+PAIRS_CASES = {
+    name: dataclasses.replace(CASES[name], layout="pairs", dtype=torch.bfloat16)
+    for name in (
+        *("every kind", "a whole prompt", "leaky", "dual chunk", "gptj, partial", "three heads to one", "heads of 64"),
+        *("heads of 128", "sinks and a soft cap", "keys in parts", "blocks of 128", "e4m3", "e4m3, of heads"),
+        "e5m2, of heads",
+    )
+}
 
 # The same for kernels on CUDA, whose caches have rows, and fewer requests: the interpreter takes its time.
 _SOME = ((7, 1), (129, 1), (301, 1), (150, 40), (260, 4), (40, 40))

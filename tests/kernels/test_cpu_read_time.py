@@ -12,8 +12,9 @@ import torch
 from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.attention import read_time_reference
 from posenc_runtime.kernels.attention.paged import PagedBatch
+from posenc_runtime.kernels.cpu import read_time as cpu_read_time
 from posenc_runtime.kernels.cpu.read_time import read_time_attention
-from tests.kernels.read_time_cases import CASES, Case, Tensors, dual_chunk, rerope
+from tests.kernels.read_time_cases import CASES, PAIRS_CASES, Case, Tensors, dual_chunk, rerope
 from tests.tolerance import ATTENTION_FLOAT32, ATTENTION_TIMES_TORCH
 
 
@@ -28,12 +29,32 @@ def attend(tensors: Tensors, kernel=read_time_attention) -> None:  # type: ignor
         case.scale,
         tensors.out,
         tensors.logits,
+        **({"order": "pairs"} if case.layout == "pairs" else {}),
     )
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_attention_at_read_time_is_as_exact_as_torch(name: str) -> None:
     tensors, plain = Tensors(CASES[name]), Tensors(CASES[name])
+    attend(tensors)
+    attend(plain, read_time_reference.read_time_attention)
+    assert tensors.error() <= ATTENTION_TIMES_TORCH * plain.error()
+    assert not tensors.wrote_padding()
+
+
+@pytest.fixture(params=["tiles", "vectors"])
+def multiplied_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What multiplies numbers in the order of AMX. Vectors do where the processor has no tiles."""
+    if request.param == "vectors":
+        monkeypatch.setattr(cpu_read_time, "_may_use_tiles", lambda: False)
+    elif not cpu_read_time._may_use_tiles():
+        pytest.skip("this processor has no AMX")
+    return str(request.param)
+
+
+@pytest.mark.parametrize("name", PAIRS_CASES)
+def test_attention_over_the_order_of_amx_is_as_exact_as_torch(name: str, multiplied_by: str) -> None:
+    tensors, plain = Tensors(PAIRS_CASES[name]), Tensors(dataclasses.replace(PAIRS_CASES[name], layout="columns"))
     attend(tensors)
     attend(plain, read_time_reference.read_time_attention)
     assert tensors.error() <= ATTENTION_TIMES_TORCH * plain.error()
@@ -79,8 +100,17 @@ def test_positions_near_a_million_are_exact() -> None:
 
 @pytest.mark.parametrize("name", ["every kind", "keys in parts", "dual chunk, trained on more"])
 def test_a_request_gets_the_same_bits_whatever_it_is_served_with(name: str) -> None:
-    together = Tensors(CASES[name])
+    _compare_with_each_alone(Tensors(CASES[name]))
+
+
+@pytest.mark.parametrize("name", ["every kind", "keys in parts", "three heads to one", "e4m3"])
+def test_the_order_of_amx_gives_a_request_the_same_bits_in_any_company(name: str, multiplied_by: str) -> None:
+    _compare_with_each_alone(Tensors(PAIRS_CASES[name]))
+
+
+def _compare_with_each_alone(together: Tensors) -> None:
     attend(together)
+    order = {"order": "pairs"} if together.case.layout == "pairs" else {}
     batch = together.case.batch()
     for request, (length, own) in enumerate(together.case.requests):
         begin = int(batch.query_start_loc[request])
@@ -102,6 +132,7 @@ def test_a_request_gets_the_same_bits_whatever_it_is_served_with(name: str) -> N
             together.case.scale,
             out,
             together.logits,
+            **order,  # type: ignore[arg-type]
         )
         assert torch.equal(out, together.out[rows])
 
@@ -110,8 +141,17 @@ def test_a_request_gets_the_same_bits_whatever_it_is_served_with(name: str) -> N
     "method", [rerope(128, 64, 64), rerope(256, 128, 64, leak=3), dual_chunk(256, 256, 64)], ids=str
 )
 def test_a_query_gets_the_same_bits_in_whatever_part_of_its_prompt_it_comes(method: object) -> None:
-    whole = Tensors(Case(((700, 700),), method, block_size=64))  # type: ignore[arg-type]
+    _compare_with_each_part(Tensors(Case(((700, 700),), method, block_size=64)))  # type: ignore[arg-type]
+
+
+def test_the_order_of_amx_gives_a_query_the_same_bits_in_any_part_of_its_prompt(multiplied_by: str) -> None:
+    case = Case(((700, 700),), rerope(128, 64, 64), block_size=64, dtype=torch.bfloat16, layout="pairs")
+    _compare_with_each_part(Tensors(case))
+
+
+def _compare_with_each_part(whole: Tensors) -> None:
     attend(whole)
+    order = {"order": "pairs"} if whole.case.layout == "pairs" else {}
     table, read_time = whole.case.batch().block_table, whole.case.read_time()
     for first, last in itertools.pairwise((0, 100, 129, 131, 300, 333, 700)):
         part = PagedBatch(
@@ -123,7 +163,14 @@ def test_a_query_gets_the_same_bits_in_whatever_part_of_its_prompt_it_comes(meth
         )
         out = torch.empty_like(whole.query[first:last])
         read_time_attention(
-            whole.query[first:last], whole.key_cache, whole.value_cache, part, read_time, whole.case.scale, out
+            whole.query[first:last],
+            whole.key_cache,
+            whole.value_cache,
+            part,
+            read_time,
+            whole.case.scale,
+            out,
+            **order,  # type: ignore[arg-type]
         )
         assert torch.equal(out, whole.out[first:last])
 
@@ -153,6 +200,12 @@ def test_a_cached_number_that_is_none_is_not_read_as_one(worst: str) -> None:
         pytest.param({"layout": "rows"}, "must be the halves of one cache", id="rows"),
         pytest.param({"block_size": 16}, "block_size must be a multiple of 32", id="blocks of 16"),
         pytest.param({"head_dim": 24}, "head_dim must be a multiple of 16", id="head_dim 24"),
+        pytest.param({"layout": "pairs"}, "query must be bfloat16", id="pairs and float32"),
+        pytest.param(
+            {"layout": "pairs", "dtype": torch.bfloat16, "head_dim": 48},
+            "head_dim must be a multiple of 32",
+            id="pairs and head_dim 48",
+        ),
     ],
 )
 def test_caches_that_the_kernel_cannot_read_are_refused(changes: dict[str, object], said: str) -> None:

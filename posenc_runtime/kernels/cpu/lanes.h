@@ -34,6 +34,7 @@ struct E5M2 {  // float8_e5m2: the upper half of a float16
 };
 
 typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float)), may_alias, aligned(4)));
+typedef int32_t Integers __attribute__((vector_size(kLanes * sizeof(int32_t))));
 typedef uint32_t Words __attribute__((vector_size(kLanes * sizeof(uint32_t))));
 typedef uint16_t Shorts __attribute__((vector_size(kLanes * sizeof(uint16_t)), may_alias, aligned(2)));
 typedef Half Halves __attribute__((vector_size(kLanes * sizeof(Half)), may_alias, aligned(2)));

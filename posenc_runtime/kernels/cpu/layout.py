@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,6 +12,9 @@ from posenc_runtime.kernels.attention.paged import PagedBatch
 from posenc_runtime.kernels.cpu.build import DTYPES
 
 TILE = 32  # keys
+
+# In which order a block's numbers lie: by columns and rows (``keys_and_values``), or in AMX's order (pairs.h).
+Order = Literal["columns", "pairs"]
 
 _INT = ctypes.c_int64
 _POINTER = ctypes.c_void_p
@@ -63,6 +67,7 @@ class ReadTime(ctypes.Structure):
         ("temperature", _INT),
         ("tempered_from", ctypes.c_double),
         ("soft_cap", ctypes.c_float),
+        ("may_use_tiles", ctypes.c_int32),
     )
 
 
@@ -94,6 +99,16 @@ def keys_and_values(cache: Tensor) -> tuple[Tensor, Tensor]:
     return keys.view(*halves, twice // 2, block_size).transpose(2, 3), values.view(*halves, block_size, twice // 2)
 
 
+def halves(cache: Tensor) -> tuple[Tensor, Tensor]:
+    """The memory of keys and of values in a layer's cache, ``[num_blocks, num_kv_heads, block_size, head_dim]`` each.
+
+    What lies where in a head of a block is the order's matter; the shape only has the sizes.
+    """
+    num_blocks, num_kv_heads, block_size, twice = cache.shape
+    keys, values = cache.view(num_blocks, num_kv_heads, 2, block_size, twice // 2).unbind(2)
+    return keys, values
+
+
 def check_cache(cache: Tensor) -> None:
     """Check the data type, the sizes and the strides of a layer's cache.
 
@@ -108,12 +123,13 @@ def check_cache(cache: Tensor) -> None:
         raise ValueError(f"each head of a block must be contiguous, got strides {cache.stride()}")
 
 
-def are_halves(key_cache: Tensor, value_cache: Tensor) -> bool:
-    """Whether two tensors are what ``keys_and_values`` makes of a layer's cache."""
+def are_halves(key_cache: Tensor, value_cache: Tensor, order: Order = "columns") -> bool:
+    """Whether two tensors are what ``keys_and_values`` makes of a layer's cache, or ``halves`` for pairs."""
     block_size, head_dim = key_cache.shape[2:]
     between = block_size * head_dim * key_cache.element_size()
+    within = (1, block_size) if order == "columns" else (head_dim, 1)
     return (
-        key_cache.stride() == (*value_cache.stride()[:2], 1, block_size)
+        key_cache.stride() == (*value_cache.stride()[:2], *within)
         and value_cache.stride()[2:] == (head_dim, 1)
         and value_cache.data_ptr() - key_cache.data_ptr() == between
     )
@@ -143,19 +159,29 @@ def paged(query: Tensor, cache: Tensor, batch: PagedBatch, scale: float, out: Te
 
 
 def paged_of_halves(
-    query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: PagedBatch, scale: float, out: Tensor
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    batch: PagedBatch,
+    scale: float,
+    out: Tensor,
+    order: Order = "columns",
 ) -> Paged:
-    """The same structure from the views that ``keys_and_values`` makes; data types are the caller's to check.
+    """The same structure from the views that ``keys_and_values`` or ``halves`` makes; data types are the caller's.
 
     Raises:
         ValueError: when the caches are not such views, or the kernels cannot read a tensor.
     """
-    if not are_halves(key_cache, value_cache):
+    if not are_halves(key_cache, value_cache, order):
+        made_by = "keys_and_values" if order == "columns" else "halves"
         raise ValueError(
-            "key_cache and value_cache must be the halves of one cache that layout.keys_and_values makes, got strides "
+            f"key_cache and value_cache must be the halves of one cache that layout.{made_by} makes, got strides "
             f"{key_cache.stride()} and {value_cache.stride()}"
         )
-    _check_sizes(*key_cache.shape[2:])
+    block_size, head_dim = key_cache.shape[2:]
+    _check_sizes(block_size, head_dim)
+    if order == "pairs" and head_dim % 32:
+        raise ValueError(f"head_dim must be a multiple of 32 for keys in AMX's order, got {head_dim}")
     for name, tensor in (("query", query), ("out", out)):
         if tensor.stride(-1) != 1:
             raise ValueError(f"{name} must have contiguous heads, got strides {tensor.stride()}")

@@ -71,9 +71,9 @@ class Softmax {
       : rows_(rows), head_dim_(head_dim), largest_(rows, -INFINITY), total_(rows, 0.0f), sums_(rows * head_dim, 0.0f) {}
 
   // Turns the logits of a span into weights, in place. Masked keys have a logit of -inf.
-  void weigh(float* logits, int64_t stride, int64_t width) {
+  void weigh(float* of_rows, int64_t stride, int64_t width) {
     for (int64_t r = 0; r < rows_; ++r) {
-      float* row = logits + r * stride;
+      float* row = of_rows + r * stride;
       const float largest = std::max(largest_[r], largest_of(row, width));
       if (largest == -INFINITY) {
         // All keys are masked, or the logits of the others are NaN, which a maximum ignores. Then the row becomes NaN.
@@ -85,18 +85,15 @@ class Softmax {
         rescale(r, largest_[r] == -INFINITY ? 0.0f : std::exp(largest_[r] - largest));
         largest_[r] = largest;
       }
-      float sums[kTile] = {};
-      for (float* tile = row; tile < row + width; tile += kTile) {
-#pragma omp simd
-        for (int j = 0; j < kTile; ++j) tile[j] -= largest;
-        exponential(tile, tile);
-#pragma omp simd
-        for (int j = 0; j < kTile; ++j) sums[j] += tile[j];
-      }
-      float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-      for (int j = 0; j < kTile; ++j) sum += sums[j];
-      total_[r] += sum;
+      Lanes sums[kTile / kLanes] = {};
+      for (float* tile = row; tile < row + width; tile += kTile)
+#pragma GCC unroll 4
+        for (int j = 0; j < kTile / kLanes; ++j) {
+          Lanes& logits = reinterpret_cast<Lanes*>(tile)[j];
+          logits = exponential(logits - largest);
+          sums[j] += logits;
+        }
+      total_[r] += sum_of(reinterpret_cast<float*>(sums));
     }
   }
 
@@ -104,6 +101,9 @@ class Softmax {
   void add(const float* weights, int64_t stride, const T* values, int64_t num_keys) {
     product(weights, stride, values, head_dim_, sums_.data(), head_dim_, rows_, num_keys, head_dim_, true);
   }
+
+  // The weighted values of each row, [rows][head_dim].
+  float* sums() { return sums_.data(); }
 
   // Adds to a row's sum a logit that has no value.
   void include(int64_t r, float logit) {
@@ -199,13 +199,14 @@ class Reader {
 
   // The scores of all rows with the keys of a span, [rows][stride]. Scores past the request's last key are undefined.
   void scores(int64_t key, int64_t num_keys, float* out, int64_t stride) const {
-    scores(queries.data(), key, num_keys, out, stride);
+    product(queries.data(), paged_.head_dim, head_of(key) + key % paged_.block_size, paged_.block_size, out, stride,
+            rows, paged_.head_dim, num_keys, false);
   }
 
-  // The same of other rows in the place of the queries, [rows][head_dim].
-  void scores(const float* of_rows, int64_t key, int64_t num_keys, float* out, int64_t stride) const {
-    product(of_rows, paged_.head_dim, head_of(key) + key % paged_.block_size, paged_.block_size, out, stride,
-            rows, paged_.head_dim, num_keys, false);
+  // The keys of the block in which a key lies, of this task's head; values come after them.
+  const T* head_of(int64_t key) const {
+    return static_cast<const T*>(paged_.cache) + block(key) * paged_.cache_stride_block +
+           kv_head_ * paged_.cache_stride_head;
   }
 
   const T* values(int64_t key) const {
@@ -222,11 +223,6 @@ class Reader {
   }
 
  private:
-  const T* head_of(int64_t key) const {
-    return static_cast<const T*>(paged_.cache) + block(key) * paged_.cache_stride_block +
-           kv_head_ * paged_.cache_stride_head;
-  }
-
   const Paged& paged_;
 
  public:

@@ -1,6 +1,7 @@
 // Paged attention with positions at read time: queries are turned for far pages. The Python side is read_time.py.
 
 #include "paged.h"
+#include "pairs.h"
 
 namespace posenc {
 
@@ -17,7 +18,8 @@ struct ReadTime {
   int64_t trained_length, page, edge, distance;
   int64_t temperature;  // 0: none, 1: logn, 2: yarn
   double tempered_from;
-  float soft_cap;  // 0 for none
+  float soft_cap;        // 0 for none
+  int32_t may_use_tiles;  // whether the system lets this process use AMX
 };
 
 inline int64_t first_near_key(const ReadTime& read_time, int64_t position) {
@@ -145,6 +147,34 @@ inline void cap_and_mask(float soft_cap, int64_t position, int64_t key, int64_t 
   if (visible < width) std::fill(scores + visible, scores + width, -INFINITY);
 }
 
+// What a task multiplies: rows with the keys of a span, and weights with its values. See PairedProducts.
+template <typename T>
+class Products {
+ public:
+  Products(const Paged& paged, const ReadTime&, int64_t rows) : paged_(paged), rows_(rows) {}
+  void take(const float* rows) { taken_ = rows; }
+  void scores(const T* head, int64_t offset, int64_t num_keys, float* out) const {
+    product(taken_, paged_.head_dim, head + offset, paged_.block_size, out, kSpan, rows_, paged_.head_dim, num_keys,
+            false);
+  }
+  void add(const float* weights, const T* head, int64_t offset, int64_t num_keys, float* sums) const {
+    product(weights, kSpan, head + (paged_.block_size + offset) * paged_.head_dim, paged_.head_dim, sums,
+            paged_.head_dim, rows_, num_keys, paged_.head_dim, true);
+  }
+
+ private:
+  const Paged& paged_;
+  const int64_t rows_;
+  const float* taken_ = nullptr;
+};
+
+template <typename T>
+class Products<Paired<T>> : public PairedProducts<T> {
+ public:
+  Products(const Paged& paged, const ReadTime& read_time, int64_t rows)
+      : PairedProducts<T>(rows, kSpan, paged.head_dim, paged.block_size, read_time.may_use_tiles) {}
+};
+
 template <typename T, typename Q>
 Softmax attend(const Paged& paged, const ReadTime& read_time, const Task& task) {
   Reader<T, Q> reader(paged, task);
@@ -155,16 +185,22 @@ Softmax attend(const Paged& paged, const ReadTime& read_time, const Task& task) 
   }
   Turned turned(read_time, reader.rows, reader.group, paged.head_dim, reader.first_position, reader.queries.data());
   Softmax softmax(reader.rows, paged.head_dim);
-  std::vector<float> scores(reader.rows * kSpan);
+  Products<T> products(paged, read_time, reader.rows);
+  std::vector<float> scores((reader.rows + kPairs - 1) / kPairs * kPairs * kSpan);
+  int64_t page = -1;
   for (int64_t key = last_tile(task.end_key); key >= task.first_key;) {
     // A span lies in one block, and a page is made of whole blocks.
     const int64_t first = reader.span(key), width = key + kTile - first;
-    const float* rows = turned.for_page(first / read_time.page * read_time.page);
-    reader.scores(rows, first, width, scores.data(), kSpan);
+    if (page != first / read_time.page) {
+      page = first / read_time.page;
+      products.take(turned.for_page(page * read_time.page));
+    }
+    const T* head = reader.head_of(first);
+    products.scores(head, first % paged.block_size, width, scores.data());
     for (int64_t r = 0; r < reader.rows; ++r)
       cap_and_mask(read_time.soft_cap, reader.position(r), first, width, task.end_key, &scores[r * kSpan]);
     softmax.weigh(scores.data(), kSpan, width);
-    softmax.add(scores.data(), kSpan, reader.values(first), std::min(width, task.end_key - first));
+    products.add(scores.data(), head, first % paged.block_size, std::min(width, task.end_key - first), softmax.sums());
     key = first - kTile;
   }
   if (read_time.v_scales) softmax.multiply_values(read_time.v_scales[task.kv_head]);
@@ -204,7 +240,13 @@ extern "C" void posenc_read_time_attention(const posenc::Paged* paged, const pos
       return posenc::attend_all<posenc::Half, posenc::Half>(*paged, *read_time);
     case 3:
       return posenc::attend_all<posenc::E4M3, float>(*paged, *read_time);
-    default:
+    case 4:
       return posenc::attend_all<posenc::E5M2, float>(*paged, *read_time);
+    case 5:
+      return posenc::attend_all<posenc::Paired<posenc::BFloat16>, posenc::BFloat16>(*paged, *read_time);
+    case 6:
+      return posenc::attend_all<posenc::Paired<posenc::E4M3>, posenc::BFloat16>(*paged, *read_time);
+    default:
+      return posenc::attend_all<posenc::Paired<posenc::E5M2>, posenc::BFloat16>(*paged, *read_time);
   }
 }

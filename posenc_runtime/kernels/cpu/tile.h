@@ -86,26 +86,37 @@ inline float largest_of(const float* x, int64_t count) {
   return largest[0];
 }
 
-// e^x of 32 numbers, to 2 units in the last place, by Cephes' expf; 0 below -87, where float32 has no normal numbers.
-inline void exponential(const float* x, float* out) {
+// The sum of 32 numbers, by halves: one after another, each addition would wait for the one before it.
+inline float sum_of(float* x) {
+#pragma GCC unroll 5
+  for (int half = kTile / 2; half > 0; half /= 2)
 #pragma omp simd
-  for (int i = 0; i < kTile; ++i) {
-    const float bounded = x[i] < -87.0f ? -87.0f : (x[i] > 88.0f ? 88.0f : x[i]);
-    const float shifted = bounded * 1.44269504088896341f + 12582912.0f;  // 1.5 * 2^23: rounds to an integer
-    const float n = shifted - 12582912.0f;
-    const float r = (bounded - n * 0.693359375f) + n * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
-    float power;
-    std::memcpy(&power, &bits, sizeof power);
-    out[i] = x[i] < -87.0f ? 0.0f : p * power;
-  }
+    for (int j = 0; j < half; ++j) x[j] += x[j + half];
+  return x[0];
+}
+
+// e^x, to 2 units in the last place, by Cephes' expf; 0 below -87, where float32 has no normal numbers.
+inline Lanes exponential(Lanes x) {
+  const Lanes zero = {};
+  const Lanes least = zero - 87.0f, most = zero + 88.0f, rounder = zero + 12582912.0f;  // 1.5 * 2^23
+  Lanes bounded = x < least ? least : x;
+  bounded = bounded > most ? most : bounded;
+  const Lanes n = (bounded * 1.44269504088896341f + rounder) - rounder;  // rounds to an integer
+  const Lanes r = (bounded - n * 0.693359375f) + n * 2.12194440e-4f;
+  Lanes p = zero + 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  const Integers power = (__builtin_convertvector(n, Integers) + 127) << 23;
+  return x < least ? zero : p * reinterpret_cast<Lanes>(power);
+}
+
+// The same of 32 numbers.
+inline void exponential(const float* x, float* out) {
+  for (int i = 0; i < kTile; i += kLanes) *reinterpret_cast<Lanes*>(out + i) = exponential(load(x + i));
 }
 
 // tanh of 32 numbers, by Cephes' tanhf: relative precision near zero, where 1 - 2 / (e^2x + 1) would cancel.

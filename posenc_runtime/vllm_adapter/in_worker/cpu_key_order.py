@@ -5,8 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posenc_runtime.kernels.cpu.layout import Order
+
 # bfloat16, the narrowest type of a cache, holds every whole number below this one exactly.
 _DIGIT_BASE = 256
+# By the instructions that vLLM names. What it keeps with those of other processors depends on the data type, too.
+_ORDERS: dict[str, Order] = {"vec": "columns", "vec16": "columns", "amx": "pairs"}
 
 
 def cpu_key_order(num_kv_heads: int, block_size: int, head_dim: int, dtype: torch.dtype, isa: str) -> Tensor:
@@ -39,6 +43,27 @@ def cpu_key_order(num_kv_heads: int, block_size: int, head_dim: int, dtype: torc
     if not torch.equal(found, found[:1].expand_as(found)):
         raise RuntimeError(_refusal("differs from head to head", block_size, head_dim, dtype, isa))
     return found[0].argsort()
+
+
+def order_of(num_kv_heads: int, block_size: int, head_dim: int, dtype: torch.dtype, isa: str) -> Order | None:
+    """The order in which vLLM keeps a block's keys and values, if our attention reads it.
+
+    Args:
+        dtype: data type of the keys that vLLM is given, whatever the cache keeps.
+        isa: as in ``cpu_key_order``.
+
+    Returns:
+        None for an order that no kernel of ours reads.
+    """
+    if isa in _ORDERS:
+        return _ORDERS[isa]
+    try:
+        order = cpu_key_order(num_kv_heads, block_size, head_dim, dtype, isa).view(block_size, head_dim)
+    except RuntimeError:
+        return None
+    columns = torch.arange(head_dim) * block_size + torch.arange(block_size)[:, None]
+    # Wherever keys are columns, values are rows: all of vLLM's kernels keep them so.
+    return "columns" if torch.equal(order, columns) else None
 
 
 def _written(keys: Tensor, isa: str) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 
 # Others read the model's cache, or tables of rotations, in ways that no test has shown to be right here.
-_SHOWN = ("ngram", "draft_model", "eagle")
+_SHOWN = ("ngram", "draft_model", "eagle", "eagle3", "mtp")
 
 
 def refuse_drafter(speculative_config: Any, rope_type: str) -> None:

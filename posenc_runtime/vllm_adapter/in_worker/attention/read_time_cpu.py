@@ -17,20 +17,19 @@ from vllm.v1.attention.backends.cpu_attn import (
     CPUAttentionMetadataBuilder,
 )
 
-from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.attention.read_time import LayerLogits, ReadTime
-from posenc_runtime.kernels.cpu.layout import keys_and_values
+from posenc_runtime.kernels.cpu.layout import Order, halves, keys_and_values
+from posenc_runtime.kernels.cpu.read_time import read_time_attention
 from posenc_runtime.vllm_adapter.contract.active import turning_deployment_of
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.in_worker.attention.layers import batch_of
 from posenc_runtime.vllm_adapter.in_worker.attention.read_time import Part, Parts, divide, layer_logits
+from posenc_runtime.vllm_adapter.in_worker.cpu_key_order import order_of
 
 if TYPE_CHECKING:
     from vllm.v1.attention.backend import CommonAttentionMetadata
 
 _EIGHT_BITS = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
-# The order in which vLLM keeps the keys of a block, by the instructions that it uses: those that our kernel reads.
-_READABLE = ("vec", "vec16")
 
 
 @dataclasses.dataclass
@@ -40,8 +39,10 @@ class DividedMetadata(CPUAttentionMetadata):
     Attributes:
         parts: the step's queries, divided; None where all are below the trained length.
         of_near: vLLM's metadata of the queries below the trained length alone, where others are, too.
+        order: in which the numbers of the cache's blocks lie.
     """
 
+    order: Order = "columns"
     parts: Parts | None = None
     of_near: CPUAttentionMetadata | None = None
 
@@ -53,11 +54,17 @@ class DividingBuilder(CPUAttentionMetadataBuilder):
         super().__init__(*arguments, **named)
         deployment = turning_deployment_of(self.vllm_config)
         self._trained = deployment.original_max_position_embeddings if deployment else None
-        if deployment and self.isa not in _READABLE:
+        if deployment:
+            self._order = self._readable_order()
+
+    def _readable_order(self) -> Order:
+        order = order_of(self.num_kv_heads, self.block_size, self.head_dim, self.dtype, self.isa)
+        if order is None:
             raise Unsupported(
                 f"scaling.rope_type must be another one on this CPU with engine.dtype {self.dtype}, because vLLM "
                 f"keeps keys in the order of {self.isa}, which no kernel of posenc reads: set engine.dtype to float32"
             )
+        return order
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
@@ -70,7 +77,7 @@ class DividingBuilder(CPUAttentionMetadataBuilder):
             return metadata
         fields = {field.name: getattr(metadata, field.name) for field in dataclasses.fields(metadata)}
         of_near = None if parts.near is None else self._metadata_of(metadata, parts.near)
-        return DividedMetadata(**fields, parts=parts, of_near=of_near)
+        return DividedMetadata(**fields, order=self._order, parts=parts, of_near=of_near)
 
     def _metadata_of(self, metadata: CPUAttentionMetadata, part: Part) -> CPUAttentionMetadata:
         """What vLLM would build for a step of these queries alone."""
@@ -146,16 +153,18 @@ class ReadTimeImpl(CPUAttentionBackendImpl):
             super().forward(layer, parts.near.of(query), key, value, kv_cache, attn_metadata.of_near, near)
             _put(parts.near, near, output)
         far = parts.far.of(output)
-        self._attend_far(parts.far.of(query), kv_cache, parts.far, far)
+        self._attend_far(parts.far.of(query), kv_cache, parts.far, far, attn_metadata.order)
         _put(parts.far, far, output)
         return output
 
-    def _attend_far(self, query: Tensor, kv_cache: Tensor, part: Part, output: Tensor) -> None:
+    def _attend_far(self, query: Tensor, kv_cache: Tensor, part: Part, output: Tensor, order: Order) -> None:
         assert self._read_time is not None
         if self.is_fp8_kv_cache:
             kv_cache = kv_cache.view(_EIGHT_BITS[self.kv_cache_dtype])
-        keys, values = keys_and_values(kv_cache)
-        ops.read_time_attention(query, keys, values, part.batch, self._read_time, self.scale, output, self._logits)
+        keys, values = keys_and_values(kv_cache) if order == "columns" else halves(kv_cache)
+        read_time_attention(
+            query, keys, values, part.batch, self._read_time, self.scale, output, self._logits, order=order
+        )
 
 
 def _put(part: Part, found: Tensor, output: Tensor) -> None:
