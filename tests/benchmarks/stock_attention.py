@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from tests.benchmarks.attention_step import Layer, Step
@@ -26,6 +27,7 @@ class StockAttention:
         import vllm._custom_ops as ops
         from vllm import envs
 
+        torch.cpu._init_amx()  # which a worker has done: without it vLLM's kernel for AMX is an illegal instruction
         self._ops = ops
         layer, paged = step.layer, step.paged
         self._paged, self._scale, self._slopes = paged, layer.scale, slopes

@@ -79,7 +79,7 @@ class Needed {
  private:
   const Paged& paged_;
   const Bias& bias_;
-  std::vector<float> norms_, floors_;
+  Numbers<float> norms_, floors_;
 };
 
 template <typename T>
@@ -87,7 +87,7 @@ Softmax attend(const Paged& paged, const Bias& bias, const Task& task) {
   Reader<T> reader(paged, task);
   Softmax softmax(reader.rows, paged.head_dim);
   const Needed needed(paged, bias, reader);
-  std::vector<float> scores(reader.rows * kSpan);
+  Numbers<float> scores(reader.rows * kSpan);
   int64_t counts[2] = {0, 0};  // blocks read, blocks skipped
   int64_t counted = -1;        // the last block that was read
   const auto wanted = [&](int64_t key) {

@@ -81,14 +81,14 @@ class Walk {
 
  private:
   const Cope& cope_;
-  std::vector<float> table_;
+  Numbers<float> table_;
   std::vector<double> carries_;
 };
 
 // The results of the first pass over a part of the keys: the scores, [rows][width], and each row's sum of gates.
 struct Gated {
   int64_t width = 0;
-  std::vector<float> scores;
+  Numbers<float> scores;
   std::vector<double> sums;
 };
 
@@ -96,7 +96,7 @@ template <typename T>
 Gated gate(const Paged& paged, const Task& task) {
   Reader<T> reader(paged, task);
   const int64_t width = last_tile(task.end_key) + kTile - task.first_key;
-  Gated gated{width, std::vector<float>(reader.rows * width), std::vector<double>(reader.rows, 0.0)};
+  Gated gated{width, Numbers<float>(reader.rows * width), std::vector<double>(reader.rows, 0.0)};
   for (int64_t key = last_tile(task.end_key); key >= task.first_key;) {
     const int64_t first = reader.span(key);
     float* scores = gated.scores.data() + first - task.first_key;
@@ -123,7 +123,7 @@ Softmax attend(const Paged& paged, const Cope& cope, const Task& task, Gated* ow
   for (int64_t part = num_newer - 1; part >= 0; --part)
     for (int64_t r = 0; r < reader.rows; ++r) walk.carries()[r] += newer[part].sums[r];
   Softmax softmax(reader.rows, paged.head_dim);
-  std::vector<float> scores(own ? 0 : reader.rows * kSpan);
+  Numbers<float> scores(own ? 0 : reader.rows * kSpan);
   const int64_t stride = own ? own->width : kSpan;
   int64_t counts[2] = {0, 0};
   for (int64_t key = last_tile(task.end_key); key >= task.first_key;) {

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <new>
+#include <vector>
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -21,6 +23,22 @@ constexpr const char* kInstructions = "AVX2";
 constexpr int kLanes = 8;
 constexpr const char* kInstructions = "vectors of 8 numbers";
 #endif
+
+// Numbers that begin at a line of the processor's cache: a vector that crosses two lines is loaded in two steps.
+template <typename T>
+struct Aligned {
+  using value_type = T;
+  static constexpr std::align_val_t kLine{64};
+  Aligned() = default;
+  template <typename U>
+  Aligned(const Aligned<U>&) {}
+  T* allocate(size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), kLine)); }
+  void deallocate(T* numbers, size_t) { ::operator delete(numbers, kLine); }
+  friend bool operator==(const Aligned&, const Aligned&) { return true; }
+  friend bool operator!=(const Aligned&, const Aligned&) { return false; }
+};
+template <typename T>
+using Numbers = std::vector<T, Aligned<T>>;
 
 struct BFloat16 {
   uint16_t bits;
@@ -110,6 +128,19 @@ inline Lanes load(const E4M3* from) {
 #endif
 }
 
+inline bool any_above(Lanes x, float bound) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask(reinterpret_cast<__m512>(x), _mm512_set1_ps(bound), _CMP_GT_OQ) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_ps(_mm256_cmp_ps(reinterpret_cast<__m256>(x), _mm256_set1_ps(bound), _CMP_GT_OQ)) != 0;
+#else
+  for (int i = 0; i < kLanes; ++i)
+    if (x[i] > bound) return true;
+  return false;
+#endif
+}
+
+inline void store(Lanes x, float* to) { *reinterpret_cast<Lanes*>(to) = x; }
 inline void store(float x, float* to) { *to = x; }
 inline void store(float x, Half* to) { *to = static_cast<Half>(x); }
 inline void store(float x, BFloat16* to) {

@@ -68,34 +68,55 @@ inline std::vector<Task> tasks_of(const Paged& paged, int64_t* num_partials, int
 class Softmax {
  public:
   Softmax(int64_t rows, int64_t head_dim)
-      : rows_(rows), head_dim_(head_dim), largest_(rows, -INFINITY), total_(rows, 0.0f), sums_(rows * head_dim, 0.0f) {}
+      : rows_(rows),
+        head_dim_(head_dim),
+        largest_(rows, -INFINITY),
+        totals_(rows * kLanes, 0.0f),
+        sums_(rows * head_dim, 0.0f) {}
 
-  // Turns the logits of a span into weights, in place. Masked keys have a logit of -inf.
-  void weigh(float* of_rows, int64_t stride, int64_t width) {
+  // Turns the logits of a span into weights. Masked keys have a logit of -inf. `keep(r)(column, weights)` takes weights of
+  // adjacent keys of a row, and returns them as they will be multiplied with values.
+  template <typename Keep>
+  void weigh(const float* of_rows, int64_t stride, int64_t width, Keep keep) {
     for (int64_t r = 0; r < rows_; ++r) {
-      float* row = of_rows + r * stride;
-      const float largest = std::max(largest_[r], largest_of(row, width));
-      if (largest == -INFINITY) {
-        // All keys are masked, or the logits of the others are NaN, which a maximum ignores. Then the row becomes NaN.
-        if (std::any_of(row, row + width, [](float logit) { return std::isnan(logit); })) total_[r] = NAN;
-        std::fill(row, row + width, 0.0f);
-        continue;
+      const float* row = of_rows + r * stride;
+      Lanes most = load(row);
+      for (int64_t k = kLanes; k < width; k += kLanes) {
+        const Lanes logits = load(row + k);
+        most = most < logits ? logits : most;
       }
-      if (largest > largest_[r]) {
+      if (any_above(most, largest_[r])) {
+        const float largest = largest_of(most);
         rescale(r, largest_[r] == -INFINITY ? 0.0f : std::exp(largest_[r] - largest));
         largest_[r] = largest;
       }
-      Lanes sums[kTile / kLanes] = {};
-      for (float* tile = row; tile < row + width; tile += kTile)
-#pragma GCC unroll 4
-        for (int j = 0; j < kTile / kLanes; ++j) {
-          Lanes& logits = reinterpret_cast<Lanes*>(tile)[j];
-          logits = exponential(logits - largest);
-          sums[j] += logits;
-        }
-      total_[r] += sum_of(reinterpret_cast<float*>(sums));
+      Lanes total = load(&totals_[r * kLanes]);
+      const auto of_row = keep(r);
+      if (largest_[r] == -INFINITY) {
+        // All keys are masked, or the logits of the others are NaN, which a maximum ignores. Then the row becomes NaN.
+        if (std::any_of(row, row + width, [](float logit) { return std::isnan(logit); })) total += NAN;
+        for (int64_t k = 0; k < width; k += kLanes) of_row(k, Lanes{});
+      } else {
+        const float largest = largest_[r];
+        for (int64_t k = 0; k < width; k += kLanes) total += of_row(k, exponential(load(row + k) - largest));
+      }
+      store(total, &totals_[r * kLanes]);
     }
   }
+
+  // The same in place.
+  void weigh(float* of_rows, int64_t stride, int64_t width) {
+    weigh(of_rows, stride, width, [=](int64_t r) { return InPlace{of_rows + r * stride}; });
+  }
+
+  // Keeps a row's weights where its logits were.
+  struct InPlace {
+    float* row;
+    Lanes operator()(int64_t column, Lanes weights) const {
+      store(weights, row + column);
+      return weights;
+    }
+  };
 
   template <typename T>
   void add(const float* weights, int64_t stride, const T* values, int64_t num_keys) {
@@ -111,7 +132,7 @@ class Softmax {
       rescale(r, largest_[r] == -INFINITY ? 0.0f : std::exp(largest_[r] - logit));
       largest_[r] = logit;
     }
-    total_[r] += std::exp(logit - largest_[r]);
+    totals_[r * kLanes] += std::exp(logit - largest_[r]);
   }
 
   // Multiplies the values that have been added.
@@ -122,13 +143,13 @@ class Softmax {
   // Merges the softmax of the same rows over other keys.
   void merge(const Softmax& other) {
     for (int64_t r = 0; r < rows_; ++r) {
-      if (other.largest_[r] == -INFINITY && !std::isnan(other.total_[r])) continue;
+      if (other.largest_[r] == -INFINITY && !std::isnan(other.total(r))) continue;
       if (other.largest_[r] > largest_[r]) {
         rescale(r, largest_[r] == -INFINITY ? 0.0f : std::exp(largest_[r] - other.largest_[r]));
         largest_[r] = other.largest_[r];
       }
       const float weight = std::exp(other.largest_[r] - largest_[r]);
-      total_[r] += weight * other.total_[r];
+      for (int64_t j = r * kLanes; j < (r + 1) * kLanes; ++j) totals_[j] += weight * other.totals_[j];
       for (int64_t d = 0; d < head_dim_; ++d) sums_[r * head_dim_ + d] += weight * other.sums_[r * head_dim_ + d];
     }
   }
@@ -140,21 +161,28 @@ class Softmax {
     for (int64_t r = 0; r < rows_; ++r) {
       T* out = static_cast<T*>(paged.out) + (token + r / group) * paged.out_stride_token +
                (task.kv_head * group + r % group) * paged.out_stride_head;
-      const float inverse = 1.0f / total_[r];
+      const float inverse = 1.0f / total(r);
       for (int64_t d = 0; d < head_dim_; ++d) store(sums_[r * head_dim_ + d] * inverse, out + d);
     }
   }
 
  private:
+  // A row's sum of weights. Its lanes are added at the end: sums of a few keys, one after another, would wait.
+  float total(int64_t r) const {
+    float sum = 0.0f;
+    for (int64_t j = r * kLanes; j < (r + 1) * kLanes; ++j) sum += totals_[j];
+    return sum;
+  }
+
   void rescale(int64_t r, float factor) {
-    total_[r] *= factor;
+    for (int64_t j = r * kLanes; j < (r + 1) * kLanes; ++j) totals_[j] *= factor;
     float* sums = sums_.data() + r * head_dim_;
 #pragma omp simd
     for (int64_t d = 0; d < head_dim_; ++d) sums[d] *= factor;
   }
 
   int64_t rows_, head_dim_;
-  std::vector<float> largest_, total_, sums_;
+  Numbers<float> largest_, totals_, sums_;  // totals_ is [rows][kLanes]
 };
 
 // Reads a task's queries, keys and values. T is the cache's data type, and Q that of queries.
@@ -228,7 +256,7 @@ class Reader {
  public:
   const int64_t group, rows;
   const int64_t first_position;
-  std::vector<float> queries;  // [rows][head_dim], times scale
+  Numbers<float> queries;  // [rows][head_dim], times scale
 
  private:
   const int64_t kv_head_, first_key_;

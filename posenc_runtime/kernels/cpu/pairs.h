@@ -106,51 +106,46 @@ class Tiles {
   const bool wanted_;
 };
 
-// Rows of float32 as sums of two bfloat16: what is left is 2^-17 of a number.
-class SplitRows {
+// Rows of float32 for tiles: as sums of two bfloat16, which leave 2^-17 of a number, or as one.
+class TiledRows {
  public:
-  SplitRows(int64_t rows, int64_t depth)
-      : depth_(depth), high_(whole_tiles(rows) * depth), low_(whole_tiles(rows) * depth) {}
+  TiledRows(int64_t rows, int64_t depth, bool split)
+      : depth_(depth), high_(whole_tiles(rows) * depth), low_(split ? whole_tiles(rows) * depth : 0) {}
 
-  // Takes `width` numbers of each row, a multiple of 16.
-  void take(const float* rows, int64_t stride, int64_t num_rows, int64_t width) {
-    for (int64_t r = 0; r < num_rows; ++r)
-      for (int64_t k = 0; k < width; k += kPairs) {
-        const __m512 x = _mm512_loadu_ps(rows + r * stride + k);
-        const __m256bh high = _mm512_cvtneps_pbh(x);
-        const __m512 widened = _mm512_castsi512_ps(
-            _mm512_slli_epi32(_mm512_cvtepu16_epi32(reinterpret_cast<const __m256i&>(high)), 16));
-        const __m256bh low = _mm512_cvtneps_pbh(_mm512_sub_ps(x, widened));
-        std::memcpy(&high_[r * depth_ + k], &high, sizeof high);
-        std::memcpy(&low_[r * depth_ + k], &low, sizeof low);
-      }
+  // Takes `width` numbers of a row, a multiple of 16.
+  void take(int64_t row, const float* numbers, int64_t width) {
+    for (int64_t at = row * depth_, k = 0; k < width; k += kLanes) {
+      const Lanes x = load(numbers + k), high = keep(x, &high_[at + k]);
+      if (!low_.empty()) keep(x - high, &low_[at + k]);
+    }
   }
 
-  // c[rows][32] = the rows from `row` on, 32 of them or 16, times two groups of columns, `group` numbers apart. `last`,
-  // if not null, has the last 32 numbers of the depth of both columns in the place of `b`.
-  void multiply(int64_t row, bool both, const BFloat16* b, int64_t group, const BFloat16* last, int64_t depth, float* c,
-                int64_t ldc) const {
-    const int64_t bytes = depth_ * 2;
-    const uint16_t *high = &high_[row * depth_], *low = &low_[row * depth_];
+  // Where a row's numbers lie, for `keep`; of rows that are not split.
+  uint16_t* row(int64_t r) { return &high_[r * depth_]; }
+
+  // Keeps 16 numbers, and returns them as they are kept.
+  static Lanes keep(Lanes numbers, uint16_t* to) {
+    const __m256bh narrow = _mm512_cvtneps_pbh(reinterpret_cast<__m512>(numbers));
+    std::memcpy(to, &narrow, sizeof narrow);
+    const __m512i widened = _mm512_cvtepu16_epi32(reinterpret_cast<const __m256i&>(narrow));
+    return reinterpret_cast<Lanes>(_mm512_slli_epi32(widened, 16));
+  }
+
+  // c[rows][32] = the rows from `row` on, 32 of them or 16, times two groups of columns: `columns(k, group)` gives their
+  // numbers from `k` on, 16 rows of a tile.
+  template <typename Columns>
+  void multiply(int64_t row, bool both, int64_t depth, Columns columns, float* c, int64_t ldc) const {
+    const int64_t bytes = depth_ * 2, at = row * depth_;
     asm volatile("" ::: "memory");  // the compiler does not know that tiles read memory
     _tile_zero(4);
     _tile_zero(5);
     _tile_zero(6);
     _tile_zero(7);
     for (int64_t k = 0; k < depth; k += kTileDepth) {
-      const bool is_last = last && k + kTileDepth == depth;
-      const BFloat16* columns = is_last ? last : b + k * kPairs;
-      _tile_loadd(2, columns, 64);
-      _tile_loadd(3, columns + (is_last ? kTileNumbers : group), 64);
-      for (const uint16_t* part : {high, low}) {
-        _tile_loadd(0, part + k, bytes);
-        _tile_dpbf16ps(4, 0, 2);
-        _tile_dpbf16ps(5, 0, 3);
-        if (!both) continue;
-        _tile_loadd(1, part + kPairs * depth_ + k, bytes);
-        _tile_dpbf16ps(6, 1, 2);
-        _tile_dpbf16ps(7, 1, 3);
-      }
+      _tile_loadd(2, columns(k, 0), 64);
+      _tile_loadd(3, columns(k, 1), 64);
+      add_part(&high_[at + k], both, bytes);
+      if (!low_.empty()) add_part(&low_[at + k], both, bytes);
     }
     _tile_stored(4, c, ldc * 4);
     _tile_stored(5, c + kPairs, ldc * 4);
@@ -160,12 +155,23 @@ class SplitRows {
   }
 
  private:
+  void add_part(const uint16_t* rows, bool both, int64_t bytes) const {
+    _tile_loadd(0, rows, bytes);
+    _tile_dpbf16ps(4, 0, 2);
+    _tile_dpbf16ps(5, 0, 3);
+    if (!both) return;
+    _tile_loadd(1, rows + kPairs * depth_, bytes);
+    _tile_dpbf16ps(6, 1, 2);
+    _tile_dpbf16ps(7, 1, 3);
+  }
+
   int64_t depth_;
-  std::vector<uint16_t> high_, low_;  // [rows, a multiple of 16][depth]
+  Numbers<uint16_t> high_, low_;  // [rows, a multiple of 16][depth]
 };
 #endif
 
-// What a task multiplies in such blocks: rows with the keys of a span, and weights with its values.
+// What a task multiplies in such blocks: rows with the keys of a span, and weights with its values. A span has up to
+// `span` keys, in tiles of 32, each of which lies in one block.
 template <typename T>
 class PairedProducts {
  public:
@@ -175,12 +181,13 @@ class PairedProducts {
         span_(span),
         head_dim_(head_dim),
         block_size_(block_size),
-        tiles_(tiles)
+        tiles_(tiles),
+        found_(span / kTile)
 #ifdef POSENC_TILES
         ,
         configured_(tiles),
-        split_rows_(tiles ? rows : 0, head_dim),
-        split_weights_(tiles ? rows : 0, span)
+        tiled_rows_(tiles ? rows : 0, head_dim, true),
+        tiled_weights_(tiles ? rows : 0, span, false)
 #endif
   {
   }
@@ -189,89 +196,128 @@ class PairedProducts {
   void take(const float* rows) {
     taken_ = rows;
 #ifdef POSENC_TILES
-    if (tiles_) split_rows_.take(rows, head_dim_, rows_, head_dim_);
+    if (!tiles_) return;
+    for (int64_t r = 0; r < rows_; ++r) tiled_rows_.take(r, rows + r * head_dim_, head_dim_);
 #endif
   }
 
-  // out[rows, a multiple of 16][span]: products with keys of a block, `num_keys` from `offset` on, multiples of 32.
-  void scores(const Paired<T>* head, int64_t offset, int64_t num_keys, float* out) {
-    const BFloat16* keys = widened(head + offset * head_dim_, num_keys * head_dim_, 1, 0);
-    const int64_t group = kPairs * head_dim_;
+  // out[rows, a multiple of 16][span]: products with the span's keys. `head_of(key)` is the block of a key, and a block
+  // begins at a multiple of its size.
+  template <typename HeadOf>
+  void scores(HeadOf head_of, int64_t first, int64_t width, float* out) {
+    for (int64_t key = first; key < first + width; key += kTile, out += kTile) {
+      const BFloat16* keys = widened(head_of(key) + key % block_size_ * head_dim_, 0, kTile * head_dim_, 1, 0);
 #ifdef POSENC_TILES
-    if (tiles_) {
-      for (int64_t key = 0; key < num_keys; key += kTile)
+      if (tiles_) {
+        const auto columns = [&](int64_t d, int64_t group) { return keys + (group * head_dim_ + d) * kPairs; };
         for (int64_t row = 0; row < rows_; row += kTile)
-          split_rows_.multiply(row, row + kPairs < rows_, keys + key * head_dim_, group, nullptr, head_dim_,
-                               out + row * span_ + key, span_);
-      return;
-    }
+          tiled_rows_.multiply(row, row + kPairs < rows_, head_dim_, columns, out + row * span_, span_);
+        continue;
+      }
 #endif
-    product_of_pairs(taken_, head_dim_, keys, group, out, span_, rows_, head_dim_, num_keys, false);
+      product_of_pairs(taken_, head_dim_, keys, kPairs * head_dim_, out, span_, rows_, head_dim_, kTile, false);
+    }
   }
 
-  // sums[rows][head_dim] += weights[rows][span] times values of a block. Weights from `num_keys` up to the next multiple
-  // of 32 must be 0. Values there are not read as numbers.
-  void add(const float* weights, const Paired<T>* head, int64_t offset, int64_t num_keys, float* sums) {
-    const int64_t depth = (num_keys + kTile - 1) / kTile * kTile, groups = head_dim_ / kPairs;
-    const Paired<T>* first = head + block_size_ * head_dim_ + offset * kPairs;
-    const BFloat16* values = widened(first, depth * kPairs, groups, block_size_ * kPairs);
-    const int64_t group = (std::is_same_v<T, BFloat16> ? block_size_ : depth) * kPairs;
+  // Keeps a row's weights for `add`, in `weights` or for tiles. Those for tiles are rounded to bfloat16, and so are those
+  // that the row's sum adds: what rounding changes is not taken for a part of the sum.
+  struct RowOfWeights {
+    float* row;
+    uint16_t* tiled;
+    Lanes operator()(int64_t column, Lanes weights) const {
+#ifdef POSENC_TILES
+      if (tiled) return TiledRows::keep(weights, tiled + column);
+#endif
+      store(weights, row + column);
+      return weights;
+    }
+  };
+  RowOfWeights keep(float* weights, int64_t r) {
+#ifdef POSENC_TILES
+    if (tiles_) return {nullptr, tiled_weights_.row(r)};
+#endif
+    return {weights + r * span_, nullptr};
+  }
+
+  // sums[rows][head_dim] += weights[rows][span] times the values of `num_keys` keys. Weights from there up to the next
+  // multiple of 32 must be 0. Values there are not read as numbers.
+  template <typename HeadOf>
+  void add(const float* weights, HeadOf head_of, int64_t first, int64_t num_keys, float* sums) {
+    const int64_t num_tiles = (num_keys + kTile - 1) / kTile, groups = head_dim_ / kPairs;
+    const int64_t in_block = std::is_same_v<T, BFloat16> ? block_size_ * kPairs : kTile * kPairs;
+    for (int64_t t = 0; t < num_tiles; ++t) {
+      const int64_t key = first + t * kTile;
+      const Paired<T>* values = head_of(key) + block_size_ * head_dim_ + key % block_size_ * kPairs;
+      found_[t] = {widened(values, t, kTile * kPairs, groups, block_size_ * kPairs), in_block};
+    }
 #ifdef POSENC_TILES
     if (tiles_) {
-      split_weights_.take(weights, span_, rows_, depth);
-      if (num_keys < depth) cut(values + (depth - kTile) * kPairs, group, num_keys - (depth - kTile));
-      alignas(64) float found[kTile * kTile];
-      for (int64_t column = 0; column < groups; column += 2)
+      if (num_keys % kTile) found_[num_tiles - 1] = cut(found_[num_tiles - 1], num_keys % kTile);
+      alignas(64) float product[kTile * kTile];
+      for (int64_t column = 0; column < groups; column += 2) {
+        const auto columns = [&](int64_t key, int64_t group) {
+          return found_[key / kTile].numbers + (column + group) * found_[key / kTile].group;
+        };
         for (int64_t row = 0; row < rows_; row += kTile) {
-          const BFloat16* last = num_keys < depth ? &last_[column * kTileNumbers] : nullptr;
-          split_weights_.multiply(row, row + kPairs < rows_, values + column * group, group, last, depth, found, kTile);
+          tiled_weights_.multiply(row, row + kPairs < rows_, num_tiles * kTile, columns, product, kTile);
           for (int64_t r = row; r < std::min(rows_, row + kTile); ++r) {
-            float* to = sums + r * head_dim_ + column * kPairs;
-#pragma omp simd
-            for (int64_t d = 0; d < kTile; ++d) to[d] += found[(r - row) * kTile + d];
+            float *to = sums + r * head_dim_ + column * kPairs, *from = product + (r - row) * kTile;
+            for (int64_t d = 0; d < kTile; d += kLanes) store(load(to + d) + load(from + d), to + d);
           }
         }
+      }
       return;
     }
 #endif
-    product_of_pairs(weights, span_, values, group, sums, head_dim_, rows_, num_keys, head_dim_, true);
+    for (int64_t t = 0; t < num_tiles; ++t)
+      product_of_pairs(weights + t * kTile, span_, found_[t].numbers, found_[t].group, sums, head_dim_, rows_,
+                       std::min<int64_t>(kTile, num_keys - t * kTile), head_dim_, true);
   }
 
  private:
+  // The values of 32 keys: 16 dimensions together, and the next ones `group` numbers after them.
+  struct Values {
+    const BFloat16* numbers;
+    int64_t group;
+  };
+
   // The same numbers in bfloat16, which has each of 8 bits: `count` of each group, and groups `stride` apart.
-  const BFloat16* widened(const Paired<T>* from, int64_t count, int64_t groups, int64_t stride) {
+  const BFloat16* widened(const Paired<T>* from, int64_t tile, int64_t count, int64_t groups, int64_t stride) {
     if constexpr (std::is_same_v<T, BFloat16>) {
       return reinterpret_cast<const BFloat16*>(from);
     } else {
-      widened_.resize(count * groups);
+      widened_.resize(span_ * head_dim_);
+      BFloat16* to = &widened_[tile * kTile * head_dim_];
       for (int64_t g = 0; g < groups; ++g)
         for (int64_t i = 0; i < count; i += kLanes) {
           const Lanes numbers = load(reinterpret_cast<const T*>(from) + g * stride + i);
-          for (int lane = 0; lane < kLanes; ++lane) store(numbers[lane], &widened_[g * count + i + lane]);
+          for (int lane = 0; lane < kLanes; ++lane) store(numbers[lane], to + g * count + i + lane);
         }
-      return widened_.data();
+      return to;
     }
   }
 
 #ifdef POSENC_TILES
-  // Copies the last 32 values of each group, with 0 from `num_keys` on.
-  void cut(const BFloat16* values, int64_t group, int64_t num_keys) {
+  // A copy of values, with 0 from key `num_keys` on.
+  Values cut(Values values, int64_t num_keys) {
     last_.resize(head_dim_ / kPairs * kTileNumbers);
     for (int64_t g = 0; g < head_dim_ / kPairs; ++g)
       for (int64_t i = 0; i < kTileNumbers; ++i) {
         const int64_t key = i / (2 * kPairs) * 2 + i % 2;
-        last_[g * kTileNumbers + i] = key < num_keys ? values[g * group + i] : BFloat16{0};
+        last_[g * kTileNumbers + i] = key < num_keys ? values.numbers[g * values.group + i] : BFloat16{0};
       }
+    return {last_.data(), kTileNumbers};
   }
 #endif
 
   const int64_t rows_, span_, head_dim_, block_size_;
   const bool tiles_;
   const float* taken_ = nullptr;
-  std::vector<BFloat16> widened_, last_;
+  std::vector<Values> found_;
+  Numbers<BFloat16> widened_, last_;
 #ifdef POSENC_TILES
   const Tiles configured_;
-  SplitRows split_rows_, split_weights_;
+  TiledRows tiled_rows_, tiled_weights_;
 #endif
 };
 

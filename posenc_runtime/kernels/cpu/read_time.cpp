@@ -70,19 +70,21 @@ class Turned {
         group_(group),
         head_dim_(head_dim),
         first_position_(first_position),
-        all_near_from_(first_near_key(read_time, first_position + (rows - 1) / group)),
-        queries_(queries) {}
+        near_from_(rows),
+        queries_(queries) {
+    for (int64_t r = 0; r < rows; ++r) near_from_[r] = first_near_key(read_time, first_position + r / group);
+  }
 
   // The rows for the page that begins at `first_key`, [rows][head_dim]; valid until another page is asked for.
   const float* for_page(int64_t first_key) {
-    if (first_key >= all_near_from_) return queries_;
+    if (first_key >= near_from_.back()) return queries_;  // later queries have no fewer far keys
     if (first_key == page_) return turned_.data();
     if (page_ < 0) prepare();
     page_ = first_key;
     cos_sin(read_time_, first_key, cosines_.data(), sines_.data());
     for (int64_t r = 0; r < rows_; ++r) {
       float* to = turned_.data() + r * head_dim_;
-      if (first_key >= first_near_key(read_time_, first_position_ + r / group_)) {
+      if (first_key >= near_from_[r]) {
         std::copy_n(queries_ + r * head_dim_, head_dim_, to);
       } else {
         turn(at_distance_.data() + r * head_dim_, to);
@@ -127,10 +129,10 @@ class Turned {
 
   const ReadTime& read_time_;
   const int64_t rows_, group_, head_dim_, first_position_;
-  const int64_t all_near_from_;
+  std::vector<int64_t> near_from_;  // by row
   const float* queries_;
   int64_t page_ = -1;
-  std::vector<float> at_distance_, turned_, cosines_, sines_;
+  Numbers<float> at_distance_, turned_, cosines_, sines_;
 };
 
 // Caps a row's scores with a span of keys, the first of which is `key`. Masks keys from `end` on and those after
@@ -153,16 +155,34 @@ class Products {
  public:
   Products(const Paged& paged, const ReadTime&, int64_t rows) : paged_(paged), rows_(rows) {}
   void take(const float* rows) { taken_ = rows; }
-  void scores(const T* head, int64_t offset, int64_t num_keys, float* out) const {
-    product(taken_, paged_.head_dim, head + offset, paged_.block_size, out, kSpan, rows_, paged_.head_dim, num_keys,
-            false);
+  template <typename HeadOf>
+  void scores(HeadOf head_of, int64_t first, int64_t width, float* out) const {
+    each_block(first, width, [&](int64_t key, int64_t num_keys) {
+      product(taken_, paged_.head_dim, head_of(key) + key % paged_.block_size, paged_.block_size, out + key - first,
+              kSpan, rows_, paged_.head_dim, num_keys, false);
+    });
   }
-  void add(const float* weights, const T* head, int64_t offset, int64_t num_keys, float* sums) const {
-    product(weights, kSpan, head + (paged_.block_size + offset) * paged_.head_dim, paged_.head_dim, sums,
-            paged_.head_dim, rows_, num_keys, paged_.head_dim, true);
+  Softmax::InPlace keep(float* weights, int64_t r) const { return {weights + r * kSpan}; }
+  template <typename HeadOf>
+  void add(const float* weights, HeadOf head_of, int64_t first, int64_t num_keys, float* sums) const {
+    each_block(first, num_keys, [&](int64_t key, int64_t of_block) {
+      const T* values = head_of(key) + (paged_.block_size + key % paged_.block_size) * paged_.head_dim;
+      product(weights + key - first, kSpan, values, paged_.head_dim, sums, paged_.head_dim, rows_, of_block,
+              paged_.head_dim, true);
+    });
   }
 
  private:
+  // Calls `of_block(key, num_keys)` for the keys of each block.
+  template <typename OfBlock>
+  void each_block(int64_t first, int64_t width, OfBlock of_block) const {
+    for (int64_t key = first, end = first + width; key < end;) {
+      const int64_t some = std::min(end - key, paged_.block_size - key % paged_.block_size);
+      of_block(key, some);
+      key += some;
+    }
+  }
+
   const Paged& paged_;
   const int64_t rows_;
   const float* taken_ = nullptr;
@@ -186,21 +206,23 @@ Softmax attend(const Paged& paged, const ReadTime& read_time, const Task& task) 
   Turned turned(read_time, reader.rows, reader.group, paged.head_dim, reader.first_position, reader.queries.data());
   Softmax softmax(reader.rows, paged.head_dim);
   Products<T> products(paged, read_time, reader.rows);
-  std::vector<float> scores((reader.rows + kPairs - 1) / kPairs * kPairs * kSpan);
+  Numbers<float> scores((reader.rows + kPairs - 1) / kPairs * kPairs * kSpan);
+  const auto head_of = [&](int64_t key) { return reader.head_of(key); };
   int64_t page = -1;
   for (int64_t key = last_tile(task.end_key); key >= task.first_key;) {
-    // A span lies in one block, and a page is made of whole blocks.
-    const int64_t first = reader.span(key), width = key + kTile - first;
-    if (page != first / read_time.page) {
-      page = first / read_time.page;
+    if (page != key / read_time.page) {
+      page = key / read_time.page;
       products.take(turned.for_page(page * read_time.page));
     }
-    const T* head = reader.head_of(first);
-    products.scores(head, first % paged.block_size, width, scores.data());
+    // A span lies in one page. Where it begins does not depend on where a task ends: see Reader::span.
+    const int64_t of_page = page * read_time.page;
+    const int64_t first = std::max(task.first_key, of_page + (key - of_page) / kSpan * kSpan);
+    const int64_t width = key + kTile - first;
+    products.scores(head_of, first, width, scores.data());
     for (int64_t r = 0; r < reader.rows; ++r)
       cap_and_mask(read_time.soft_cap, reader.position(r), first, width, task.end_key, &scores[r * kSpan]);
-    softmax.weigh(scores.data(), kSpan, width);
-    products.add(scores.data(), head, first % paged.block_size, std::min(width, task.end_key - first), softmax.sums());
+    softmax.weigh(scores.data(), kSpan, width, [&](int64_t r) { return products.keep(scores.data(), r); });
+    products.add(scores.data(), head_of, first, std::min(width, task.end_key - first), softmax.sums());
     key = first - kTile;
   }
   if (read_time.v_scales) softmax.multiply_values(read_time.v_scales[task.kv_head]);

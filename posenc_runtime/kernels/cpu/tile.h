@@ -72,46 +72,42 @@ inline void product(const float* a, int64_t lda, const T* b, int64_t ldb, float*
       product<T, (R + 1) / 2>(a + whole * lda, lda, b, ldb, c + whole * ldc, ldc, rows - whole, depth, width, add);
 }
 
-// The largest of `count` numbers, a multiple of 32 and at least 32. A NaN may hide other numbers.
-inline float largest_of(const float* x, int64_t count) {
-  float largest[kTile];
-  std::memcpy(largest, x, sizeof largest);
-  for (int64_t i = kTile; i < count; i += kTile)
-#pragma omp simd
-    for (int j = 0; j < kTile; ++j) largest[j] = largest[j] < x[i + j] ? x[i + j] : largest[j];
-#pragma GCC unroll 5
-  for (int half = kTile / 2; half > 0; half /= 2)
-#pragma omp simd
-    for (int j = 0; j < half; ++j) largest[j] = largest[j] < largest[j + half] ? largest[j + half] : largest[j];
-  return largest[0];
+// The largest number. A NaN may hide others.
+inline float largest_of(Lanes x) {
+  float largest = x[0];
+  for (int i = 1; i < kLanes; ++i) largest = largest < x[i] ? x[i] : largest;
+  return largest;
 }
 
-// The sum of 32 numbers, by halves: one after another, each addition would wait for the one before it.
-inline float sum_of(float* x) {
-#pragma GCC unroll 5
-  for (int half = kTile / 2; half > 0; half /= 2)
-#pragma omp simd
-    for (int j = 0; j < half; ++j) x[j] += x[j + half];
-  return x[0];
+// e^x for |x| of at most half of ln 2, by the polynomial of Cephes' expf.
+inline Lanes small_exponential(Lanes x) {
+  Lanes p = Lanes{} + 1.9875691500e-4f;
+  p = p * x + 1.3981999507e-3f;
+  p = p * x + 8.3334519073e-3f;
+  p = p * x + 4.1665795894e-2f;
+  p = p * x + 1.6666665459e-1f;
+  p = p * x + 5.0000001201e-1f;
+  return p * x * x + x + 1.0f;
 }
 
-// e^x, to 2 units in the last place, by Cephes' expf; 0 below -87, where float32 has no normal numbers.
+// e^x, to 2 units in the last place; 0 below -87, where float32 has no normal numbers.
 inline Lanes exponential(Lanes x) {
+#if defined(__AVX512F__)
+  const __m512 n = _mm512_roundscale_ps(reinterpret_cast<__m512>(x * 1.44269504088896341f), _MM_FROUND_TO_NEAREST_INT);
+  const Lanes whole = reinterpret_cast<Lanes>(n);
+  const Lanes p = small_exponential((x - whole * 0.693359375f) + whole * 2.12194440e-4f);
+  const __mmask16 is_normal = _mm512_cmp_ps_mask(reinterpret_cast<__m512>(x), _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
+  return reinterpret_cast<Lanes>(_mm512_maskz_scalef_ps(is_normal, reinterpret_cast<__m512>(p), n));
+#else
   const Lanes zero = {};
   const Lanes least = zero - 87.0f, most = zero + 88.0f, rounder = zero + 12582912.0f;  // 1.5 * 2^23
   Lanes bounded = x < least ? least : x;
   bounded = bounded > most ? most : bounded;
   const Lanes n = (bounded * 1.44269504088896341f + rounder) - rounder;  // rounds to an integer
-  const Lanes r = (bounded - n * 0.693359375f) + n * 2.12194440e-4f;
-  Lanes p = zero + 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
+  const Lanes p = small_exponential((bounded - n * 0.693359375f) + n * 2.12194440e-4f);
   const Integers power = (__builtin_convertvector(n, Integers) + 127) << 23;
   return x < least ? zero : p * reinterpret_cast<Lanes>(power);
+#endif
 }
 
 // The same of 32 numbers.
