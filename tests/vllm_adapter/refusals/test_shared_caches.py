@@ -100,7 +100,10 @@ def test_drafters_that_were_shown_are_served(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["medusa", "dflash", "suffix", "extract_hidden_states"])
 def test_another_drafter_is_refused_by_its_method(method: str) -> None:
-    rule = rf"^speculative_config\.method must be one of ngram, draft_model, eagle, eagle3, mtp where .* rerope, got {method}: .* Choose"
+    rule = (
+        r"^speculative_config\.method must be one of ngram, draft_model, eagle, eagle3, mtp where .* rerope, "
+        rf"got {method}: .* Choose"
+    )
     with pytest.raises(Unsupported, match=rule):
         refuse_drafter(types.SimpleNamespace(method=method), "rerope")
 
