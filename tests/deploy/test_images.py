@@ -98,7 +98,7 @@ def test_versions_come_from_where_the_project_keeps_them(device: str) -> None:
         assert f"vllm=={release}" in (DEPLOY / "constraints-cuda.txt").read_text().splitlines()
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_what_an_image_copies_is_enough_to_build_the_wheel(device: str, tmp_path: pathlib.Path) -> None:
     source = tmp_path / "source"
     source.mkdir()

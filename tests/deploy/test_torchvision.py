@@ -29,7 +29,7 @@ def test_it_goes_with_the_torch_of_the_environment() -> None:
     assert importlib.metadata.version("torch") in of_torch.specifier
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_new_interpreter_imports_it_and_changes_the_size_of_an_image() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "1 4 4\n"), done.stderr

@@ -77,6 +77,7 @@ def test_decoding_shows_broken_crossings_and_nothing_where_they_are_right(
     assert abs(differences[WINDOW]["intact"]["value"]) < 0.1
 
 
+@pytest.mark.release
 def test_stock_vllm_is_measured_in_one_pass_as_it_is(tmp_path: pathlib.Path) -> None:
     settings = load(DEMO)
     static = variants(Checkpoint.of(settings), settings.scaling.scales)["static-yarn"]

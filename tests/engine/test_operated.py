@@ -25,6 +25,9 @@ from tests.engine.locked_root import FOLDER, can_lock, locked
 from tests.engine.metrics import metrics
 from tests.engine.trace_collector import TraceCollector, attributes, collecting
 
+# What is written, logged, traced and scraped, with a start of its own: before a release, and when deploy/ changes.
+pytestmark = pytest.mark.release
+
 CACHE_BYTES = 2**26
 SCALING = {"rope_type": "yarn", "scales": [1, 2, 4], "headroom_tokens": 8, "prefix_reuse": "rerotate"}
 ENGINE = {"dtype": "float32", "enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": CACHE_BYTES}
