@@ -62,7 +62,8 @@ class EndpointPlugin:
         front_end.attach(
             engine_client, state, deployment, self._draining, lambda by_itself: setattr(args, ENDED, by_itself)
         )
-        log_requests(engine_client, getattr(args, REQUEST_LOG, _of_vllm(args)))
+        turns_past = deployment.original_max_position_embeddings if deployment.turns_queries else None
+        log_requests(engine_client, getattr(args, REQUEST_LOG, _of_vllm(args)), turns_past)
         await front_end.warm_up(engine_client)
         budget = await front_end.rerotate_budget(engine_client, deployment)
         groups = await front_end.attention_layers(engine_client)

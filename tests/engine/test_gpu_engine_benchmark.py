@@ -14,6 +14,7 @@ from tests.benchmarks.gpu import output
 from tests.benchmarks.gpu_engine import __main__ as program
 from tests.benchmarks.gpu_engine.sizes import TINY
 
+
 @pytest.mark.release
 @pytest.mark.parametrize("part", [part for part in program.PARTS if part != "fused"])
 def test_a_rehearsal_answers_every_row(part: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

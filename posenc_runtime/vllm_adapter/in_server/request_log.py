@@ -27,7 +27,9 @@ class Entry:
         request_id: vLLM's.
         x_request_id: the name that the client gave it, or that it was given; None where it did not come over HTTP.
         prompt_tokens, generation_tokens: tokens of its prompt, and of all its answers together.
-        scale: the scale that it ended at; None where the engine did not say.
+        scale: the scale that it ended at; None where the engine did not say: of a request that was aborted, and where
+            queries turn.
+        turned_past: where queries turn, and the request has some that do: the trained length. None otherwise.
         crossings: its crossings, in the form that its answer has.
         finish_reason: of its first answer; None for a request that was aborted.
         seconds: from its arrival to its end.
@@ -39,19 +41,22 @@ class Entry:
     prompt_tokens: int = 0
     generation_tokens: int = 0
     scale: float | None = None
+    turned_past: int | None = None
     crossings: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     finish_reason: str | None = None
     seconds: float = 0.0
     first_token_seconds: float | None = None
 
     def as_text(self) -> str:
-        scale = "unknown" if self.scale is None else f"{self.scale:g}"
+        how = "" if self.scale is None else f"scale {self.scale:g}, "
         if self.crossings:
             ways = (f"{each['how']} from {each['from']:g} at {each['at']} tokens" for each in self.crossings)
-            scale += f" ({', '.join(ways)})"
+            how = f"scale {self.scale:g} ({', '.join(ways)}), "
+        if self.turned_past is not None:
+            how = f"queries turned past {self.turned_past}, "
         first = "" if self.first_token_seconds is None else f", first token after {self.first_token_seconds:.2f} s"
         return (
-            f"{self.request_id}: {self.prompt_tokens} + {self.generation_tokens} tokens, scale {scale}, "
+            f"{self.request_id}: {self.prompt_tokens} + {self.generation_tokens} tokens, {how}"
             f"{self.finish_reason or 'aborted'} after {self.seconds:.2f} s{first}"
         )
 
@@ -59,11 +64,12 @@ class Entry:
         return json.dumps(dataclasses.asdict(self))
 
 
-def log_requests(engine: Any, log_format: Format) -> None:
+def log_requests(engine: Any, log_format: Format, turns_past: int | None = None) -> None:
     """Log a line at the end of every request of a running engine.
 
     Args:
         engine: vLLM's client of it; its ``generate`` is wrapped.
+        turns_past: the trained length, where queries past it turn; None where requests have scales.
     """
     if log_format == "off":
         return
@@ -80,6 +86,9 @@ def log_requests(engine: Any, log_format: Format) -> None:
         finally:
             if entry.prompt_tokens:  # a refused request never ran, and its client was told why
                 entry.seconds = round(time.monotonic() - began, 6)
+                # The last token is said, and nothing asks what follows it.
+                if turns_past is not None and entry.prompt_tokens + entry.generation_tokens - 1 > turns_past:
+                    entry.turned_past = turns_past
                 logger.info("%s", entry.as_json() if log_format == "json" else entry.as_text())
 
     engine.generate = generate

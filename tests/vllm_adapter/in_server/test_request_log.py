@@ -32,9 +32,14 @@ def engine_saying(*outputs: RequestOutput) -> Any:
 
 
 async def lines(
-    engine: Any, caplog: pytest.LogCaptureFixture, log_format: Format, kind: RequestOutputKind, most: int = 100
+    engine: Any,
+    caplog: pytest.LogCaptureFixture,
+    log_format: Format,
+    kind: RequestOutputKind,
+    most: int = 100,
+    turns_past: int | None = None,
 ) -> list[str]:
-    log_requests(engine, log_format)
+    log_requests(engine, log_format, turns_past)
     with caplog.at_level(logging.INFO, "vllm.posenc.requests"):
         logging.getLogger("vllm.posenc.requests").addHandler(caplog.handler)
         try:
@@ -74,6 +79,7 @@ async def test_json_has_the_same_by_name(caplog: pytest.LogCaptureFixture) -> No
         "prompt_tokens": 500,
         "generation_tokens": 3,
         "scale": 2.0,
+        "turned_past": None,
         "crossings": SAID["posenc"]["crossings"],
         "finish_reason": "length",
         "first_token_seconds": None,
@@ -83,7 +89,16 @@ async def test_json_has_the_same_by_name(caplog: pytest.LogCaptureFixture) -> No
 async def test_a_request_whose_client_is_gone_is_said_to_be_aborted(caplog: pytest.LogCaptureFixture) -> None:
     engine = engine_saying(output([1, 2]), output([3]), output([4], finished=True, params=SAID))
     (line,) = await lines(engine, caplog, "text", RequestOutputKind.DELTA, most=2)
-    assert line.startswith("cmpl-1: 500 + 3 tokens, scale unknown, aborted after")
+    assert line.startswith("cmpl-1: 500 + 3 tokens, aborted after")
+
+
+@pytest.mark.parametrize(("trained", "how"), [(501, "queries turned past 501, "), (502, "")])
+async def test_where_queries_turn_the_line_says_which_and_no_scale(
+    trained: int, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = engine_saying(output([1, 2, 3], finished=True))
+    (line,) = await lines(engine, caplog, "text", RequestOutputKind.FINAL_ONLY, turns_past=trained)
+    assert line.startswith(f"cmpl-1: 500 + 3 tokens, {how}length after")
 
 
 async def test_nothing_is_written_where_nobody_asked_and_of_what_never_ran(caplog: pytest.LogCaptureFixture) -> None:
