@@ -5,6 +5,7 @@ The cache, the scheduler and the connector are stock's, and the oracle knows non
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import pathlib
@@ -233,3 +234,15 @@ def test_the_default_page_is_a_multiple_of_the_engines_block(prompts: PromptMake
     case, batch = rerope(400, 192, 32, is_written=False), [(prompts(390), 20), (prompts(600), 8)]
     (answers,) = run_engine(model, posenc(case.section) | {"max_model_len": 1024}, [batch], folder=tmp_path)
     assert_as(oracle_of(case, model), batch, answers)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray: pip install ray")
+@pytest.mark.parametrize("scaled", [False, True], ids=["queries turn", "requests cross"])
+def test_an_engine_in_an_actor_of_ray_answers_as_any_other(
+    scaled: bool, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    batch, section = mixed(prompts), {"rope_type": "yarn", "scales": [1, 2, 4], "headroom_tokens": 8}
+    asked = posenc(section) | {"max_model_len": 4 * TRAINED} if scaled else arguments()
+    (answers,) = run_engine(tiny, asked, [batch], module="tests.engine.run_in_ray", folder=tmp_path)
+    (expected,) = run_engine(tiny, asked, [batch], folder=tmp_path)
+    assert answers == expected
