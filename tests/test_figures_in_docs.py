@@ -17,7 +17,11 @@ STORED = {
         "2026-11-28-cpu-accuracy-read-time",
     ],
     "Short requests": ["2026-11-26-smollm2-short/report", "2026-11-28-smollm2-read-time-short/report"],
-    "Long texts": ["2026-11-26-smollm2-text/report", "2026-11-26-smollm2-crossing/report"],
+    "Long texts": [
+        "2026-11-26-smollm2-text/report",
+        "2026-11-26-smollm2-crossing/report",
+        "2026-11-28-smollm2-read-time-text/report",
+    ],
     "RULER": [
         "2026-11-26-smollm2-ruler/report",
         "2026-11-26-smollm2-ruler-16384/report",
