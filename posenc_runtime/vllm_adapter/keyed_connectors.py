@@ -63,10 +63,10 @@ class KeyedByModelName:
     """
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
-        name = keyed_name(vllm_config.model_config.model, _fingerprint(vllm_config))
+        fingerprint = _fingerprint(vllm_config)
         super().__init__(vllm_config, role, kv_cache_config)  # type: ignore[call-arg]
         adapter: Any = getattr(self, "scheduler_adapter" if role == KVConnectorRole.SCHEDULER else "worker_adapter")
-        _name_keys(adapter, name)
+        _name_keys(adapter, fingerprint)
 
 
 def keyed_hash(stocks: str, fingerprint: str) -> str:
@@ -79,20 +79,21 @@ def keyed_name(model: str, fingerprint: str) -> str:
     return f"{model}##posenc-{fingerprint}"
 
 
-def _name_keys(adapter: Any, name: str) -> None:
-    """Let an adapter of LMCache, which has not named any chunk yet, do it by this name of the model.
+def _name_keys(adapter: Any, fingerprint: str) -> None:
+    """Let an adapter of LMCache, which has not named any chunk yet, add the fingerprint to the model's name.
 
     Raises:
         Unsupported: when this LMCache makes its keys in another way.
     """
-    adapter.model_name = name
+    name = ""
     try:
+        name = adapter.model_name = keyed_name(adapter.model_name, fingerprint)
         found = adapter._create_key([], 0, 0, "").model_name
     except (AttributeError, TypeError) as error:
         found = f"no key that we know ({error})"
     if found != name:
         raise Unsupported(
-            f"{LMCACHE} must name what it stores by its adapter's model_name, which posenc sets to {name}, but this "
+            f"{LMCACHE} must name what it stores by its adapter's model_name, which posenc sets to {name!r}, but this "
             f"LMCache names it by {found}: install LMCache 0.5.6, or leave kv_transfer_config out"
         )
 
@@ -102,7 +103,8 @@ def _fingerprint(vllm_config: VllmConfig) -> str:
 
     Raises:
         ValueError: when they do not, so that another class of ours belongs into ``kv_transfer_config``.
-        Unsupported: when the connector's settings would let another engine's keys pass.
+        Unsupported: when the connector's settings would let another engine's keys pass, or the layers of this worker
+            turn their queries for other pages than the deployment's.
     """
     deployment = turning_deployment_of(vllm_config)
     if deployment is None:
@@ -111,7 +113,15 @@ def _fingerprint(vllm_config: VllmConfig) -> str:
             "leave kv_connector_module_path out"
         )
     refuse_shared_cache(vllm_config.kv_transfer_config, deployment.rope_type)
-    return deployment.pages(vllm_config.cache_config.block_size or None).fingerprint
+    pages = deployment.pages(vllm_config.cache_config.block_size or None)
+    for name, layer in vllm_config.compilation_config.static_forward_context.items():
+        if (found := getattr(layer, "posenc_pages", pages)) != pages:
+            raise Unsupported(
+                f"scaling.page must be given where kv_transfer_config.kv_connector is "
+                f"{vllm_config.kv_transfer_config.kv_connector}, because vLLM has changed the size of its blocks since "
+                f"{name} was told to turn its queries for pages of {found.page} tokens: give a page of {pages.page}"
+            )
+    return pages.fingerprint
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from tests.engine.running_lmcache import CHUNK, QUIET, needs_lmcache, running_lm
 from tests.engine.test_read_time import ENGINE, METHODS, assert_as, posenc, rerope
 from tests.engine.test_read_time_beside import oracle_of
 
-pytestmark = needs_lmcache
+pytestmark = [needs_lmcache, pytest.mark.timeout(900)]  # a server, and four engines one after the other
 
 LONGEST = 4 * TRAINED
 Request = tuple[list[int], int]

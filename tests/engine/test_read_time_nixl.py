@@ -24,9 +24,12 @@ from tests.engine.running_server import running_server
 from tests.engine.test_read_time import ENGINE, METHODS, Case, assert_as, rerope
 from tests.engine.test_read_time_beside import Request, oracle_of
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("nixl") is None, reason="needs NIXL: pip install --no-deps nixl nixl-cu12"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("nixl") is None, reason="needs NIXL: pip install --no-deps nixl nixl-cu12"
+    ),
+    pytest.mark.timeout(900),  # two servers at once
+]
 
 REROPE = METHODS["rerope with the defaults"]
 TO_PREFILL = {
