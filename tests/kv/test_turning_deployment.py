@@ -131,7 +131,12 @@ def test_whatever_later_keys_depend_on_is_told_apart_in_a_shared_cache() -> None
         ),
         (
             (dataclasses.replace(DUAL_CHUNK, parameters={"original_max_position_embeddings": 0}), 16),
-            (dataclasses.replace(DUAL_CHUNK, parameters={"temperature": "none"}), 16),
+            (
+                dataclasses.replace(
+                    DUAL_CHUNK, parameters={"temperature": "none", "original_max_position_embeddings": 200}
+                ),
+                16,
+            ),
         ),
     ],
     ids=["a longer one", "defaults that are written", "other blocks", "chunks with defaults", "no temperature"],
