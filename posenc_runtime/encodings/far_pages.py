@@ -10,11 +10,16 @@ values of a prefix do not depend on what follows it.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import math
 from fractions import Fraction
 from typing import ClassVar, Literal, Protocol
 
 Temperature = Literal["none", "logn", "yarn"]
+
+# Another one, if the same numbers ever come to mean other distances or factors.
+_MEANING = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,6 +85,17 @@ class FarPages:
         if self.temperature == "logn":
             return math.log(position + 1) / math.log(self.tempered_from)
         return (0.1 * math.log((position + 1) / self.tempered_from) + 1) ** 2
+
+    @property
+    def fingerprint(self) -> str:
+        """Names how queries turn: a model's hidden states past the trained length are those of all with the same name.
+
+        Caches that several engines share are keyed by it. It does not tell apart what no query can tell apart.
+        """
+        said = dataclasses.asdict(self) | {"leak": None if self.leak is None else str(self.leak), "meaning": _MEANING}
+        if self.temperature == "none":
+            del said["tempered_from"]
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def window(self) -> int:

@@ -20,6 +20,7 @@ from posenc_runtime.vllm_adapter.contract.names import (
     CONNECTOR,
     CONNECTOR_MODULE,
     FIT_INTO_MEMORY,
+    KEYED_CONNECTORS,
     SECTION_KEYS,
     WORKER_EXTENSION,
 )
@@ -33,6 +34,7 @@ from posenc_runtime.vllm_adapter.processes.signals import heed_repeated_signals
 from posenc_runtime.vllm_adapter.refusals.arguments import refuse_arguments
 from posenc_runtime.vllm_adapter.refusals.cpu_attention import refuse_head_size, refuse_latent_dtype
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_block_size, refuse_unsupported
+from posenc_runtime.vllm_adapter.refusals.shared_caches import needs_keys
 from posenc_runtime.vllm_adapter.settings.api_keys import refuse_unreadable
 from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
 from posenc_runtime.vllm_adapter.settings.arguments.flags import ArgumentRefused
@@ -173,8 +175,10 @@ def _arguments(engine_args: Any, plan: Plan, given: dict[str, Any], additional: 
     theirs = engine_args.kv_transfer_config
     if isinstance(theirs, Mapping):
         theirs = KVTransferConfig(**theirs)
-    if transfer is None:
-        pass  # where queries turn, a connector is the user's own
+    if transfer is None:  # where queries turn, a connector is the user's own
+        if theirs is not None and needs_keys(theirs.kv_connector):
+            ours["kv_transfer_config"] = theirs = copy.copy(theirs)
+            theirs.kv_connector_module_path = KEYED_CONNECTORS
     elif theirs is None:
         ours["kv_transfer_config"] = KVTransferConfig(**transfer)
     elif theirs.kv_connector == CONNECTOR:

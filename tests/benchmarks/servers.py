@@ -89,6 +89,7 @@ def running(
     waiting: Callable[[], None] = lambda: None,
     log: pathlib.Path | None = None,
     start_seconds: float = START_SECONDS,
+    health: str = "/health",
 ) -> Iterator[str]:
     """Start a server on a free port, give its address once it is healthy, stop it on leaving.
 
@@ -96,6 +97,7 @@ def running(
         waiting: called now and then until the server is up.
         log: where its output goes, if that is to be kept.
         start_seconds: that it may take to be up.
+        health: the route that says whether it is.
 
     What goes wrong while it serves is raised with the end of its log as a note.
 
@@ -109,7 +111,7 @@ def running(
     ):
         process = command.start(command.on_port(port), os.environ | _ENVIRONMENT | dict(command.environment), said)
         try:
-            _wait_until_healthy(process, address, said, waiting, start_seconds)
+            _wait_until_healthy(process, f"{address}{health}", said, waiting, start_seconds)
             try:
                 yield address
             except Exception as error:
@@ -129,13 +131,11 @@ def free_port() -> int:
         return port
 
 
-def _wait_until_healthy(
-    process: Process, address: str, log: IO[str], waiting: Callable[[], None], seconds: float
-) -> None:
+def _wait_until_healthy(process: Process, url: str, log: IO[str], waiting: Callable[[], None], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while True:
         with contextlib.suppress(httpx.HTTPError):
-            if httpx.get(f"{address}/health", timeout=5).status_code == 200:
+            if httpx.get(url, timeout=5).status_code == 200:
                 return
         if (status := process.poll()) is not None:
             raise ServerFailed(f"the server ended with status {status}; its log ends with\n{_end(log)}")

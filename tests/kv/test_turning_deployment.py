@@ -78,3 +78,70 @@ def test_deployments_that_read_keys_at_other_distances_have_other_fingerprints(c
 
 def test_a_longer_deployment_has_the_same_fingerprint() -> None:
     assert dataclasses.replace(REROPE, max_model_len=8192).fingerprint == REROPE.fingerprint
+
+
+# Each with the size of the cache's blocks.
+UNLIKE = {
+    "rerope": (REROPE, 16),
+    "another window": (dataclasses.replace(REROPE, parameters={"window": 64}), 16),
+    "another page": (dataclasses.replace(REROPE, parameters={"page": 64}), 16),
+    "another default page, by its blocks": (REROPE, 28),
+    "no temperature": (dataclasses.replace(REROPE, parameters={"temperature": "none"}), 16),
+    "another temperature": (dataclasses.replace(REROPE, parameters={"temperature": "yarn"}), 16),
+    "a leak": (dataclasses.replace(REROPE, parameters={"leak": 4.0}), 16),
+    "another leak": (dataclasses.replace(REROPE, parameters={"leak": 4.5}), 16),
+    "another trained length": (
+        dataclasses.replace(
+            REROPE, original_max_position_embeddings=288, parameters={"window": 128, "page": 32, "temperature": "none"}
+        ),
+        16,
+    ),
+    "dual chunks": (dataclasses.replace(DUAL_CHUNK, parameters={"chunk_size": 160, "local_size": 32}), 16),
+    "a larger chunk": (dataclasses.replace(DUAL_CHUNK, parameters={"chunk_size": 192, "local_size": 64}), 16),
+    "chunks, tempered from elsewhere": (
+        dataclasses.replace(
+            DUAL_CHUNK,
+            parameters={"chunk_size": 160, "local_size": 32, "original_max_position_embeddings": 200},
+        ),
+        16,
+    ),
+}
+
+
+def test_whatever_later_keys_depend_on_is_told_apart_in_a_shared_cache() -> None:
+    named = {name: deployment.pages(block).fingerprint for name, (deployment, block) in UNLIKE.items()}
+    assert len(set(named.values())) == len(named), named
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (UNLIKE["rerope"], (dataclasses.replace(REROPE, max_model_len=8192), 16)),
+        (UNLIKE["rerope"], (dataclasses.replace(REROPE, parameters={"window": 128, "page": 32}), 16)),
+        (UNLIKE["rerope"], (dataclasses.replace(REROPE, parameters={"temperature": "logn"}), 32)),
+        (
+            UNLIKE["dual chunks"],
+            (
+                dataclasses.replace(
+                    DUAL_CHUNK,
+                    parameters={"chunk_size": 160, "local_size": 32, "original_max_position_embeddings": 256},
+                ),
+                32,
+            ),
+        ),
+        (
+            (dataclasses.replace(DUAL_CHUNK, parameters={"original_max_position_embeddings": 0}), 16),
+            (
+                dataclasses.replace(
+                    DUAL_CHUNK, parameters={"temperature": "none", "original_max_position_embeddings": 200}
+                ),
+                16,
+            ),
+        ),
+    ],
+    ids=["a longer one", "defaults that are written", "other blocks", "chunks with defaults", "no temperature"],
+)
+def test_deployments_with_the_same_later_keys_share_a_cache(
+    one: tuple[Deployment, int], other: tuple[Deployment, int]
+) -> None:
+    assert one[0].pages(one[1]).fingerprint == other[0].pages(other[1]).fingerprint

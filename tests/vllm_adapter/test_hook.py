@@ -12,16 +12,21 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from vllm.config import KVTransferConfig
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl import NixlConnector as StockNixlConnector
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 from vllm.usage.usage_lib import UsageContext
 
 from posenc_runtime import vllm_adapter
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter import keyed_connectors
 from posenc_runtime.vllm_adapter.checkpoint.checkpoint import read_again
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
-from posenc_runtime.vllm_adapter.contract.names import WORKER_EXTENSION
+from posenc_runtime.vllm_adapter.contract.names import KEYED_CONNECTORS, WORKER_EXTENSION
 from posenc_runtime.vllm_adapter.engine_configuration import in_vllms_words
 from posenc_runtime.vllm_adapter.in_server.stopping import DEFAULT_SECONDS
+from posenc_runtime.vllm_adapter.refusals import shared_caches
 from posenc_runtime.vllm_adapter.releases import IncompatibleVllm
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from tests import families
@@ -147,6 +152,28 @@ def test_a_section_that_cannot_be_right_is_refused_in_the_names_of_vllms_argumen
 def test_a_scheduler_that_cannot_cross_is_refused(model: str) -> None:
     with pytest.raises(Unsupported, match="scheduler_cls must be"):
         configured(model, scheduler_cls="vllm.v1.core.sched.scheduler.Scheduler")
+
+
+@pytest.mark.parametrize("name", ["LMCacheMPConnector", "NixlConnector"])
+@pytest.mark.parametrize("kind", [dict, lambda said: KVTransferConfig(**said)], ids=["mapping", "of vLLM"])
+def test_where_queries_turn_a_connector_to_other_engines_is_keyed(
+    name: str, kind: Any, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_caches, "_PACKAGES", {})
+    # LMCache's connector needs its package; vLLM looks at the class alone.
+    monkeypatch.setitem(KVConnectorFactory._registry, "LMCacheMPConnector", lambda: StockNixlConnector)
+    keyed_connectors._lmcache.cache_clear()
+    said = kind({"kv_connector": name, "kv_role": "kv_both", "kv_connector_extra_config": {"a": 1}})
+    transfer = configured(model, {"rope_type": "rerope"}, kv_transfer_config=said).kv_transfer_config
+    assert (transfer.kv_connector, transfer.kv_connector_module_path) == (name, KEYED_CONNECTORS)
+    assert transfer.kv_role == "kv_both" and transfer.kv_connector_extra_config == {"a": 1}
+    assert getattr(said, "kv_connector_module_path", None) is None
+    keyed_connectors._lmcache.cache_clear()
+
+
+def test_where_queries_turn_offloading_to_memory_stays_vllms(model: str) -> None:
+    transfer = configured(model, {"rope_type": "rerope"}, kv_offloading_size=1).kv_transfer_config
+    assert (transfer.kv_connector, transfer.kv_connector_module_path) == ("OffloadingConnector", None)
 
 
 @pytest.mark.parametrize(

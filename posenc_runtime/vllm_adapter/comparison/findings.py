@@ -49,12 +49,19 @@ class Report:
     @classmethod
     def of_this_process(cls) -> Self:
         """The vLLM that this process imports."""
-        every = [*names.ENGINE_NAMES, *names.SERVER_NAMES, *names.CORE_NAMES, *names.CPU_RUNNER_NAMES]
+        every = [
+            *names.ENGINE_NAMES,
+            *names.SERVER_NAMES,
+            *names.CORE_NAMES,
+            *names.CPU_RUNNER_NAMES,
+            *names.NIXL_NAMES,
+        ]
         made = [
             *names.ENGINE_ATTRIBUTES,
             *names.SERVER_ATTRIBUTES,
             *names.CORE_ATTRIBUTES,
             *names.CPU_RUNNER_ATTRIBUTES,
+            *names.NIXL_ATTRIBUTES,
         ]
         replaced = list(overrides.everywhere())
         version = versions.installed_version()

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 CONNECTOR = "PosencConnector"
 CONNECTOR_MODULE = "posenc_runtime.vllm_adapter.connector"
+# Connectors of vLLM by the names that users give them, and our module with a class of the same name for each: vLLM
+# treats some connectors by their names.
+LMCACHE, NIXL = "LMCacheMPConnector", "NixlConnector"
+KEYED_CONNECTORS = "posenc_runtime.vllm_adapter.keyed_connectors"
 SCHEDULER = "posenc_runtime.vllm_adapter.scheduler.PosencScheduler"
 WORKER_EXTENSION = "posenc_runtime.vllm_adapter.worker_extension.PosencWorkerExtension"
 FIT_INTO_MEMORY = -1  # vLLM's max_model_len for the longest request that the cache has room for

@@ -10,7 +10,7 @@ import time
 import uuid
 from typing import Any
 
-from posenc_runtime.vllm_adapter.contract.names import CONNECTOR
+from posenc_runtime.vllm_adapter.contract.names import NIXL
 
 _STARTING = 1024  # sequences at once, as long as no engine says how many
 PREFIX = "posenc-probe-"
@@ -24,12 +24,12 @@ class Capacity:
     Attributes:
         running: sequences that it runs at once; of all engines of a server.
         held: sequences that it has from this API server.
-        takes_transfer_params: whether it has a connector, beside ours, that may need parameters of clients.
+        transfer_params: fields of a request with parameters that its connectors need of clients.
     """
 
     running: int = _STARTING
     held: int = 0
-    takes_transfer_params: bool = False
+    transfer_params: frozenset[str] = frozenset()
 
 
 def capacity_of(engine: Any) -> Capacity:
@@ -37,12 +37,14 @@ def capacity_of(engine: Any) -> Capacity:
     config = getattr(engine, "vllm_config", None)
     if config is None:
         return Capacity()
-    transfer = config.kv_transfer_config
-    beside = transfer is not None and transfer.kv_connector not in (None, CONNECTOR)
+    connectors = (
+        ("kv_transfer_params", getattr(config.kv_transfer_config, "kv_connector", None) == NIXL),
+        ("ec_transfer_params", getattr(config, "ec_transfer_config", None) is not None),
+    )
     return Capacity(
         running=config.scheduler_config.max_num_seqs * config.parallel_config.data_parallel_size,
         held=len(engine.output_processor.request_states),
-        takes_transfer_params=beside or getattr(config, "ec_transfer_config", None) is not None,
+        transfer_params=frozenset(name for name, is_needed in connectors if is_needed),
     )
 
 

@@ -74,6 +74,7 @@ def _turn(model: nn.Module, layers: Mapping[str, Any], deployment: Deployment, v
                 inv_freq = rotary.posenc_own.inv_freq
                 read_time = ReadTime.of(pages, inv_freq, is_neox_style=rotary.is_neox_style, device=device)
                 layers[name].impl.turn_by(read_time, layers[name])
+                layers[name].posenc_pages = pages
                 break
         else:
             raise Unsupported(

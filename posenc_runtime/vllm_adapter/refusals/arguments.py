@@ -13,7 +13,12 @@ from posenc_runtime.encodings.methods import turns_queries
 from posenc_runtime.vllm_adapter.contract.active import KEY
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.contract.names import CONNECTOR
-from posenc_runtime.vllm_adapter.refusals.shared_caches import refuse_shared_cache, refuse_shared_offloading
+from posenc_runtime.vllm_adapter.refusals.shared_caches import (
+    refuse_drafts_from_others,
+    refuse_missing_package,
+    refuse_shared_cache,
+    refuse_shared_offloading,
+)
 
 POOLING = "pooling and draft models"
 PREFILL_CONTEXT = "prefill_context_parallel_size above 1"
@@ -38,7 +43,9 @@ def refuse_arguments(engine_args: Any) -> None:
     transfer = engine_args.kv_transfer_config
     if turns:
         rope_type = str(section["rope_type"])
-        refuse_shared_cache(transfer, rope_type)
+        refuse_shared_cache(transfer, rope_type, is_completed=False)
+        refuse_drafts_from_others(transfer, engine_args.speculative_config is not None, rope_type)
+        refuse_missing_package(transfer)
         refuse_shared_offloading(engine_args.kv_offloading_size, engine_args.kv_offloading_backend, rope_type)
     else:
         refuse_offloading(engine_args.kv_offloading_size)

@@ -30,7 +30,7 @@ from posenc_runtime.vllm_adapter.refusals.arguments import (
 )
 from posenc_runtime.vllm_adapter.refusals.moving_requests import refuse_moving_requests
 from posenc_runtime.vllm_adapter.refusals.rotating_attention import reason_against_rotating
-from posenc_runtime.vllm_adapter.refusals.shared_caches import refuse_shared_cache
+from posenc_runtime.vllm_adapter.refusals.shared_caches import refuse_drafts_from_others, refuse_shared_cache
 from posenc_runtime.vllm_adapter.refusals.turning_drafters import refuse_drafter
 from posenc_runtime.vllm_adapter.refusals.turning_queries import refuse_turning
 
@@ -71,6 +71,7 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
     turning = deployment if deployment is not None and deployment.turns_queries else None
     if turning:
         refuse_shared_cache(transfer, turning.rope_type)
+        refuse_drafts_from_others(transfer, vllm_config.speculative_config is not None, turning.rope_type)
         refuse_drafter(vllm_config.speculative_config, turning.rope_type)
     else:
         refuse_offloading(vllm_config.cache_config.kv_offloading_size)

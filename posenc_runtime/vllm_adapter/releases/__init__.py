@@ -40,6 +40,7 @@ __all__ = [
     "verify",
     "verify_core",
     "verify_cpu_runner",
+    "verify_nixl",
     "verify_server",
 ]
 
@@ -79,6 +80,15 @@ def verify_cpu_runner() -> None:
         IncompatibleVllm: naming all that is missing.
     """
     _require(missing(names.CPU_RUNNER_NAMES, names.CPU_RUNNER_ATTRIBUTES))
+
+
+def verify_nixl() -> None:
+    """Check the names of vLLM's NIXL connector that ours uses.
+
+    Raises:
+        IncompatibleVllm: naming all that is missing.
+    """
+    _require(missing(names.NIXL_NAMES, names.NIXL_ATTRIBUTES))
 
 
 def has_command() -> bool:

@@ -232,6 +232,13 @@ CPU_RUNNER_NAMES: Names = (
     ("vllm.v1.worker.gpu_worker", "Worker.get_draft_model", ("self",)),
 )
 
+# Used only where NIXL takes keys to another engine.
+_NIXL = "vllm.distributed.kv_transfer.kv_connector.v1.nixl"
+NIXL_NAMES: Names = (
+    (_NIXL, "NixlConnector.register_kv_caches", ("kv_caches",)),
+    (f"{_NIXL}.metadata", "NixlHandshakePayload", ("compatibility_hash",)),
+)
+
 # Attributes that objects of vLLM get in ``__init__``; we look for them in its source.
 ENGINE_ATTRIBUTES: Names = (
     (
@@ -280,6 +287,10 @@ ENGINE_ATTRIBUTES: Names = (
     ("vllm.v1.core.block_pool", "BlockPool", ("blocks",)),
 )
 CORE_ATTRIBUTES: Names = (("vllm.v1.engine.core", "EngineCore", ("scheduler", "request_block_hasher")),)
+NIXL_ATTRIBUTES: Names = (
+    (f"{_NIXL}.connector", "NixlPullConnector", ("connector_worker",)),
+    (f"{_NIXL}.base_worker", "NixlBaseConnectorWorker", ("compat_hash", "xfer_handshake_metadata")),
+)
 CPU_RUNNER_ATTRIBUTES: Names = (
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner", ("discard_request_mask", "input_batch")),
     ("vllm.v1.worker.gpu_input_batch", "InputBatch", ("generators",)),

@@ -76,7 +76,7 @@ class LimitsMiddleware:
             capacity = self._capacity()
             if text:
                 parsed = parsing.parse(text)
-                sequences = sequences_asked(parsed, limits, takes_transfer_params=capacity.takes_transfer_params)
+                sequences = sequences_asked(parsed, limits, transfer_params=capacity.transfer_params)
                 parsing.hand_over(scope, parsed)
                 del parsed
                 await asyncio.sleep(0)  # others first: vLLM's models look at the whole body at once

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from server.app.edge.error_answers import RequestRefused
+from server.app.edge.transfer_params import check_transfer_params
 
 if TYPE_CHECKING:
     from posenc_runtime.vllm_adapter.settings.front_end import LimitSettings
@@ -25,16 +26,15 @@ _NAMES = (
 )
 # What is made into a grammar; tools are where one of them must be called.
 _CONSTRAINTS = ("structured_outputs", "response_format", "text", "output_format", "output_config")
-_TRANSFER = ("kv_transfer_params", "ec_transfer_params")
 _SAMPLING = "sampling_params"  # where requests with token ids have what others have at their top level
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1  # what travels to the engine
 
 
-def sequences_asked(request: Any, limits: LimitSettings, *, takes_transfer_params: bool) -> int:
+def sequences_asked(request: Any, limits: LimitSettings, *, transfer_params: Collection[str]) -> int:
     """Check a parsed body, and count the sequences that it asks for: prompts times answers for each.
 
     Args:
-        takes_transfer_params: whether the engine has a connector that needs parameters of clients.
+        transfer_params: the fields with parameters of a transfer that the engine's connectors need of clients.
 
     Raises:
         RequestRefused: naming the field, the rule, the value and the setting.
@@ -48,8 +48,7 @@ def sequences_asked(request: Any, limits: LimitSettings, *, takes_transfer_param
             _check_fields(prefix, fields, limits)
             answers = max(answers, _answers(prefix, fields, limits))
             _check_constraints(prefix, fields, limits)
-            if not takes_transfer_params:
-                _refuse_transfer_params(prefix, fields)
+            check_transfer_params(prefix, fields, transfer_params)
     _check_content(request, limits)
     prompts = _prompts(request, limits)
     if prompts * answers > limits.max_sequences:
@@ -160,22 +159,6 @@ def _answers(prefix: str, fields: Mapping[str, Any], limits: LimitSettings) -> i
             _refuse_more(prefix + name, number, limits.max_n, "max_n")
             found.append(int(number) if number == number else 1)
     return max(found)
-
-
-def _refuse_transfer_params(prefix: str, fields: Mapping[str, Any]) -> None:
-    places: Iterable[tuple[str, Any]] = ((prefix, fields), *((f"{prefix}{n}.", fields.get(n)) for n in _CARRIERS))
-    for place, values in places:
-        for name in _TRANSFER:
-            if isinstance(values, dict) and values.get(name) is not None:
-                raise RequestRefused(
-                    f"{place}{name} must be left out: this server has no connector that takes keys from another "
-                    "server, or gives them to one",
-                    "transfer_params",
-                    param=f"{place}{name}",
-                )
-
-
-_CARRIERS = ("vllm_xargs", "extra_args")
 
 
 def _refuse_more(param: str, found: float | None, allowed: int, setting: str, unit: str = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import pathlib
 from types import SimpleNamespace
 from typing import Literal
@@ -11,6 +12,7 @@ import pytest
 
 from posenc_runtime.vllm_adapter import releases
 from posenc_runtime.vllm_adapter.in_server.request_log import Format
+from posenc_runtime.vllm_adapter.settings.arguments.flags import ArgumentRefused
 from posenc_runtime.vllm_adapter.settings.section import ScalingSettings
 from server.app import plugin
 from server.deployment.settings import Settings
@@ -153,3 +155,14 @@ def test_a_model_in_an_object_store_is_planned_from_the_settings_alone(
     status, out, err = run(tmp_path, {"model": "s3://bucket/model", "scaling": scaling}, "check")
     assert status == 0 and "trained on 256 tokens, serves 512" in out
     assert "posenc cannot read an object store" in " ".join(err.split())
+
+
+def test_where_queries_turn_the_command_has_the_connector_of_the_settings() -> None:
+    transfer = {"kv_connector": "NixlConnector", "kv_role": "kv_producer"}
+    settings = Settings(
+        model="some/model", scaling=ScalingSettings(rope_type="rerope"), engine={"kv_transfer_config": transfer}
+    )
+    words = command(settings)
+    assert json.loads(words[words.index("--kv-transfer-config") + 1]) == transfer
+    with pytest.raises(ArgumentRefused, match=r"^engine\.kv_transfer_config: must be left out, got .* from scaling"):
+        command(settings.model_copy(update={"scaling": ScalingSettings(rope_type="yarn")}))

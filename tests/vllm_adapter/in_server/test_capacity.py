@@ -31,13 +31,20 @@ def test_an_engine_runs_as_many_sequences_as_its_parallel_engines_together() -> 
 
 @pytest.mark.parametrize(
     ("connector", "encoder", "takes"),
-    [(CONNECTOR, None, False), (None, None, False), ("MultiConnector", None, True), (CONNECTOR, object(), True)],
+    [
+        (CONNECTOR, None, set()),
+        (None, None, set()),
+        ("OffloadingConnector", None, set()),
+        ("LMCacheMPConnector", None, set()),
+        ("NixlConnector", None, {"kv_transfer_params"}),
+        (CONNECTOR, object(), {"ec_transfer_params"}),
+    ],
 )
-def test_parameters_of_a_transfer_are_for_connectors_beside_ours(
-    connector: str | None, encoder: Any, takes: bool
+def test_parameters_of_a_transfer_are_for_connectors_that_need_them_of_clients(
+    connector: str | None, encoder: Any, takes: set[str]
 ) -> None:
-    assert capacity_of(engine(connector, encoder)).takes_transfer_params == takes
+    assert capacity_of(engine(connector, encoder)).transfer_params == takes
 
 
 def test_before_the_engine_runs_nothing_is_held() -> None:
-    assert capacity_of(None).held == 0 and not capacity_of(None).takes_transfer_params
+    assert capacity_of(None).held == 0 and not capacity_of(None).transfer_params

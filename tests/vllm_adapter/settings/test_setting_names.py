@@ -57,6 +57,7 @@ def test_a_parameter_belongs_to_the_method_that_has_it() -> None:
 @pytest.mark.parametrize("name", ["max_model_len", "kv_transfer_config"])
 def test_what_follows_from_other_settings_is_no_engine_argument_to_be_meant(name: str) -> None:
     assert name not in known_names("yarn")["engine"]
+    assert (name in known_names("rerope")["engine"]) == (name == "kv_transfer_config")
 
 
 def test_of_sections_that_are_not_there_nothing_is_meant() -> None:

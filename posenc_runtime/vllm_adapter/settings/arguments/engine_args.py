@@ -33,6 +33,7 @@ from posenc_runtime.vllm_adapter.settings.setting_names import (
     OF_SEVERAL_SERVERS,
     TOP_LEVEL,
     as_path,
+    derived,
     no_argument,
 )
 
@@ -51,7 +52,7 @@ def engine_arguments(
         ArgumentRefused: when one of the caller's arguments contradicts the deployment.
     """
     given = dict(engine or {})
-    refuse_given(given)
+    refuse_given(given, deployment.rope_type)
     hf_overrides = given.pop("hf_overrides", None) or {}
     if not isinstance(hf_overrides, Mapping):
         raise ArgumentRefused(
@@ -111,13 +112,16 @@ def engine_arguments(
     return given | ours
 
 
-def refuse_given(engine: Mapping[str, Any]) -> None:
+def refuse_given(engine: Mapping[str, Any], rope_type: str) -> None:
     """Check a caller's engine arguments: they leave out what follows from a deployment.
+
+    Args:
+        rope_type: the method that the caller asks for.
 
     Raises:
         ArgumentRefused: when one is given, with the setting that it follows from, or a number of workers is none.
     """
-    for key, setting in DERIVED.items():
+    for key, setting in derived(rope_type).items():
         if key in engine:
             source = as_path(TOP_LEVEL, key) if key == setting else setting
             raise ArgumentRefused(f"engine.{key}: must be left out, got {engine[key]!r}: posenc sets it from {source}")

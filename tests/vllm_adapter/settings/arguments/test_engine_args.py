@@ -54,6 +54,15 @@ def test_a_deployment_that_turns_queries_keeps_scheduler_and_connector_of_stock(
     }
 
 
+def test_a_deployment_that_turns_queries_keeps_the_connector_of_its_user() -> None:
+    rerope = Deployment(rope_type="rerope", original_max_position_embeddings=256, max_model_len=2048)
+    given = {"kv_connector": "NixlConnector", "kv_role": "kv_producer"}
+    complete = engine_arguments(rerope, {"kv_transfer_config": given})
+    assert complete["kv_transfer_config"] == given
+    args = serve_arguments(model="some/model", served_model_name="served", rope_type="rerope", engine=complete, http={})
+    assert (args.kv_transfer_config.kv_connector, args.kv_transfer_config.kv_role) == ("NixlConnector", "kv_producer")
+
+
 def test_requests_with_priorities_are_scheduled_by_ours_also_where_they_are_pinned() -> None:
     pinned, by_priority = dataclasses.replace(YARN, on_crossing="pin"), {"scheduling_policy": "priority"}
     assert engine_arguments(pinned, by_priority)["scheduler_cls"].endswith("PosencScheduler")
