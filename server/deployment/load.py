@@ -65,6 +65,12 @@ def _layered(lowest: dict[str, Any], overrides: list[str] | None, environment: M
     given = {"engine": settings.engine, "server": settings.server.model_extra or {}}
     if unknown := unknown_arguments(given, settings.scaling.rope_type):
         raise SettingRefused("\n".join(unknown))
+    if settings.model.endswith(".gguf"):
+        raise SettingRefused(
+            f"model: must be a checkpoint with config.json and weights in safetensors, got {settings.model!r}: a GGUF "
+            "file leaves parts of its tokenizer to the program that reads it. Serve the checkpoint that it was made "
+            "from, by its folder or its name on a hub"
+        )
     try:
         settings.model = shipped.locate_model(settings.model)
     except ValueError as error:
