@@ -13,7 +13,7 @@ from posenc_runtime.encodings.methods import available, method, turns_queries
 from posenc_runtime.kv.deployment import Deployment, OnCrossing, PrefixReuse, refuse_contradictions
 from posenc_runtime.kv.scales import refuse_scales
 from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoice, Backend, FusedKeys, FusedRotary
-from posenc_runtime.vllm_adapter.contract.errors import Refused
+from posenc_runtime.vllm_adapter.contract.errors import Refused, did_you_mean
 
 
 def parameters_model(rope_type: str) -> type[BaseModel]:
@@ -95,7 +95,10 @@ class ScalingSettings(BaseModel):
                 refuse_scales(self.scales)
             return self
         if self.rope_type not in available():
-            raise ValueError(f"rope_type must be one of {AUTO}, {', '.join(available())}, got {self.rope_type!r}")
+            known = (AUTO, *available())
+            raise ValueError(
+                f"rope_type must be one of {', '.join(known)}, got {self.rope_type!r}{did_you_mean(self.rope_type, known)}"
+            )
         parameters_model(self.rope_type).model_validate(self.parameters)
         method(self.rope_type)(**self.parameters)
         if turns_queries(self.rope_type):

@@ -136,7 +136,7 @@ CHANGED = {
         "mean the scale of long requests, leave factor out, and list the scale in scales, as in [1, 4]",
     ),
     "parameter-of-another-method": ("yarn", "linear", "scaling.beta_fast: is not a known setting, got 16"),
-    "unknown-method": ("yarn", "yarm", "scaling.rope_type must be one of auto, base, clipped, default, "),
+    "unknown-method": ("yarn", "yarm", "rerope, yarn, got 'yarm'; did you mean yarn?"),
     "wrong-type": ("max_model_len: 4096", "max_model_len: many", "max_model_len: must be a valid integer, got 'many'"),
     "number-as-text": (
         "max_model_len: 4096",
