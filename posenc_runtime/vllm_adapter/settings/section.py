@@ -96,9 +96,8 @@ class ScalingSettings(BaseModel):
             return self
         if self.rope_type not in available():
             known = (AUTO, *available())
-            raise ValueError(
-                f"rope_type must be one of {', '.join(known)}, got {self.rope_type!r}{did_you_mean(self.rope_type, known)}"
-            )
+            hint = did_you_mean(self.rope_type, known)
+            raise ValueError(f"rope_type must be one of {', '.join(known)}, got {self.rope_type!r}{hint}")
         parameters_model(self.rope_type).model_validate(self.parameters)
         method(self.rope_type)(**self.parameters)
         if turns_queries(self.rope_type):
