@@ -48,7 +48,7 @@ class ReadTimeOracle:
     ) -> None:
         self._method, self._inv_freq, self._is_neox_style = method, inv_freq, is_neox_style
         self._deltas = torch.zeros(0, 0, dtype=torch.float64)
-        AttentionInterface.register(_NAME, self._attend)
+        AttentionInterface.register(_NAME, self._attend)  # or transformers refuses the name
         self._model: Any = model.double().eval()
         self._model.set_attn_implementation(_NAME)
         self._model.set_experts_implementation("eager")  # another takes no float64
@@ -56,6 +56,7 @@ class ReadTimeOracle:
     @torch.no_grad()
     def score(self, prompt: list[int], token_ids: list[int]) -> Said:
         """The greedy choice at every step of an answer, and the logprob of the token that was chosen."""
+        AttentionInterface.register(_NAME, self._attend)  # another oracle may have taken the name since
         ids = prompt + token_ids
         if len(ids) > len(self._deltas):
             self._deltas = torch.tensor(
