@@ -6,7 +6,7 @@ VENV := $(or $(POSENC_VENV),.venv)
 BIN := "$(VENV)"/bin
 MODEL := demo
 CONFIG ?=
-PORT ?=
+PORT :=
 ARGS ?=
 
 # timed NAME, COMMAND: says what runs, runs it, says how long it took, and keeps its exit status.
@@ -64,7 +64,7 @@ constraints: ## pin the newest releases that work together, for `make setup`: CP
 	@echo 'cuda-python>=13' | $(COMPILE) - --extra cuda --output-file deploy/constraints-cuda.txt
 
 serve: environment ## serve the demo model, or MODEL=smollm2, or CONFIG=configs/demo.yaml; PORT=8001
-	@$(BIN)/posenc serve $(if $(CONFIG),--config $(CONFIG),$(MODEL)) $(if $(PORT),--port $(PORT))
+	@$(BIN)/posenc serve $(if $(CONFIG),--config $(CONFIG),$(MODEL))$(if $(PORT), --port $(PORT))
 
 test: test-fast test-promises ## the fast tests, then an engine test for each promise of the docs
 
