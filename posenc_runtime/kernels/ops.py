@@ -18,7 +18,7 @@ from posenc_runtime.kernels.attention.paged import PagedBatch
 from posenc_runtime.kernels.attention.read_time import PLAIN, LayerLogits, ReadTime
 from posenc_runtime.kernels.attention.window import Window
 from posenc_runtime.kernels.attention.window import record_key_norms as record_key_norms_in_torch
-from posenc_runtime.kernels.cpu.layout import are_halves
+from posenc_runtime.kernels.cpu.layout import Order, are_halves
 from posenc_runtime.kernels.rotary import reference, rerotate_cpu, rotary_store_reference
 from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange
 from posenc_runtime.kernels.rotary.rotary_step import RotaryStep
@@ -110,11 +110,15 @@ def read_time_attention(
     logits: LayerLogits = PLAIN,
     *,
     only_far: bool = False,
+    order: Order = "columns",
 ) -> None:
     """See ``read_time_reference.read_time_attention``: the entry of attention with positions at read time.
 
     On the CPU the C++ kernel runs where the caches are ``cpu.layout.keys_and_values`` of vLLM's, and torch where they
     are not, or where only far queries are asked for.
+
+    Args:
+        order: of such caches.
 
     Raises:
         ValueError: see ``attention.read_time.check``; or when a kernel cannot read a tensor.
@@ -124,10 +128,10 @@ def read_time_attention(
         from posenc_runtime.kernels.attention.read_time_attention import read_time_attention as on_cuda
 
         on_cuda(query, key_cache, value_cache, batch, read_time, scale, out, logits, only_far=only_far)
-    elif are_halves(key_cache, value_cache) and not only_far:
+    elif are_halves(key_cache, value_cache, order) and not only_far:
         from posenc_runtime.kernels.cpu.read_time import read_time_attention as in_cpp
 
-        in_cpp(query, key_cache, value_cache, batch, read_time, scale, out, logits)
+        in_cpp(query, key_cache, value_cache, batch, read_time, scale, out, logits, order)
     else:
         read_time_reference.read_time_attention(
             query, key_cache, value_cache, batch, read_time, scale, out, logits, only_far=only_far

@@ -1,5 +1,4 @@
-"""The first token of each turn of a conversation that grows past the trained length: ``python -m
-tests.benchmarks.conversations``.
+"""The first token of each turn of a growing conversation: ``python -m tests.benchmarks.conversations``.
 
 Several deployments are served side by side and asked in turns, each for the next turn of the same conversation. What a
 conversation says is random, so nobody finds anything cached but its own turns. The figures are ratios over YaRN at one
@@ -26,7 +25,7 @@ from server.printing.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.accuracy import CONFIG
 from tests.benchmarks.servers import ServerFailed, running
-from tests.benchmarks.variants import Checkpoint, command, variants
+from tests.benchmarks.variants import Checkpoint, command, served_name, variants
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -79,7 +78,7 @@ def main(
                 deployed.name: servers.enter_context(running(command(deployed, config, told, of_stock, longest)))
                 for deployed in deployments.values()
             }
-            talked = asyncio.run(talk(addresses, checkpoint.trained, turns, samples, seed))
+            talked = asyncio.run(talk(addresses, served_name(settings), checkpoint.trained, turns, samples, seed))
     except ServerFailed as error:
         _console.print(f"[bold red]failed[/] {error}", highlight=False)
         raise typer.Exit(1) from None
@@ -117,7 +116,7 @@ def _ratio(talked: Talked, name: str, number: int) -> float:
     return statistics.median(ours[number].seconds / theirs[number].seconds for ours, theirs in pairs)
 
 
-async def talk(addresses: dict[str, str], trained: int, turns: int, samples: int, seed: int) -> Talked:
+async def talk(addresses: dict[str, str], model: str, trained: int, turns: int, samples: int, seed: int) -> Talked:
     """Hold the conversations, one after the other."""
     from openai import AsyncOpenAI
 
@@ -136,7 +135,7 @@ async def talk(addresses: dict[str, str], trained: int, turns: int, samples: int
                 [chosen.randint(_FIRST_TOKEN_ID, _LAST_TOKEN_ID) for _ in range(length)]
                 for length in (trained // 2 + heard, *[heard] * (turns - 1))
             ]
-            of_sample = await _conversation(asked, said, chosen)
+            of_sample = await _conversation(asked, model, said, chosen)
             if sample >= 0:
                 for name, each in of_sample.items():
                     talked[name].append(each)
@@ -144,21 +143,20 @@ async def talk(addresses: dict[str, str], trained: int, turns: int, samples: int
 
 
 async def _conversation(
-    asked: dict[str, AsyncOpenAI], said: Sequence[list[int]], chosen: random.Random
+    asked: dict[str, AsyncOpenAI], model: str, said: Sequence[list[int]], chosen: random.Random
 ) -> dict[str, list[Turn]]:
     histories: dict[str, list[int]] = {name: [] for name in asked}
     found: dict[str, list[Turn]] = {name: [] for name in asked}
     for words in said:
         for name in chosen.sample(sorted(asked), len(asked)):
             histories[name] = histories[name] + words
-            turn, answer = await _ask(asked[name], histories[name])
+            turn, answer = await _ask(asked[name], model, histories[name])
             histories[name] += answer
             found[name].append(turn)
     return found
 
 
-async def _ask(client: AsyncOpenAI, prompt: list[int]) -> tuple[Turn, list[int]]:
-    model = (await client.models.list()).data[0].id
+async def _ask(client: AsyncOpenAI, model: str, prompt: list[int]) -> tuple[Turn, list[int]]:
     extra: dict[str, Any] = {"ignore_eos": True, "return_token_ids": True}
     first, cached = 0.0, 0
     answer: list[int] = []

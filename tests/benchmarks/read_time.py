@@ -22,8 +22,9 @@ from posenc_runtime.encodings.read_time.dual_chunk import DualChunk
 from posenc_runtime.encodings.read_time.rerope import ReRope
 from posenc_runtime.kernels.attention import read_time_reference
 from posenc_runtime.kernels.attention.read_time import ReadTime
-from posenc_runtime.kernels.cpu.layout import Order, halves, keys_and_values
+from posenc_runtime.kernels.cpu.layout import keys_and_values
 from posenc_runtime.kernels.cpu.read_time import read_time_attention
+from posenc_runtime.vllm_adapter.in_worker.cpu_key_order import order_of
 from tests.benchmarks.attention_rivals import STOCK, Rival
 from tests.benchmarks.attention_step import Layer, Step, Work
 from tests.benchmarks.attention_times import Timed, measure, ratios_table, times_table
@@ -70,7 +71,8 @@ def rivals(step: Step, num_layers: int, trained: int) -> list[Rival]:
         RuntimeError: when ours is not what the reference computes, or not vLLM's where no key is far.
     """
     layer, stock = step.layer, StockAttention(step)
-    order: Order = "pairs" if isa_of(layer) == "amx" else "columns"
+    order = order_of(layer.num_kv_heads, layer.block_size, layer.head_dim, layer.dtype, isa_of(layer))
+    assert order is not None, "posenc refuses such a layer here"
     caches = [step.empty_cache() for _ in range(num_layers)]
     keys, values, slots = step.keys.flatten(0, 1), step.values.flatten(0, 1), step.slots.flatten()
     for cache in caches:
@@ -88,7 +90,7 @@ def rivals(step: Step, num_layers: int, trained: int) -> list[Rival]:
         read_time = ReadTime.of(pages, inv_freq, is_neox_style=True)
 
         def attend(cache: Tensor, out: Tensor, read_time: ReadTime = read_time) -> None:
-            views = keys_and_values(cache) if order == "columns" else halves(cache)
+            views = keys_and_values(cache, order)
             read_time_attention(query, *views, step.paged, read_time, layer.scale, out, order=order)
 
         field.append(rival(name, attend))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
+from posenc_runtime.kernels.cpu.build import may_use_tiles
 from tests.benchmarks.attention_step import Layer, Step
 
 
@@ -27,7 +27,7 @@ class StockAttention:
         import vllm._custom_ops as ops
         from vllm import envs
 
-        torch.cpu._init_amx()  # which a worker has done: without it vLLM's kernel for AMX is an illegal instruction
+        may_use_tiles()  # which a worker has done: without it vLLM's kernel for AMX is an illegal instruction
         self._ops = ops
         layer, paged = step.layer, step.paged
         self._paged, self._scale, self._slopes = paged, layer.scale, slopes

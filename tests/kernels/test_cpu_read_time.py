@@ -13,6 +13,7 @@ from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.attention import read_time_reference
 from posenc_runtime.kernels.attention.paged import PagedBatch
 from posenc_runtime.kernels.cpu import read_time as cpu_read_time
+from posenc_runtime.kernels.cpu.build import may_use_tiles
 from posenc_runtime.kernels.cpu.read_time import read_time_attention
 from tests.kernels.read_time_cases import CASES, PAIRS_CASES, Case, Tensors, dual_chunk, rerope
 from tests.tolerance import ATTENTION_FLOAT32, ATTENTION_TIMES_TORCH
@@ -46,8 +47,8 @@ def test_attention_at_read_time_is_as_exact_as_torch(name: str) -> None:
 def multiplied_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What multiplies numbers in the order of AMX. Vectors do where the processor has no tiles."""
     if request.param == "vectors":
-        monkeypatch.setattr(cpu_read_time, "_may_use_tiles", lambda: False)
-    elif not cpu_read_time._may_use_tiles():
+        monkeypatch.setattr(cpu_read_time, "may_use_tiles", lambda: False)
+    elif not may_use_tiles():
         pytest.skip("this processor has no AMX")
     return str(request.param)
 

@@ -61,6 +61,12 @@ def instructions() -> str:
     return name.decode()
 
 
+@functools.cache
+def may_use_tiles() -> bool:
+    """Whether the processor has AMX, and Linux lets this process use its tiles. Linux has to be asked once."""
+    return bool(torch.cpu._init_amx())
+
+
 def _fingerprint() -> str:
     """A hash of all that decides the machine code, because machines that share a home folder need different builds."""
     digest = hashlib.sha256()

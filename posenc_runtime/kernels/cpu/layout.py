@@ -13,7 +13,7 @@ from posenc_runtime.kernels.cpu.build import DTYPES
 
 TILE = 32  # keys
 
-# In which order a block's numbers lie: by columns and rows (``keys_and_values``), or in AMX's order (pairs.h).
+# In which order a block's numbers lie: keys in columns and values in rows, or in pairs for AMX (pairs.h).
 Order = Literal["columns", "pairs"]
 
 _INT = ctypes.c_int64
@@ -82,30 +82,22 @@ class New(ctypes.Structure):
     )
 
 
-def keys_and_values(cache: Tensor) -> tuple[Tensor, Tensor]:
+def keys_and_values(cache: Tensor, order: Order = "columns") -> tuple[Tensor, Tensor]:
     """Views of a layer's cache in the shape that the references take.
 
     Args:
         cache: ``[num_blocks, num_kv_heads, block_size, 2 * head_dim]``. The memory of each head of a block has two
-            halves. The first holds the keys, ``[head_dim, block_size]``, so that the scores of 32 keys are sums of
-            vectors. The second holds the values, ``[block_size, head_dim]``.
+            halves. In columns, the first holds the keys, ``[head_dim, block_size]``, so that the scores of 32 keys are
+            sums of vectors. The second holds the values, ``[block_size, head_dim]``.
 
     Returns:
-        Keys and values, ``[num_blocks, num_kv_heads, block_size, head_dim]`` each.
-    """
-    num_blocks, num_kv_heads, block_size, twice = cache.shape
-    keys, values = cache.view(num_blocks, num_kv_heads, 2, -1).unbind(2)
-    halves = (num_blocks, num_kv_heads)
-    return keys.view(*halves, twice // 2, block_size).transpose(2, 3), values.view(*halves, block_size, twice // 2)
-
-
-def halves(cache: Tensor) -> tuple[Tensor, Tensor]:
-    """The memory of keys and of values in a layer's cache, ``[num_blocks, num_kv_heads, block_size, head_dim]`` each.
-
-    What lies where in a head of a block is the order's matter; the shape only has the sizes.
+        Keys and values, ``[num_blocks, num_kv_heads, block_size, head_dim]`` each. Of pairs the shape only has the
+        sizes: pairs.h says which number lies where in a head of a block.
     """
     num_blocks, num_kv_heads, block_size, twice = cache.shape
     keys, values = cache.view(num_blocks, num_kv_heads, 2, block_size, twice // 2).unbind(2)
+    if order == "columns":
+        keys = keys.view(num_blocks, num_kv_heads, twice // 2, block_size).transpose(2, 3)
     return keys, values
 
 
@@ -124,7 +116,7 @@ def check_cache(cache: Tensor) -> None:
 
 
 def are_halves(key_cache: Tensor, value_cache: Tensor, order: Order = "columns") -> bool:
-    """Whether two tensors are what ``keys_and_values`` makes of a layer's cache, or ``halves`` for pairs."""
+    """Whether two tensors are what ``keys_and_values`` makes of a layer's cache."""
     block_size, head_dim = key_cache.shape[2:]
     between = block_size * head_dim * key_cache.element_size()
     within = (1, block_size) if order == "columns" else (head_dim, 1)
@@ -167,15 +159,14 @@ def paged_of_halves(
     out: Tensor,
     order: Order = "columns",
 ) -> Paged:
-    """The same structure from the views that ``keys_and_values`` or ``halves`` makes; data types are the caller's.
+    """The same structure from the views that ``keys_and_values`` makes; data types are the caller's to check.
 
     Raises:
         ValueError: when the caches are not such views, or the kernels cannot read a tensor.
     """
     if not are_halves(key_cache, value_cache, order):
-        made_by = "keys_and_values" if order == "columns" else "halves"
         raise ValueError(
-            f"key_cache and value_cache must be the halves of one cache that layout.{made_by} makes, got strides "
+            "key_cache and value_cache must be the halves of one cache that layout.keys_and_values makes, got strides "
             f"{key_cache.stride()} and {value_cache.stride()}"
         )
     block_size, head_dim = key_cache.shape[2:]

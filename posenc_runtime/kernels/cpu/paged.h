@@ -77,13 +77,13 @@ class Softmax {
   // Turns the logits of a span into weights. Masked keys have a logit of -inf. `keep(r)(column, weights)` takes weights of
   // adjacent keys of a row, and returns them as they will be multiplied with values.
   template <typename Keep>
-  void weigh(const float* of_rows, int64_t stride, int64_t width, Keep keep) {
+  void weigh(const float* logits, int64_t stride, int64_t width, Keep keep) {
     for (int64_t r = 0; r < rows_; ++r) {
-      const float* row = of_rows + r * stride;
+      const float* row = logits + r * stride;
       Lanes most = load(row);
       for (int64_t k = kLanes; k < width; k += kLanes) {
-        const Lanes logits = load(row + k);
-        most = most < logits ? logits : most;
+        const Lanes some = load(row + k);
+        most = most < some ? some : most;
       }
       if (any_above(most, largest_[r])) {
         const float largest = largest_of(most);
@@ -105,8 +105,8 @@ class Softmax {
   }
 
   // The same in place.
-  void weigh(float* of_rows, int64_t stride, int64_t width) {
-    weigh(of_rows, stride, width, [=](int64_t r) { return InPlace{of_rows + r * stride}; });
+  void weigh(float* logits, int64_t stride, int64_t width) {
+    weigh(logits, stride, width, [=](int64_t r) { return InPlace{logits + r * stride}; });
   }
 
   // Keeps a row's weights where its logits were.
@@ -167,7 +167,8 @@ class Softmax {
   }
 
  private:
-  // A row's sum of weights. Its lanes are added at the end: sums of a few keys, one after another, would wait.
+  // A row's sum of weights. Each lane has the sum of its own keys until here: to add the lanes takes as long as to weigh
+  // some dozen keys.
   float total(int64_t r) const {
     float sum = 0.0f;
     for (int64_t j = r * kLanes; j < (r + 1) * kLanes; ++j) sum += totals_[j];
@@ -227,8 +228,8 @@ class Reader {
 
   // The scores of all rows with the keys of a span, [rows][stride]. Scores past the request's last key are undefined.
   void scores(int64_t key, int64_t num_keys, float* out, int64_t stride) const {
-    product(queries.data(), paged_.head_dim, head_of(key) + key % paged_.block_size, paged_.block_size, out, stride,
-            rows, paged_.head_dim, num_keys, false);
+    product(queries.data(), paged_.head_dim, keys(key), paged_.block_size, out, stride, rows, paged_.head_dim, num_keys,
+            false);
   }
 
   // The keys of the block in which a key lies, of this task's head; values come after them.
@@ -237,13 +238,15 @@ class Reader {
            kv_head_ * paged_.cache_stride_head;
   }
 
+  // From a key on: a column of the block's keys, and the rows of its values.
+  const T* keys(int64_t key) const { return head_of(key) + key % paged_.block_size; }
   const T* values(int64_t key) const {
     return head_of(key) + (paged_.block_size + key % paged_.block_size) * paged_.head_dim;
   }
 
   // The score of a row with one key.
   float score(int64_t row, int64_t key) const {
-    const T* column = head_of(key) + key % paged_.block_size;
+    const T* column = keys(key);
     const float* q = queries.data() + row * paged_.head_dim;
     float sum = 0.0f;
     for (int64_t d = 0; d < paged_.head_dim; ++d) sum += q[d] * to_float(column[d * paged_.block_size]);

@@ -201,12 +201,11 @@ class PairedProducts {
 #endif
   }
 
-  // out[rows, a multiple of 16][span]: products with the span's keys. `head_of(key)` is the block of a key, and a block
-  // begins at a multiple of its size.
-  template <typename HeadOf>
-  void scores(HeadOf head_of, int64_t first, int64_t width, float* out) {
+  // out[rows, a multiple of 16][span]: products with the span's keys. `cache.head_of(key)` is where a key's block begins.
+  template <typename Cache>
+  void scores(const Cache& cache, int64_t first, int64_t width, float* out) {
     for (int64_t key = first; key < first + width; key += kTile, out += kTile) {
-      const BFloat16* keys = widened(head_of(key) + key % block_size_ * head_dim_, 0, kTile * head_dim_, 1, 0);
+      const BFloat16* keys = widened(cache.head_of(key) + key % block_size_ * head_dim_, 0, kTile * head_dim_, 1, 0);
 #ifdef POSENC_TILES
       if (tiles_) {
         const auto columns = [&](int64_t d, int64_t group) { return keys + (group * head_dim_ + d) * kPairs; };
@@ -241,13 +240,13 @@ class PairedProducts {
 
   // sums[rows][head_dim] += weights[rows][span] times the values of `num_keys` keys. Weights from there up to the next
   // multiple of 32 must be 0. Values there are not read as numbers.
-  template <typename HeadOf>
-  void add(const float* weights, HeadOf head_of, int64_t first, int64_t num_keys, float* sums) {
+  template <typename Cache>
+  void add(const float* weights, const Cache& cache, int64_t first, int64_t num_keys, float* sums) {
     const int64_t num_tiles = (num_keys + kTile - 1) / kTile, groups = head_dim_ / kPairs;
     const int64_t in_block = std::is_same_v<T, BFloat16> ? block_size_ * kPairs : kTile * kPairs;
     for (int64_t t = 0; t < num_tiles; ++t) {
       const int64_t key = first + t * kTile;
-      const Paired<T>* values = head_of(key) + block_size_ * head_dim_ + key % block_size_ * kPairs;
+      const Paired<T>* values = cache.head_of(key) + block_size_ * head_dim_ + key % block_size_ * kPairs;
       found_[t] = {widened(values, t, kTile * kPairs, groups, block_size_ * kPairs), in_block};
     }
 #ifdef POSENC_TILES

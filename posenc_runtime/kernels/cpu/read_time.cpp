@@ -149,25 +149,25 @@ inline void cap_and_mask(float soft_cap, int64_t position, int64_t key, int64_t 
   if (visible < width) std::fill(scores + visible, scores + width, -INFINITY);
 }
 
-// What a task multiplies: rows with the keys of a span, and weights with its values. See PairedProducts.
+// What a task multiplies: rows with the keys of a span, and weights with its values. `cache` is the task's Reader. See
+// PairedProducts.
 template <typename T>
 class Products {
  public:
   Products(const Paged& paged, const ReadTime&, int64_t rows) : paged_(paged), rows_(rows) {}
   void take(const float* rows) { taken_ = rows; }
-  template <typename HeadOf>
-  void scores(HeadOf head_of, int64_t first, int64_t width, float* out) const {
+  template <typename Cache>
+  void scores(const Cache& cache, int64_t first, int64_t width, float* out) const {
     each_block(first, width, [&](int64_t key, int64_t num_keys) {
-      product(taken_, paged_.head_dim, head_of(key) + key % paged_.block_size, paged_.block_size, out + key - first,
-              kSpan, rows_, paged_.head_dim, num_keys, false);
+      product(taken_, paged_.head_dim, cache.keys(key), paged_.block_size, out + key - first, kSpan, rows_,
+              paged_.head_dim, num_keys, false);
     });
   }
   Softmax::InPlace keep(float* weights, int64_t r) const { return {weights + r * kSpan}; }
-  template <typename HeadOf>
-  void add(const float* weights, HeadOf head_of, int64_t first, int64_t num_keys, float* sums) const {
+  template <typename Cache>
+  void add(const float* weights, const Cache& cache, int64_t first, int64_t num_keys, float* sums) const {
     each_block(first, num_keys, [&](int64_t key, int64_t of_block) {
-      const T* values = head_of(key) + (paged_.block_size + key % paged_.block_size) * paged_.head_dim;
-      product(weights + key - first, kSpan, values, paged_.head_dim, sums, paged_.head_dim, rows_, of_block,
+      product(weights + key - first, kSpan, cache.values(key), paged_.head_dim, sums, paged_.head_dim, rows_, of_block,
               paged_.head_dim, true);
     });
   }
@@ -207,7 +207,6 @@ Softmax attend(const Paged& paged, const ReadTime& read_time, const Task& task) 
   Softmax softmax(reader.rows, paged.head_dim);
   Products<T> products(paged, read_time, reader.rows);
   Numbers<float> scores((reader.rows + kPairs - 1) / kPairs * kPairs * kSpan);
-  const auto head_of = [&](int64_t key) { return reader.head_of(key); };
   int64_t page = -1;
   for (int64_t key = last_tile(task.end_key); key >= task.first_key;) {
     if (page != key / read_time.page) {
@@ -218,11 +217,11 @@ Softmax attend(const Paged& paged, const ReadTime& read_time, const Task& task) 
     const int64_t of_page = page * read_time.page;
     const int64_t first = std::max(task.first_key, of_page + (key - of_page) / kSpan * kSpan);
     const int64_t width = key + kTile - first;
-    products.scores(head_of, first, width, scores.data());
+    products.scores(reader, first, width, scores.data());
     for (int64_t r = 0; r < reader.rows; ++r)
       cap_and_mask(read_time.soft_cap, reader.position(r), first, width, task.end_key, &scores[r * kSpan]);
     softmax.weigh(scores.data(), kSpan, width, [&](int64_t r) { return products.keep(scores.data(), r); });
-    products.add(scores.data(), head_of, first, std::min(width, task.end_key - first), softmax.sums());
+    products.add(scores.data(), reader, first, std::min(width, task.end_key - first), softmax.sums());
     key = first - kTile;
   }
   if (read_time.v_scales) softmax.multiply_values(read_time.v_scales[task.kv_head]);

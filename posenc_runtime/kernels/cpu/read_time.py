@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 
 import torch
 from torch import Tensor
@@ -11,7 +10,7 @@ from torch import Tensor
 from posenc_runtime.kernels.attention.paged import PagedBatch
 from posenc_runtime.kernels.attention.read_time import EIGHT_BITS, PLAIN, LayerLogits, ReadTime, check
 from posenc_runtime.kernels.cpu import layout
-from posenc_runtime.kernels.cpu.build import DTYPES, kernels
+from posenc_runtime.kernels.cpu.build import DTYPES, kernels, may_use_tiles
 
 _EIGHT_BITS = {torch.float8_e4m3fn: 3, torch.float8_e5m2: 4}
 _CACHES: dict[layout.Order, dict[torch.dtype, int]] = {
@@ -35,8 +34,8 @@ def read_time_attention(
     """See ``read_time_reference.read_time_attention``.
 
     Args:
-        key_cache, value_cache: the views of a layer's cache that ``layout.keys_and_values`` makes, or ``layout.halves``
-            for pairs. vLLM's attention for CPUs keeps keys and values in pairs where it uses AMX.
+        key_cache, value_cache: the views of a layer's cache that ``layout.keys_and_values`` makes. vLLM's attention for
+            CPUs keeps keys and values in pairs where it uses AMX.
         order: in which a block's numbers lie. Pairs are for queries in bfloat16.
 
     Raises:
@@ -85,17 +84,11 @@ def _attend(
         _TEMPERATURES[pages.temperature],
         float(pages.tempered_from),
         logits.soft_cap,
-        int(_may_use_tiles()),
+        int(may_use_tiles()),
     )
     kernels().posenc_read_time_attention(
         ctypes.byref(arguments), ctypes.byref(structure), ctypes.c_int32(_CACHES[order][key_cache.dtype])
     )
-
-
-@functools.cache
-def _may_use_tiles() -> bool:
-    """Whether the processor has AMX, and Linux lets this process use it. Linux has to be asked once."""
-    return bool(torch.cpu._init_amx())
 
 
 def _of_heads(scale: Tensor | None, num_kv_heads: int) -> Tensor | None:

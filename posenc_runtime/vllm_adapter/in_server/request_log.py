@@ -48,10 +48,8 @@ class Entry:
     first_token_seconds: float | None = None
 
     def as_text(self) -> str:
-        how = "" if self.scale is None else f"scale {self.scale:g}, "
-        if self.crossings:
-            ways = (f"{each['how']} from {each['from']:g} at {each['at']} tokens" for each in self.crossings)
-            how = f"scale {self.scale:g} ({', '.join(ways)}), "
+        ways = ", ".join(f"{each['how']} from {each['from']:g} at {each['at']} tokens" for each in self.crossings)
+        how = "" if self.scale is None else f"scale {self.scale:g}{ways and f' ({ways})'}, "
         if self.turned_past is not None:
             how = f"queries turned past {self.turned_past}, "
         first = "" if self.first_token_seconds is None else f", first token after {self.first_token_seconds:.2f} s"

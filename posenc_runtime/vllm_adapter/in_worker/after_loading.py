@@ -6,9 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from posenc_runtime.kernels.cpu.build import NoCompiler, kernels
+from posenc_runtime.kernels.cpu.build import NoCompiler, kernels, may_use_tiles
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.in_worker.cpu_seeds import keep_seeds
 from posenc_runtime.vllm_adapter.in_worker.eager_functions import compile_nothing_while_serving
@@ -38,7 +36,10 @@ def preparing(load_model: Callable[..., None]) -> Callable[..., None]:
         if current_platform.is_cpu():
             keep_seeds()
             compile_nothing_while_serving()
-            ask_for_tiles()
+            # vLLM's attention in bfloat16 uses AMX, and does not ask Linux for it. In most models a product of oneDNN
+            # has asked before. Where products are small none has, and a short first prompt ended the worker with an
+            # illegal instruction.
+            may_use_tiles()
             compile_kernels(self.vllm_config)
         with set_current_vllm_config(self.vllm_config):
             turn_queries(self.get_model(), self.get_draft_model(), self.vllm_config)
@@ -58,12 +59,3 @@ def compile_kernels(vllm_config: Any) -> None:
             kernels()
         except NoCompiler as error:
             raise Unsupported(str(error)) from None
-
-
-def ask_for_tiles() -> None:
-    """Ask Linux for the tiles of AMX, for this process and all of its threads. Without AMX it does nothing.
-
-    vLLM's attention in bfloat16 uses tiles, and does not ask. In most models a product of oneDNN has asked before.
-    Where products are small none has, and a short first prompt ended the worker with an illegal instruction.
-    """
-    torch.cpu._init_amx()

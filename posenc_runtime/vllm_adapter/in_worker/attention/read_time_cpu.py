@@ -17,9 +17,9 @@ from vllm.v1.attention.backends.cpu_attn import (
     CPUAttentionMetadataBuilder,
 )
 
+from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.attention.read_time import LayerLogits, ReadTime
-from posenc_runtime.kernels.cpu.layout import Order, halves, keys_and_values
-from posenc_runtime.kernels.cpu.read_time import read_time_attention
+from posenc_runtime.kernels.cpu.layout import Order, keys_and_values
 from posenc_runtime.vllm_adapter.contract.active import turning_deployment_of
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.in_worker.attention.layers import batch_of
@@ -161,8 +161,8 @@ class ReadTimeImpl(CPUAttentionBackendImpl):
         assert self._read_time is not None
         if self.is_fp8_kv_cache:
             kv_cache = kv_cache.view(_EIGHT_BITS[self.kv_cache_dtype])
-        keys, values = keys_and_values(kv_cache) if order == "columns" else halves(kv_cache)
-        read_time_attention(
+        keys, values = keys_and_values(kv_cache, order)
+        ops.read_time_attention(
             query, keys, values, part.batch, self._read_time, self.scale, output, self._logits, order=order
         )
 
