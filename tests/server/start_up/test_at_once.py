@@ -73,7 +73,7 @@ def test_what_needs_no_model_is_said_at_once(arguments: list[str], said: str) ->
         (
             "scaling.rope_type=yarm",
             "scaling.rope_type must be one of auto, base, clipped, default, dual_chunk, dynamic, linear, llama3, "
-            "longrope, mrrope, ntk, proportional, rerope, yarn, got 'yarm'",
+            "longrope, mrrope, ntk, proportional, rerope, yarn, got 'yarm'; did you mean yarn?",
         ),
         ("engine.api_key=x", "engine.api_key: is not an argument of vLLM, got 'x'; did you mean server.api_key?"),
         ("server.apikey=x", "server.apikey: is not an argument of vLLM, got 'x'; did you mean api_key?"),
