@@ -67,38 +67,42 @@ inline std::vector<Task> tasks_of(const Paged& paged, int64_t* num_partials, int
 // The softmax of a task's rows, tile by tile (Milakov and Gimelshein 2018, arXiv:1805.02867).
 class Softmax {
  public:
-  Softmax(int64_t rows, int64_t head_dim)
+  // `padded`: rows that sums() has place for.
+  Softmax(int64_t rows, int64_t head_dim, int64_t padded = 0)
       : rows_(rows),
         head_dim_(head_dim),
         largest_(rows, -INFINITY),
         totals_(rows * kLanes, 0.0f),
-        sums_(rows * head_dim, 0.0f) {}
+        sums_(std::max(rows, padded) * head_dim, 0.0f) {}
 
-  // Turns the logits of a span into weights. Masked keys have a logit of -inf. `keep(r)(column, weights)` takes weights of
-  // adjacent keys of a row, and returns them as they will be multiplied with values.
-  template <typename Keep>
-  void weigh(const float* logits, int64_t stride, int64_t width, Keep keep) {
+  // Turns the logits of a span into weights. Masked keys have a logit of -inf. `row(r)` is a row: see InPlace.
+  template <typename Row>
+  void weigh(int64_t width, Row row) {
     for (int64_t r = 0; r < rows_; ++r) {
-      const float* row = logits + r * stride;
-      Lanes most = load(row);
+      const auto of_row = row(r);
+      Lanes most = of_row.logits(0);
       for (int64_t k = kLanes; k < width; k += kLanes) {
-        const Lanes some = load(row + k);
+        const Lanes some = of_row.logits(k);
         most = most < some ? some : most;
       }
-      if (any_above(most, largest_[r])) {
-        const float largest = largest_of(most);
+      if (any_above(most * of_row.factor(), largest_[r])) {
+        const float largest = largest_of(most) * of_row.factor();
         rescale(r, largest_[r] == -INFINITY ? 0.0f : std::exp(largest_[r] - largest));
         largest_[r] = largest;
       }
       Lanes total = load(&totals_[r * kLanes]);
-      const auto of_row = keep(r);
       if (largest_[r] == -INFINITY) {
         // All keys are masked, or the logits of the others are NaN, which a maximum ignores. Then the row becomes NaN.
-        if (std::any_of(row, row + width, [](float logit) { return std::isnan(logit); })) total += NAN;
-        for (int64_t k = 0; k < width; k += kLanes) of_row(k, Lanes{});
+        for (int64_t k = 0; k < width; k += kLanes) {
+          const Lanes logits = of_row.logits(k);
+          for (int lane = 0; lane < kLanes; ++lane)
+            if (std::isnan(logits[lane])) total += NAN;
+          of_row.keep(k, Lanes{});
+        }
       } else {
         const float largest = largest_[r];
-        for (int64_t k = 0; k < width; k += kLanes) total += of_row(k, exponential(load(row + k) - largest));
+        for (int64_t k = 0; k < width; k += kLanes)
+          total += of_row.keep(k, of_row.exponential(of_row.logits(k), largest));
       }
       store(total, &totals_[r * kLanes]);
     }
@@ -106,13 +110,19 @@ class Softmax {
 
   // The same in place.
   void weigh(float* logits, int64_t stride, int64_t width) {
-    weigh(logits, stride, width, [=](int64_t r) { return InPlace{logits + r * stride}; });
+    weigh(width, [=](int64_t r) { return InPlace{logits + r * stride}; });
   }
 
-  // Keeps a row's weights where its logits were.
+  // A row of a span, in which weights take the place of logits.
   struct InPlace {
     float* row;
-    Lanes operator()(int64_t column, Lanes weights) const {
+    // From a column on.
+    Lanes logits(int64_t column) const { return load(row + column); }
+    // Logits are multiplied by it before anything else.
+    float factor() const { return 1.0f; }
+    static Lanes exponential(Lanes logits, float largest) { return posenc::exponential(logits - largest); }
+    // Keeps weights, and returns them as they will be multiplied with values.
+    Lanes keep(int64_t column, Lanes weights) const {
       store(weights, row + column);
       return weights;
     }
@@ -190,7 +200,10 @@ class Softmax {
 template <typename T, typename Q = T>
 class Reader {
  public:
-  Reader(const Paged& paged, const Task& task)
+  Reader(const Paged& paged, const Task& task) : Reader(paged, task, paged.scale) {}
+
+  // Queries are multiplied by `scale`.
+  Reader(const Paged& paged, const Task& task, float scale)
       : paged_(paged),
         group(paged.num_heads / paged.num_kv_heads),
         rows(task.num_queries * group),
@@ -205,7 +218,7 @@ class Reader {
     for (int64_t r = 0; r < rows; ++r) {
       const Q* from = static_cast<const Q*>(paged.query) + (token + r / group) * paged.query_stride_token +
                       (task.kv_head * group + r % group) * paged.query_stride_head;
-      for (int64_t d = 0; d < paged.head_dim; ++d) queries[r * paged.head_dim + d] = to_float(from[d]) * paged.scale;
+      for (int64_t d = 0; d < paged.head_dim; ++d) queries[r * paged.head_dim + d] = to_float(from[d]) * scale;
     }
   }
 
@@ -259,7 +272,7 @@ class Reader {
  public:
   const int64_t group, rows;
   const int64_t first_position;
-  Numbers<float> queries;  // [rows][head_dim], times scale
+  Numbers<float> queries;  // [rows][head_dim]
 
  private:
   const int64_t kv_head_, first_key_;

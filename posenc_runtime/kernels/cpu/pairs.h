@@ -82,10 +82,11 @@ constexpr int64_t kTileNumbers = kTileDepth * kPairs;  // of a tile
 
 inline int64_t whole_tiles(int64_t rows) { return (rows + kPairs - 1) / kPairs * kPairs; }
 
-// This thread's tiles, if any are wanted: eight of 16 rows. They are given back when the object ends.
+// This thread's tiles, if any are wanted. They have 16 rows; those that do not hold columns have `rows`, if these are
+// fewer. They are given back when the object ends.
 class Tiles {
  public:
-  explicit Tiles(bool wanted) : wanted_(wanted) {
+  Tiles(bool wanted, int64_t rows) : wanted_(wanted) {
     if (!wanted) return;
     struct alignas(64) {
       uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -93,7 +94,8 @@ class Tiles {
       uint8_t rows[16] = {};
     } shape;
     std::fill_n(shape.bytes, 8, uint16_t{64});
-    std::fill_n(shape.rows, 8, uint8_t{kPairs});
+    std::fill_n(shape.rows, 8, static_cast<uint8_t>(std::min(rows, kPairs)));
+    std::fill_n(shape.rows + 2, 2, uint8_t{kPairs});
     // GCC takes the instruction to read eight bytes, and would write the others after it.
     asm volatile("" : : "r"(&shape) : "memory");
     _tile_loadconfig(&shape);
@@ -106,22 +108,25 @@ class Tiles {
   const bool wanted_;
 };
 
-// Rows of float32 for tiles: as sums of two bfloat16, which leave 2^-17 of a number, or as one.
+// 2^x for x of at most 0, to 2^-18: more than bfloat16 keeps of it. 0 below -126, once it is kept in bfloat16.
+inline Lanes power_of_two(Lanes x) {
+  const __m512 bounded = _mm512_max_ps(_mm512_set1_ps(-127.0f), reinterpret_cast<__m512>(x));  // lets NaN through
+  const Lanes rest = reinterpret_cast<Lanes>(_mm512_reduce_ps(bounded, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC));
+  Lanes p = Lanes{} + 1.342668973e-2f;  // least relative error on [0, 1], with p(0) = 1
+  p = p * rest + 5.224246528e-2f;
+  p = p * rest + 2.412802091e-1f;
+  p = p * rest + 6.930448443e-1f;
+  p = p * rest + 1.0f;
+  return reinterpret_cast<Lanes>(_mm512_scalef_ps(reinterpret_cast<__m512>(p), bounded));
+}
+
+// Rows in bfloat16, which tiles multiply.
 class TiledRows {
  public:
-  TiledRows(int64_t rows, int64_t depth, bool split)
-      : depth_(depth), high_(whole_tiles(rows) * depth), low_(split ? whole_tiles(rows) * depth : 0) {}
+  TiledRows(int64_t rows, int64_t depth) : depth_(depth), numbers_(whole_tiles(rows) * depth) {}
 
-  // Takes `width` numbers of a row, a multiple of 16.
-  void take(int64_t row, const float* numbers, int64_t width) {
-    for (int64_t at = row * depth_, k = 0; k < width; k += kLanes) {
-      const Lanes x = load(numbers + k), high = keep(x, &high_[at + k]);
-      if (!low_.empty()) keep(x - high, &low_[at + k]);
-    }
-  }
-
-  // Where a row's numbers lie, for `keep`; of rows that are not split.
-  uint16_t* row(int64_t r) { return &high_[r * depth_]; }
+  // Where a row's numbers lie, for `keep`.
+  uint16_t* row(int64_t r) { return &numbers_[r * depth_]; }
 
   // Keeps 16 numbers, and returns them as they are kept.
   static Lanes keep(Lanes numbers, uint16_t* to) {
@@ -131,42 +136,48 @@ class TiledRows {
     return reinterpret_cast<Lanes>(_mm512_slli_epi32(widened, 16));
   }
 
-  // c[rows][32] = the rows from `row` on, 32 of them or 16, times two groups of columns: `columns(k, group)` gives their
-  // numbers from `k` on, 16 rows of a tile.
+  // c[rows][32] = (add ? c : 0) + the rows from `row` on, 32 of them or 16, times two groups of columns:
+  // `columns(k, group)` gives their numbers from `k` on, 16 rows of a tile.
   template <typename Columns>
-  void multiply(int64_t row, bool both, int64_t depth, Columns columns, float* c, int64_t ldc) const {
-    const int64_t bytes = depth_ * 2, at = row * depth_;
+  void multiply(int64_t row, bool both, int64_t depth, Columns columns, float* c, int64_t ldc, bool add) const {
+    const int64_t bytes = depth_ * 2;
+    float* const below = c + kPairs * ldc;
     asm volatile("" ::: "memory");  // the compiler does not know that tiles read memory
-    _tile_zero(4);
-    _tile_zero(5);
-    _tile_zero(6);
-    _tile_zero(7);
+    if (add) {
+      _tile_loadd(4, c, ldc * 4);
+      _tile_loadd(5, c + kPairs, ldc * 4);
+      if (both) {
+        _tile_loadd(6, below, ldc * 4);
+        _tile_loadd(7, below + kPairs, ldc * 4);
+      }
+    } else {
+      _tile_zero(4);
+      _tile_zero(5);
+      _tile_zero(6);
+      _tile_zero(7);
+    }
     for (int64_t k = 0; k < depth; k += kTileDepth) {
+      const uint16_t* rows = &numbers_[row * depth_ + k];
       _tile_loadd(2, columns(k, 0), 64);
       _tile_loadd(3, columns(k, 1), 64);
-      add_part(&high_[at + k], both, bytes);
-      if (!low_.empty()) add_part(&low_[at + k], both, bytes);
+      _tile_loadd(0, rows, bytes);
+      _tile_dpbf16ps(4, 0, 2);
+      _tile_dpbf16ps(5, 0, 3);
+      if (!both) continue;
+      _tile_loadd(1, rows + kPairs * depth_, bytes);
+      _tile_dpbf16ps(6, 1, 2);
+      _tile_dpbf16ps(7, 1, 3);
     }
     _tile_stored(4, c, ldc * 4);
     _tile_stored(5, c + kPairs, ldc * 4);
     if (!both) return;
-    _tile_stored(6, c + kPairs * ldc, ldc * 4);
-    _tile_stored(7, c + kPairs * ldc + kPairs, ldc * 4);
+    _tile_stored(6, below, ldc * 4);
+    _tile_stored(7, below + kPairs, ldc * 4);
   }
 
  private:
-  void add_part(const uint16_t* rows, bool both, int64_t bytes) const {
-    _tile_loadd(0, rows, bytes);
-    _tile_dpbf16ps(4, 0, 2);
-    _tile_dpbf16ps(5, 0, 3);
-    if (!both) return;
-    _tile_loadd(1, rows + kPairs * depth_, bytes);
-    _tile_dpbf16ps(6, 1, 2);
-    _tile_dpbf16ps(7, 1, 3);
-  }
-
   int64_t depth_;
-  Numbers<uint16_t> high_, low_;  // [rows, a multiple of 16][depth]
+  Numbers<uint16_t> numbers_;  // [rows, a multiple of 16][depth]
 };
 #endif
 
@@ -176,7 +187,7 @@ template <typename T>
 class PairedProducts {
  public:
   // `tiles`: whether the processor's tiles multiply, if it has any. Then no other object may configure them.
-  PairedProducts(int64_t rows, int64_t span, int64_t head_dim, int64_t block_size, bool tiles)
+  PairedProducts(int64_t rows, int64_t span, int64_t head_dim, int64_t block_size, [[maybe_unused]] bool tiles)
       : rows_(rows),
         span_(span),
         head_dim_(head_dim),
@@ -185,19 +196,25 @@ class PairedProducts {
         found_(span / kTile)
 #ifdef POSENC_TILES
         ,
-        configured_(tiles),
-        tiled_rows_(tiles ? rows : 0, head_dim, true),
-        tiled_weights_(tiles ? rows : 0, span, false)
+        configured_(tiles, rows),
+        tiled_rows_(tiles ? rows : 0, head_dim),
+        tiled_weights_(tiles ? rows : 0, span)
 #endif
   {
   }
+
+  // Whether factors multiply the scores, and not the rows: a query that is not turned is a number of bfloat16, and a
+  // product would be rounded.
+  bool weighs_by_factors() const { return tiles_; }
 
   // The rows that keys are multiplied with, [rows][head_dim]; they must stay until others are taken.
   void take(const float* rows) {
     taken_ = rows;
 #ifdef POSENC_TILES
     if (!tiles_) return;
-    for (int64_t r = 0; r < rows_; ++r) tiled_rows_.take(r, rows + r * head_dim_, head_dim_);
+    for (int64_t r = 0; r < rows_; ++r)
+      for (int64_t d = 0; d < head_dim_; d += kLanes)
+        TiledRows::keep(load(rows + r * head_dim_ + d), tiled_rows_.row(r) + d);
 #endif
   }
 
@@ -210,7 +227,8 @@ class PairedProducts {
       if (tiles_) {
         const auto columns = [&](int64_t d, int64_t group) { return keys + (group * head_dim_ + d) * kPairs; };
         for (int64_t row = 0; row < rows_; row += kTile)
-          tiled_rows_.multiply(row, row + kPairs < rows_, head_dim_, columns, out + row * span_, span_);
+          tiled_rows_.multiply(row, row + kPairs < rows_, head_dim_, columns, out + row * span_, span_,
+                               /*add=*/false);
         continue;
       }
 #endif
@@ -218,28 +236,20 @@ class PairedProducts {
     }
   }
 
-  // Keeps a row's weights for `add`, in `weights` or for tiles. Those for tiles are rounded to bfloat16, and so are those
-  // that the row's sum adds: what rounding changes is not taken for a part of the sum.
-  struct RowOfWeights {
-    float* row;
-    uint16_t* tiled;
-    Lanes operator()(int64_t column, Lanes weights) const {
+  // Turns the scores of a span, each times its row's factor, into weights for `add`. Those for tiles are rounded to
+  // bfloat16, and so are those that the row's sum adds: what rounding changes is not taken for a part of the sum.
+  void weigh(Softmax& softmax, float* scores, int64_t width, const float* factors) {
 #ifdef POSENC_TILES
-      if (tiled) return TiledRows::keep(weights, tiled + column);
+    if (tiles_)
+      return softmax.weigh(width, [&](int64_t r) {
+        return TiledWeights{scores + r * span_, tiled_weights_.row(r), factors[r], factors[r] * kLog2OfE};
+      });
 #endif
-      store(weights, row + column);
-      return weights;
-    }
-  };
-  RowOfWeights keep(float* weights, int64_t r) {
-#ifdef POSENC_TILES
-    if (tiles_) return {nullptr, tiled_weights_.row(r)};
-#endif
-    return {weights + r * span_, nullptr};
+    softmax.weigh(scores, span_, width);
   }
 
-  // sums[rows][head_dim] += weights[rows][span] times the values of `num_keys` keys. Weights from there up to the next
-  // multiple of 32 must be 0. Values there are not read as numbers.
+  // sums[rows, a multiple of 16][head_dim] += weights[rows][span] times the values of `num_keys` keys. Weights from there
+  // up to the next multiple of 32 must be 0. Values there are not read as numbers.
   template <typename Cache>
   void add(const float* weights, const Cache& cache, int64_t first, int64_t num_keys, float* sums) {
     const int64_t num_tiles = (num_keys + kTile - 1) / kTile, groups = head_dim_ / kPairs;
@@ -252,18 +262,13 @@ class PairedProducts {
 #ifdef POSENC_TILES
     if (tiles_) {
       if (num_keys % kTile) found_[num_tiles - 1] = cut(found_[num_tiles - 1], num_keys % kTile);
-      alignas(64) float product[kTile * kTile];
       for (int64_t column = 0; column < groups; column += 2) {
         const auto columns = [&](int64_t key, int64_t group) {
           return found_[key / kTile].numbers + (column + group) * found_[key / kTile].group;
         };
-        for (int64_t row = 0; row < rows_; row += kTile) {
-          tiled_weights_.multiply(row, row + kPairs < rows_, num_tiles * kTile, columns, product, kTile);
-          for (int64_t r = row; r < std::min(rows_, row + kTile); ++r) {
-            float *to = sums + r * head_dim_ + column * kPairs, *from = product + (r - row) * kTile;
-            for (int64_t d = 0; d < kTile; d += kLanes) store(load(to + d) + load(from + d), to + d);
-          }
-        }
+        for (int64_t row = 0; row < rows_; row += kTile)
+          tiled_weights_.multiply(row, row + kPairs < rows_, num_tiles * kTile, columns,
+                                  sums + row * head_dim_ + column * kPairs, head_dim_, /*add=*/true);
       }
       return;
     }
@@ -297,6 +302,21 @@ class PairedProducts {
   }
 
 #ifdef POSENC_TILES
+  static constexpr float kLog2OfE = 1.44269504088896341f;
+
+  // A row of a span: see Softmax::InPlace.
+  struct TiledWeights {
+    const float* scores;
+    uint16_t* weights;
+    float of_scores, of_powers;
+    Lanes logits(int64_t column) const { return load(scores + column); }
+    float factor() const { return of_scores; }
+    Lanes exponential(Lanes logits, float largest) const {
+      return power_of_two(logits * of_powers - largest * kLog2OfE);
+    }
+    Lanes keep(int64_t column, Lanes kept) const { return TiledRows::keep(kept, weights + column); }
+  };
+
   // A copy of values, with 0 from key `num_keys` on.
   Values cut(Values values, int64_t num_keys) {
     last_.resize(head_dim_ / kPairs * kTileNumbers);

@@ -111,8 +111,13 @@ class Turned {
     const int64_t pairs = read_time_.num_pairs;
     const float *cosines = cosines_.data(), *sines = sines_.data();
     if (read_time_.is_neox_style) {
-#pragma omp simd
-      for (int64_t p = 0; p < pairs; ++p) {
+      int64_t p = 0;
+      for (; p + kLanes <= pairs; p += kLanes) {
+        const Lanes x = load(from + p), y = load(from + p + pairs), c = load(cosines + p), s = load(sines + p);
+        store(x * c - y * s, to + p);
+        store(y * c + x * s, to + p + pairs);
+      }
+      for (; p < pairs; ++p) {
         const float x = from[p], y = from[p + pairs];
         to[p] = x * cosines[p] - y * sines[p];
         to[p + pairs] = y * cosines[p] + x * sines[p];
@@ -135,12 +140,13 @@ class Turned {
   Numbers<float> at_distance_, turned_, cosines_, sines_;
 };
 
-// Caps a row's scores with a span of keys, the first of which is `key`. Masks keys from `end` on and those after
-// `position`.
-inline void cap_and_mask(float soft_cap, int64_t position, int64_t key, int64_t width, int64_t end, float* scores) {
+// Caps a row's scores, times `factor`, with a span of keys, the first of which is `key`. Masks keys from `end` on and
+// those after `position`.
+inline void cap_and_mask(float soft_cap, float factor, int64_t position, int64_t key, int64_t width, int64_t end,
+                         float* scores) {
   if (soft_cap > 0) {
     for (float* tile = scores; tile < scores + width; tile += kTile) {
-      for (int j = 0; j < kTile; ++j) tile[j] /= soft_cap;
+      for (int j = 0; j < kTile; ++j) tile[j] *= factor / soft_cap;
       hyperbolic_tangent(tile, tile);
       for (int j = 0; j < kTile; ++j) tile[j] *= soft_cap;
     }
@@ -163,7 +169,10 @@ class Products {
               paged_.head_dim, num_keys, false);
     });
   }
-  Softmax::InPlace keep(float* weights, int64_t r) const { return {weights + r * kSpan}; }
+  void weigh(Softmax& softmax, float* scores, int64_t width, const float*) const {
+    softmax.weigh(scores, kSpan, width);
+  }
+  bool weighs_by_factors() const { return false; }
   template <typename Cache>
   void add(const float* weights, const Cache& cache, int64_t first, int64_t num_keys, float* sums) const {
     each_block(first, num_keys, [&](int64_t key, int64_t of_block) {
@@ -197,16 +206,20 @@ class Products<Paired<T>> : public PairedProducts<T> {
 
 template <typename T, typename Q>
 Softmax attend(const Paged& paged, const ReadTime& read_time, const Task& task) {
-  Reader<T, Q> reader(paged, task);
-  const float k_scale = read_time.k_scales ? read_time.k_scales[task.kv_head] : 1.0f;
+  Reader<T, Q> reader(paged, task, 1.0f);
+  const int64_t padded = (reader.rows + kPairs - 1) / kPairs * kPairs;
+  Products<T> products(paged, read_time, reader.rows);
+  const float scale = paged.scale * (read_time.k_scales ? read_time.k_scales[task.kv_head] : 1.0f);
+  Numbers<float> factors(reader.rows);
   for (int64_t r = 0; r < reader.rows; ++r) {
-    const float factor = k_scale * factor_of(read_time, reader.position(r));
-    for (int64_t d = 0; d < paged.head_dim; ++d) reader.queries[r * paged.head_dim + d] *= factor;
+    factors[r] = scale * factor_of(read_time, reader.position(r));
+    if (products.weighs_by_factors()) continue;
+    for (int64_t d = 0; d < paged.head_dim; ++d) reader.queries[r * paged.head_dim + d] *= factors[r];
+    factors[r] = 1.0f;
   }
   Turned turned(read_time, reader.rows, reader.group, paged.head_dim, reader.first_position, reader.queries.data());
-  Softmax softmax(reader.rows, paged.head_dim);
-  Products<T> products(paged, read_time, reader.rows);
-  Numbers<float> scores((reader.rows + kPairs - 1) / kPairs * kPairs * kSpan);
+  Softmax softmax(reader.rows, paged.head_dim, padded);
+  Numbers<float> scores(padded * kSpan), ones(reader.rows, 1.0f);
   int64_t page = -1;
   for (int64_t key = last_tile(task.end_key); key >= task.first_key;) {
     if (page != key / read_time.page) {
@@ -219,8 +232,8 @@ Softmax attend(const Paged& paged, const ReadTime& read_time, const Task& task) 
     const int64_t width = key + kTile - first;
     products.scores(reader, first, width, scores.data());
     for (int64_t r = 0; r < reader.rows; ++r)
-      cap_and_mask(read_time.soft_cap, reader.position(r), first, width, task.end_key, &scores[r * kSpan]);
-    softmax.weigh(scores.data(), kSpan, width, [&](int64_t r) { return products.keep(scores.data(), r); });
+      cap_and_mask(read_time.soft_cap, factors[r], reader.position(r), first, width, task.end_key, &scores[r * kSpan]);
+    products.weigh(softmax, scores.data(), width, read_time.soft_cap > 0 ? ones.data() : factors.data());
     products.add(scores.data(), reader, first, std::min(width, task.end_key - first), softmax.sums());
     key = first - kTile;
   }
