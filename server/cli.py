@@ -65,9 +65,9 @@ def serve(
         from server.start_up import address, starting
 
         address.refuse_taken(settings)
-        look_at_checkpoint(settings, has_weights=True)
+        found = look_at_checkpoint(settings, has_weights=True)
 
-        starting.serve(settings, verbose=verbose)
+        starting.serve(settings, found.place, verbose=verbose)
 
 
 @app.command(short_help="Check a deployment, and print at which scales requests would run.")
@@ -131,7 +131,7 @@ def _checked(settings: Settings) -> Plan:
 
             if is_in_object_store(found.place):  # vLLM would fetch the weights for its configuration
                 return planning.plan_settings(settings)
-            return starting.configure(settings).plan
+            return starting.configure(settings, starting.plan_without_vllm(settings)).plan
     except UnreadableModel as error:
         return plan_unread(settings, error)
 

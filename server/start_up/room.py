@@ -1,4 +1,5 @@
-"""Refuses, before an engine starts, a KV cache without room for a request, and a CPU without free memory."""
+"""The memory of the KV cache, before an engine starts: refused where it cannot hold a request or is not free, and taken
+from what is free on a CPU where nobody said how much."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from posenc_runtime.vllm_adapter.checkpoint.sizing import cpu_memory
-from posenc_runtime.vllm_adapter.checkpoint.sizing.cache import layer_caches, used_share
+from posenc_runtime.vllm_adapter.checkpoint.sizing.cache import layer_caches
+from posenc_runtime.vllm_adapter.checkpoint.sizing.weights import weights_of
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.contract.names import FIT_INTO_MEMORY
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
@@ -22,6 +24,10 @@ _BLOCK_TOKENS = 16  # vLLM's default; that of some devices is larger
 # Arguments with which the cache of a request is divided, or its size does not come from its bytes.
 _NOT_COUNTED = ("decode_context_parallel_size", "prefill_context_parallel_size", "pipeline_parallel_size")
 _FLOAT32 = ("float32", "float")
+_WORKERS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+# What a worker takes beside weights and cache, with its share of the other processes: programs and activations.
+_PROGRAM_BYTES = 5 * GIB // 2
+_MOST_TOKENS = 10**9
 
 
 def refuse_small_cache(settings: Settings, plan: Plan) -> None:
@@ -38,8 +44,7 @@ def refuse_small_cache(settings: Settings, plan: Plan) -> None:
     caches = _caches(settings.engine, plan)
     if not caches:
         return
-    block = settings.engine.get("block_size")
-    block = block if type(block) is int and block > 0 else _BLOCK_TOKENS
+    block = _block_tokens(settings.engine)
     needed = _bytes(caches, length, block)
     if needed <= given:
         return
@@ -54,17 +59,14 @@ def refuse_small_cache(settings: Settings, plan: Plan) -> None:
 
 
 def refuse_full_memory(settings: Settings) -> None:
-    """Check that a CPU has the free memory that vLLM takes where the KV cache has no size of its own.
+    """Check that a CPU has the free memory that ``engine.gpu_memory_utilization`` asks for.
 
     Raises:
         SettingRefused: with what is free, what is asked, and what to set.
     """
-    if settings.engine.get("kv_cache_memory_bytes") is not None or os.environ.get("VLLM_CPU_KVCACHE_SPACE"):
-        return
     share = settings.engine.get("gpu_memory_utilization")
-    if share is not None and (type(share) not in (int, float) or not 0 < share <= 1):
-        return  # vLLM says what it must be
-    share = used_share(settings.engine)
+    if _has_size(settings) or not isinstance(share, int | float) or not 0 < share <= 1:  # vLLM says what it must be
+        return
     nodes = cpu_memory.of_nodes() if cpu_memory.is_cpu() else []
     if not nodes or any(math.ceil(total * share) <= free for total, free in nodes):
         return
@@ -76,6 +78,89 @@ def refuse_full_memory(settings: Settings) -> None:
         f"which is {_size(math.ceil(total * share))}, but only {_size(free)} of {_size(total)} are free: {setting}give "
         "the KV cache a size instead (engine.kv_cache_memory_bytes)"
     )
+
+
+def take_free_memory(settings: Settings, plan: Plan, place: str) -> str | None:
+    """On a CPU where no setting says how large the KV cache is, give it memory that is free.
+
+    It gets half of what the weights and the programs leave, or what the longest request takes, if that is more.
+
+    Sets ``engine.kv_cache_memory_bytes``, for each of several workers.
+
+    Args:
+        place: the folder of the checkpoint, or its name.
+
+    Returns:
+        A line for the user; None where the settings say it, or free memory is not known.
+
+    Raises:
+        SettingRefused: when the weights or the longest request do not fit, with what is free and what to set.
+    """
+    engine = settings.engine
+    if _has_size(settings) or engine.get("gpu_memory_utilization") is not None or not cpu_memory.is_cpu():
+        return None
+    nodes = cpu_memory.of_nodes()
+    if not nodes:
+        return None
+    free = min(available for _, available in nodes)
+    workers = math.prod(_number(engine, name) for name in _WORKERS)
+    of_node = math.ceil(workers / len(nodes))
+    weights = _weights(engine, plan, place)
+    left = free // of_node - weights // _number(engine, "tensor_parallel_size") - _PROGRAM_BYTES
+    if left <= 0:
+        raise SettingRefused(
+            f"model: weights of {_size(weights)}, and {_size(_PROGRAM_BYTES)} of programs, must fit into the memory "
+            f"that is free, got {_size(free)}: stop other programs on this machine, or serve a smaller model"
+        )
+    caches, block = _caches(engine, plan), _block_tokens(engine)
+    taken = left // 2
+    if caches and plan.max_model_len != FIT_INTO_MEMORY:
+        needed = _bytes(caches, plan.max_model_len, block) + _bytes(caches, block, block)
+        if needed > left:
+            longest = _longest(caches, plan.max_model_len, block, left - _bytes(caches, block, block))
+            raise SettingRefused(
+                f"max_model_len: the KV cache must have room for one request of this length, got {plan.max_model_len} "
+                f"tokens, which take {_size(needed)}, but beside the weights only {_size(left)} are free: set "
+                f"max_model_len to {longest} or less, or stop other programs on this machine"
+            )
+        taken = max(taken, needed)
+    engine["kv_cache_memory_bytes"] = taken
+    tokens = f", for {_longest(caches, _MOST_TOKENS, block, taken):,} tokens" if caches else ""
+    each = " in each worker" if workers > 1 else ""
+    return (
+        f"KV cache: {_size(taken)}{each} of the {_size(free)} of memory that are free{tokens}; "
+        "--set engine.kv_cache_memory_bytes=BYTES takes another size"
+    )
+
+
+def _has_size(settings: Settings) -> bool:
+    """Whether the KV cache has a size of its own."""
+    if settings.engine.get("kv_cache_memory_bytes") is not None or os.environ.get("VLLM_CPU_KVCACHE_SPACE"):
+        return True
+    return settings.engine.get("num_gpu_blocks_override") is not None
+
+
+def _number(engine: dict[str, Any], name: str) -> int:
+    given = engine.get(name)
+    return given if type(given) is int and given > 0 else 1
+
+
+def _block_tokens(engine: dict[str, Any]) -> int:
+    block = engine.get("block_size")
+    return block if type(block) is int and block > 0 else _BLOCK_TOKENS
+
+
+def _weights(engine: dict[str, Any], plan: Plan, place: str) -> int:
+    """Bytes of the weights; 0 where they are not known."""
+    checkpoint = plan.checkpoint
+    if checkpoint is None or checkpoint.text_config is None:
+        return 0
+    return weights_of(place, checkpoint.text_config, _model_bytes(engine)).num_bytes or 0
+
+
+def _model_bytes(engine: dict[str, Any]) -> int:
+    """Bytes of a number of the model, no more than the engine counts."""
+    return 4 if engine.get("dtype") in _FLOAT32 else 2
 
 
 def _caches(engine: dict[str, Any], plan: Plan) -> list[LayerCache]:
@@ -92,7 +177,7 @@ def _caches(engine: dict[str, Any], plan: Plan) -> list[LayerCache]:
         return layer_caches(
             checkpoint.text_config,
             checkpoint.architecture.partition(", ")[0],
-            model_bytes=4 if engine.get("dtype") in _FLOAT32 else 2,
+            model_bytes=_model_bytes(engine),
             kv_cache_dtype=kv_cache_dtype,
             tensor_parallel_size=engine.get("tensor_parallel_size", 1),
         )

@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 _LAST_WORDS_SECONDS = 0.5  # for the last output of an engine to get here
 
 
-def serve(settings: Settings, *, verbose: bool) -> NoReturn:
+def serve(settings: Settings, place: str, *, verbose: bool) -> NoReturn:
     """Serve until told to stop; then this process ends.
 
     Args:
+        place: the folder of the checkpoint, or its name.
         verbose: show what vLLM writes while it starts, which is otherwise shown only where that fails.
 
     Raises:
@@ -46,36 +47,54 @@ def serve(settings: Settings, *, verbose: bool) -> NoReturn:
         from server.start_up import room
 
         room.refuse_full_memory(settings)
-        server = configure(settings, verbose=verbose)
+        plan = plan_without_vllm(settings)
+        taken = None if plan is None else room.take_free_memory(settings, plan, place)
+        server = configure(settings, plan, verbose=verbose)
     # A copy of stdout, made before HeldOutput replaces it.
     with os.fdopen(os.dup(1), "w") as stdout:
         out = JsonLines(stdout) if settings.log_format == "json" else stdout
         terminal = Console(file=cast(IO[str], out), soft_wrap=True)
         _say_what_is_served(settings, server.plan, terminal)
+        if taken:
+            terminal.print(taken, highlight=False)
         run = functools.partial(_run, server, terminal)
         if verbose:
             run(functools.partial(_say, terminal))
         _run_quietly(run, terminal)
 
 
-def configure(settings: Settings, *, verbose: bool = False) -> Configured:
+def plan_without_vllm(settings: Settings) -> Plan | None:
+    """What is going to be served, after every check that needs no import of vLLM; None of a model in an object store.
+
+    Raises:
+        SettingRefused: when a setting or the checkpoint is refused.
+    """
+    from posenc_runtime.vllm_adapter.checkpoint.hub import is_in_object_store
+    from server.start_up import planning, room
+
+    if is_in_object_store(settings.engine.get("hf_config_path", settings.model)):
+        return None
+    plan = planning.plan_settings(settings)
+    room.refuse_small_cache(settings, plan)
+    return plan
+
+
+def configure(settings: Settings, plan: Plan | None, *, verbose: bool = False) -> Configured:
     """What is going to be served, after every check that is possible before an engine starts.
+
+    Args:
+        plan: of the same settings.
 
     Raises:
         Refused: when a setting, the checkpoint or the configuration of the engine is refused.
     """
     from posenc_runtime.vllm_adapter import serving
-    from posenc_runtime.vllm_adapter.checkpoint.hub import is_in_object_store
-    from server.start_up import planning, room
+    from server.start_up import planning
 
-    planned = None
-    if not is_in_object_store(settings.engine.get("hf_config_path", settings.model)):
-        planned = planning.plan_settings(settings)
-        room.refuse_small_cache(settings, planned)
     args = planning.serve_namespace(settings, quiet=not verbose)
     args.api_server_count = 1  # of parallel engines, too: vLLM would start a server for each
     with refused_if_unreadable(settings):
-        return serving.configure_server(args, planned)
+        return serving.configure_server(args, plan)
 
 
 def _say_what_is_served(settings: Settings, plan: Plan, terminal: Console) -> None:

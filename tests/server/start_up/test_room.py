@@ -112,7 +112,7 @@ def test_commands_refuse_a_small_cache_before_vllms_parser_is_made(
     [
         (
             [(16 * GIB, 10 * GIB)],
-            {},
+            {"gpu_memory_utilization": 0.92},
             "engine.gpu_memory_utilization: on a CPU, this share of the machine's memory must be free, got 0.92, which "
             "is 14.7 GiB, but only 10.0 GiB of 16.0 GiB are free: set it to 0.6 or less, or give the KV cache a size "
             "instead (engine.kv_cache_memory_bytes)",
@@ -125,12 +125,13 @@ def test_commands_refuse_a_small_cache_before_vllms_parser_is_made(
             "cache a size instead (engine.kv_cache_memory_bytes)",
         ),
         ([(16 * GIB, 10 * GIB)], {"gpu_memory_utilization": 0.625}, None),
-        ([(16 * GIB, GIB), (16 * GIB, 15 * GIB)], {}, None),
-        ([(16 * GIB, GIB)], {"kv_cache_memory_bytes": 2**28}, None),
+        ([(16 * GIB, GIB), (16 * GIB, 15 * GIB)], {"gpu_memory_utilization": 0.92}, None),
+        ([(16 * GIB, GIB)], {"gpu_memory_utilization": 0.92, "kv_cache_memory_bytes": 2**28}, None),
         ([(16 * GIB, GIB)], {"gpu_memory_utilization": 2.0}, None),
-        ([], {}, None),
+        ([(16 * GIB, GIB)], {}, None),
+        ([], {"gpu_memory_utilization": 0.92}, None),
     ],
-    ids=["too-little", "hardly-any", "just-enough", "another-node", "cache-of-a-size", "no-share", "unknown"],
+    ids=["too-little", "hardly-any", "just-enough", "another-node", "cache-of-a-size", "no-share", "none", "unknown"],
 )
 def test_on_a_cpu_the_share_of_memory_that_vllm_takes_must_be_free(
     nodes: list[tuple[int, int]], engine: dict[str, Any], said: str | None, monkeypatch: pytest.MonkeyPatch
@@ -146,10 +147,79 @@ def test_on_a_cpu_the_share_of_memory_that_vllm_takes_must_be_free(
     assert str(refused.value) == said
 
 
-def test_the_memory_of_a_gpus_machine_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_a_gpus_machine_is_not_looked_at(model: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_memory, "is_cpu", lambda: False)
     monkeypatch.setattr(cpu_memory, "of_nodes", lambda: [(16 * GIB, GIB)])
-    room.refuse_full_memory(settings_with({}))
+    room.refuse_full_memory(settings_with({"gpu_memory_utilization": 0.92}))
+    settings = settings_with({}, model)
+    assert room.take_free_memory(settings, plan_settings(settings), str(model)) is None
+
+
+# Beside the tiny model's weights, and 2.5 GiB for programs.
+LEFT = 600 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("nodes", "engine", "taken"),
+    [
+        (1, {}, LEFT // 2),
+        (2, {}, LEFT // 2),
+        (1, {"tensor_parallel_size": 2}, None),
+        (1, {"kv_cache_memory_bytes": 2**28}, 2**28),
+        (1, {"gpu_memory_utilization": 0.1}, None),
+        (1, {"num_gpu_blocks_override": 9}, None),
+    ],
+    ids=["one-node", "two-nodes", "two-workers", "cache-of-a-size", "share", "blocks"],
+)
+def test_a_cpu_gives_the_cache_half_of_the_memory_that_is_left(
+    nodes: int, engine: dict[str, Any], taken: int | None, model: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = (model / "model.safetensors").stat().st_size
+    free = 5 * GIB // 2 + weights + LEFT
+    _have_free(monkeypatch, *[free] * nodes)
+    settings = settings_with({"dtype": "float32"} | engine, model, max_model_len=LENGTH)
+    if engine.get("tensor_parallel_size"):  # two workers on one node, each with its programs: nothing is left
+        with pytest.raises(SettingRefused, match=r"^model: weights of .* must fit into the memory that is free, got "):
+            room.take_free_memory(settings, plan_settings(settings), str(model))
+        return
+    said = room.take_free_memory(settings, plan_settings(settings), str(model))
+    assert settings.engine.get("kv_cache_memory_bytes") == taken
+    if engine:
+        assert said is None
+        return
+    tokens = LEFT // 2 // bytes_of_a_token(model) // 16 * 16
+    assert said == (
+        f"KV cache: 300.0 MiB of the {free / GIB:.1f} GiB of memory that are free, for {tokens:,} tokens; --set "
+        "engine.kv_cache_memory_bytes=BYTES takes another size"
+    )
+
+
+def test_a_cpu_gives_the_cache_what_the_longest_request_takes_if_that_is_more_than_half(
+    model: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = (LENGTH + 16) * bytes_of_a_token(model)
+    free = 5 * GIB // 2 + (model / "model.safetensors").stat().st_size + needed
+    settings = settings_with({"dtype": "float32"}, model, max_model_len=LENGTH)
+    plan = plan_settings(settings)
+    _have_free(monkeypatch, free)
+    assert room.take_free_memory(settings, plan, str(model))
+    assert settings.engine["kv_cache_memory_bytes"] == needed
+    room.refuse_small_cache(settings, plan)
+
+    _have_free(monkeypatch, free - 1)
+    del settings.engine["kv_cache_memory_bytes"]
+    with pytest.raises(SettingRefused) as refused:
+        room.take_free_memory(settings, plan, str(model))
+    assert str(refused.value).startswith(
+        f"max_model_len: the KV cache must have room for one request of this length, got {LENGTH}"
+    )
+    assert f": set max_model_len to {LENGTH - 16} or less" in str(refused.value)
+
+
+def _have_free(monkeypatch: pytest.MonkeyPatch, *free: int) -> None:
+    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
+    monkeypatch.setattr(cpu_memory, "is_cpu", lambda: True)
+    monkeypatch.setattr(cpu_memory, "of_nodes", lambda: [(64 * GIB, each) for each in free])
 
 
 def test_whether_the_cpu_computes_is_found_as_vllm_finds_it() -> None:

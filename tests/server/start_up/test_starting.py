@@ -245,9 +245,9 @@ def run(*given):
     os.write(1, b"more of their words\\n")
 {textwrap.indent(textwrap.dedent(run), "    ")}
 
-starting.configure, serving.run = checked, run
+starting.plan_without_vllm, starting.configure, serving.run = lambda settings: plan, checked, run
 try:
-    starting.serve(settings, verbose=False)
+    starting.serve(settings, settings.model, verbose=False)
 except ValueError as error:
     print(error)
 except RuntimeError as error:
