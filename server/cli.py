@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from server.commands import evaluation, options, plotting, talking
-from server.commands.options import Config, Overrides, Target
+from server.commands.options import Config, Overrides, Target, WithVllmsFlags
 from server.printing.terminal import console as _console
 from server.printing.terminal import refusals as _refusals
 from server.start_up.reading import look_at_checkpoint, plan_read, plan_unread, read_settings
@@ -45,7 +45,7 @@ def main(
     """Serve long-context completions, every request at its own rotary scale."""
 
 
-@app.command()
+@app.command(cls=WithVllmsFlags)
 def serve(
     target: Target = None,
     config: Config = None,
@@ -58,6 +58,7 @@ def serve(
 
     If you name only a model, its own configuration decides how it is scaled, and the memory for the KV cache decides
     how long requests may be.
+    Flags of vllm serve are taken as vLLM spells them: --max-num-seqs 4 --enable-auto-tool-choice.
     """
     given = [f"server.{name}={value}" for name, value in (("host", host), ("port", port)) if value is not None]
     with _refusals():
@@ -70,7 +71,7 @@ def serve(
         starting.serve(settings, found.place, verbose=verbose)
 
 
-@app.command(short_help="Check a deployment, and print at which scales requests would run.")
+@app.command(cls=WithVllmsFlags, short_help="Check a deployment, and print at which scales requests would run.")
 def check(
     target: Target = None,
     config: Config = None,
@@ -136,7 +137,7 @@ def _checked(settings: Settings) -> Plan:
         return plan_unread(settings, error)
 
 
-@app.command(short_help="Print the command with which plain vLLM runs a deployment.")
+@app.command(cls=WithVllmsFlags, short_help="Print the command with which plain vLLM runs a deployment.")
 def flags(target: Target = None, config: Config = None, overrides: Overrides = None) -> None:
     """Print the command with which plain vLLM runs a deployment.
 
@@ -154,7 +155,10 @@ def flags(target: Target = None, config: Config = None, overrides: Overrides = N
         _console().print(shlex.join(command), markup=False, highlight=False)
 
 
-@app.command(short_help="Compute how many requests of a length fit on GPUs, from the model's configuration.")
+@app.command(
+    cls=WithVllmsFlags,
+    short_help="Compute how many requests of a length fit on GPUs, from the model's configuration.",
+)
 def size(
     target: Target = None,
     config: Config = None,

@@ -8,12 +8,32 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from server.deployment import shipped
 from server.deployment.target import FILES
+from server.printing.terminal import refusals
+
+
+class WithVllmsFlags(TyperCommand):
+    """A command that takes the flags of ``vllm serve``, too, as settings below those of ``--set``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            from server.deployment import vllm_flags  # reads vLLM's table of flags
+
+            ours = {
+                option: not getattr(parameter, "is_flag", False)
+                for parameter in self.get_params(ctx)
+                for option in (*parameter.opts, *parameter.secondary_opts)
+            }
+            with refusals():
+                args, overrides = vllm_flags.split(args, ours)
+            args = [word for override in overrides for word in ("--set", override)] + args
+        return super().parse_args(ctx, args)
 
 
 def targets(incomplete: str) -> list[str]:

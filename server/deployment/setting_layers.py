@@ -61,7 +61,7 @@ def environment_layer(environment: Mapping[str, str], known: set[str]) -> dict[s
                 f"{variable}: the part after {PREFIX} must begin with one of {', '.join(sorted(known))}, got "
                 f"{path[0]}{hint}"
             )
-        _put(layer, path, _value(variable, text), variable)
+        _put(layer, path, read_value(variable, text), variable)
     return layer
 
 
@@ -80,7 +80,7 @@ def set_layer(override: str) -> dict[str, Any]:
     if not equals or not all(path.split(".")):
         raise ValueError(f"--set {override}: must be PATH=VALUE, as in --set scaling.headroom_tokens=64")
     layer: dict[str, Any] = {}
-    _put(layer, path.split("."), _value(f"--set {path}", text), f"--set {path}")
+    _put(layer, path.split("."), read_value(f"--set {path}", text), f"--set {path}")
     return layer
 
 
@@ -96,7 +96,15 @@ def merge_layers(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _value(name: str, text: str) -> Any:
+def read_value(name: str, text: str) -> Any:
+    """A value as YAML reads it.
+
+    Args:
+        name: what it is the value of, for the error.
+
+    Raises:
+        ValueError: when it is not YAML.
+    """
     try:
         return yaml.load(text, Loader=UniqueKeysLoader)
     except yaml.YAMLError as error:

@@ -7,6 +7,7 @@ import json
 import math
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from tests.engine.metrics import metrics
 from tests.page.chromium import browser, needs_chromium, opened, violations
 from tests.pages import DOCS, README, ROOT, blocks, console_commands
 
-START = DOCS / "index.md"
+START, TOOLS = DOCS / "index.md", DOCS / "tools.md"
 
 pytestmark = pytest.mark.promise("start page")
 
@@ -37,19 +38,21 @@ def address() -> Iterator[str]:
         yield found
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def smollm2() -> Iterator[str]:
-    """The chat model's, as `make serve MODEL=smollm2` serves it."""
+    """The chat model's, as a page serves it with parsers; `make serve MODEL=smollm2` serves it without."""
     [model] = KNOWN
     if not place_of(model).is_dir():
         pytest.skip("the chat model is not in this user's cache folder: posenc serve smollm2 puts it there")
-    with running(Command((sys.executable, "-m", "server", "serve", "smollm2", "--port", "{port}"))) as found:
+    [command] = [each for each in console_commands(TOOLS) if " smollm2 " in each]
+    words = shlex.split(command)[1:]
+    with running(Command((sys.executable, "-m", "server", *words, "--port", "{port}"))) as found:
         yield found
 
 
-def asked(page: pathlib.Path, address: str, path: str) -> str:
-    """What the command of a page prints that asks a path of the server."""
-    [command] = [each for each in console_commands(page) if f"localhost:8000{path}" in each]
+def asked(page: pathlib.Path, address: str, path: str, said: str = "") -> str:
+    """What the command of a page prints that asks a path of the server, and says something."""
+    [command] = [each for each in console_commands(page) if f"localhost:8000{path}" in each and said in each]
     here = command.replace("localhost:8000", address.removeprefix("http://"))
     return subprocess.run(["bash", "-c", here], capture_output=True, text=True, check=True, timeout=300).stdout
 
@@ -71,6 +74,12 @@ def test_the_first_request_is_answered_as_shown(address: str) -> None:
 def test_the_first_request_of_readme_is_answered_as_shown(smollm2: str) -> None:
     answer = json.loads(asked(README, smollm2, "/v1/chat/completions"))
     assert is_within(json.loads(blocks("json", page=README)[0].text), answer), answer
+
+
+@pytest.mark.parametrize(("number", "said"), list(enumerate(("tools", "response_format", "structured_outputs"))))
+def test_tools_structured_output_and_reasoning_are_answered_as_shown(number: int, said: str, smollm2: str) -> None:
+    answer = json.loads(asked(TOOLS, smollm2, "/v1/chat/completions", f'"{said}"'))
+    assert is_within(json.loads(blocks("json", page=TOOLS)[number].text), answer), answer
 
 
 @pytest.mark.promise("metrics")

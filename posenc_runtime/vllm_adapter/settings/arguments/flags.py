@@ -59,6 +59,16 @@ class Flag:
         """The flag that ``to_mapping`` gave."""
         return cls(said["name"], tuple(said["options"]), said["nargs"], said["appends"], said["texts"])
 
+    @property
+    def positive(self) -> str:
+        """Its first long spelling."""
+        return next(option for option in self.options if option.startswith("--"))
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether a number on the command line stays a text."""
+        return bool(self.texts["int"]) and self.name not in _NUMBERS
+
     def to_mapping(self) -> dict[str, Any]:
         """What JSON can hold of it."""
         fields = ("name", "options", "nargs", "appends", "texts")
@@ -85,12 +95,12 @@ def flags_of(name: str, flag: Flag, value: Any) -> Iterator[str]:
         raise ArgumentRefused(f"{name}: must be a string that is not empty, got {value!r}: leave it out for no key")
     if value is None:
         return
-    positive = next(option for option in flag.options if option.startswith("--"))
+    positive = flag.positive
     if flag.nargs == 0:
         if not isinstance(value, bool):
             raise ArgumentRefused(f"{name}: must be true or false, got {value!r}")
         # Some flags have no opposite: left out, they are false.
-        word = positive if value else _opposite(flag, positive)
+        word = positive if value else opposite(flag)
         if word is not None:
             yield word
         return
@@ -120,8 +130,9 @@ def flags_of(name: str, flag: Flag, value: Any) -> Iterator[str]:
     yield from texts
 
 
-def _opposite(flag: Flag, positive: str) -> str | None:
+def opposite(flag: Flag) -> str | None:
     """The flag of the same action that means false: ``--no-x``, ``--disable-x`` for ``--enable-x``, or the reverse."""
+    positive = flag.positive
     name = positive.removeprefix("--")
     spelled = (f"--no-{name}", f"--disable-{name.removeprefix('enable-')}", f"--enable-{name.removeprefix('disable-')}")
     return next((word for word in spelled if word in flag.options and word != positive), None)
