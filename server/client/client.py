@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -46,6 +47,8 @@ class Report:
         tokens_past_trained: of the request; None where the method has scales.
         crossings: as in ``kv_transfer_params.posenc.crossings``.
         prompt_tokens, new_tokens: of the request.
+        finish_reason: OpenAI's: ``length`` where the answer was cut.
+        first_seconds, seconds: from the request to the first piece of the answer, and to its end.
     """
 
     scale: float | None
@@ -54,6 +57,9 @@ class Report:
     new_tokens: int
     rope_type: str = ""
     tokens_past_trained: int | None = None
+    finish_reason: str | None = None
+    first_seconds: float = 0.0
+    seconds: float = 0.0
 
 
 class Server:
@@ -133,6 +139,7 @@ class Server:
         asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
         said: dict[str, Any] = {}
         usage = {"prompt_tokens": 0, "completion_tokens": 0}
+        finish_reason, begun, first = None, time.perf_counter(), 0.0
         with self._told(), self._http.stream("POST", path, json=asked) as answer:
             if not answer.is_success:
                 answer.read()
@@ -147,7 +154,9 @@ class Server:
                 usage = event.get("usage") or usage
                 said = (event.get("kv_transfer_params") or {}).get("posenc") or said
                 for choice in event.get("choices", ()):
+                    finish_reason = choice.get("finish_reason") or finish_reason
                     if piece := text(choice):
+                        first = first or time.perf_counter() - begun
                         yield piece
         yield Report(
             scale=said.get("scale"),
@@ -156,6 +165,9 @@ class Server:
             new_tokens=usage["completion_tokens"],
             rope_type=said.get("rope_type", ""),
             tokens_past_trained=said.get("tokens_past_trained"),
+            finish_reason=finish_reason,
+            first_seconds=first,
+            seconds=time.perf_counter() - begun,
         )
 
     def _json(self, path: str) -> Any:

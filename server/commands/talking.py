@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import Annotated
 
 import typer
@@ -41,7 +42,8 @@ def chat(
 ) -> None:
     """Talk to a model, and see the scale of each answer and its crossings.
 
-    Reads lines from the terminal or from a pipe. /new begins anew, /quit ends.
+    Reads lines from the terminal or from a pipe. /load FILE puts a file before the next message, /new begins anew,
+    /quit ends. Ctrl-C stops an answer, and twice the chat.
     """
     with refusals():
         from server.client.client import Server
@@ -51,7 +53,15 @@ def chat(
         out = console()
         serving = contextlib.nullcontext(url) if target is None else start_server([target], out)
         with serving as address, Server(address, key) as server:
-            converse(Conversation(server, out, max_tokens=max_tokens, is_chat=not completions, system=system), out)
+            conversation = Conversation(
+                server,
+                out,
+                max_tokens=max_tokens,
+                is_chat=not completions,
+                system=system,
+                may_stop=sys.stdin.isatty(),
+            )
+            converse(conversation, out)
 
 
 @app.command(short_help="See in a minute what Posenc does, with the demo model.")

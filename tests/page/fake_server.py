@@ -172,7 +172,9 @@ class Fake:
                 index += 1
             self.counters.generation_tokens.labels(label(index)).inc()
             usage = {"prompt_tokens": asked, "completion_tokens": done}
-            piece = {"delta": {"content": self.text}} if is_chat else {"text": self.text}
+            piece: dict[str, Any] = {"delta": {"content": self.text}} if is_chat else {"text": self.text}
+            if done == body["max_tokens"]:
+                piece["finish_reason"] = "length"
             yield _event({"choices": [piece], "usage": usage})
         report = {"rope_type": "yarn", "scale": scales[index], "admission_tokens": admitted, "crossings": crossings}
         yield _event({"choices": [], "kv_transfer_params": {"posenc": report}})

@@ -8,6 +8,7 @@ import os
 import pathlib
 import pty
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -52,14 +53,17 @@ def address(fake: Fake) -> Iterator[str]:
 def test_chat_shows_answer_and_scale_and_remembers_what_was_said(address: str, fake: Fake) -> None:
     status, out, err = posenc("chat", "--url", address, "--max-tokens", "2", "--system", "Be brief.", said="Hi\nMore\n")
     assert (status, err) == (0, "")
-    assert out == " and and\nscale 1, 5 tokens, 2 of them new\n and and\nscale 1, 8 tokens, 2 of them new\n"
+    speed = r"first token after \d+\.\d\d s, then \d+\.\d tokens/s\n"
+    cut = r"cut at 2 tokens \(--max-tokens\)\n"
+    first, second = (f"{cut}scale 1, {tokens} tokens, 2 of them new\n{speed}" for tokens in (5, 8))
+    assert re.fullmatch(f" and and\n{first} and and\n{second}", out)
     roles = [message["role"] for message in fake.requests[-1]["messages"]]
     assert roles == ["system", "user", "assistant", "user"]
 
 
 def test_chat_says_when_a_request_crossed(address: str) -> None:
     _, out, _ = posenc("chat", "--url", f"{address}/v1/", "--max-tokens", "80", said="a " * 440 + "\n")
-    assert out.splitlines()[1:] == [
+    assert out.splitlines()[2:-1] == [
         "crossed from scale 1 to 2 at 512 tokens (rerotate)", "scale 2, 520 tokens, 80 of them new",
     ]  # fmt: skip
 
@@ -74,6 +78,101 @@ def test_a_model_without_a_chat_template_completes_the_text_so_far() -> None:
 def test_chat_forgets_and_ends_when_it_is_told_to(address: str, fake: Fake) -> None:
     posenc("chat", "--url", address, "--completions", "--max-tokens", "1", said="One\n/new\nTwo\n/quit\nThree\n")
     assert [body["prompt"] for body in fake.requests[-2:]] == ["One", "Two"]
+
+
+def test_a_file_is_put_before_the_next_message_alone(address: str, fake: Fake, tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "some notes.txt"
+    file.write_text("Once upon\na time")
+    status, out, _ = posenc(
+        "chat", "--url", address, "--completions", "--max-tokens", "1", said=f"/load {file}\nWho?\n/new\nWhen?\n"
+    )
+    assert status == 0 and out.startswith(f"{file}: 16 characters, before your next message\n")
+    assert [body["prompt"] for body in fake.requests[-2:]] == ["Once upon\na time\n\nWho?", "When?"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("/load no/such.txt", "/load: must be followed by a text file, got 'no/such.txt': No such file or directory"),
+        ("/load .", "/load: must be followed by a text file, got '.': Is a directory"),
+        ("/lod x", "/lod: must be one of /load, /new, /quit, got '/lod x'; did you mean /load?"),
+    ],
+)
+def test_a_command_that_cannot_be_done_is_not_sent_as_a_message(line: str, said: str, address: str, fake: Fake) -> None:
+    before = len(fake.requests)
+    assert posenc("chat", "--url", address, said=f"{line}\n") == (1, "", f"failed {said}\n")
+    assert len(fake.requests) == before
+
+
+class Terminal:
+    """``posenc chat`` in a terminal of its own."""
+
+    def __init__(self, address: str) -> None:
+        self._ours, theirs = pty.openpty()
+        command = [sys.executable, "-m", "server", "chat", "--url", address]
+        environment = os.environ | {"TERM": "xterm", "COLUMNS": "200", "OPENAI_API_KEY": ""}
+        self.process = subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
+        )
+        os.close(theirs)
+        self.seen = ""
+
+    def type(self, keys: str) -> None:
+        os.write(self._ours, keys.encode())
+
+    def wait_for(self, said: str) -> None:
+        """Until it has said something since the last wait."""
+        with contextlib.suppress(OSError):  # the terminal is gone when the process has ended
+            while said not in self.seen:
+                self.seen += os.read(self._ours, 65536).decode(errors="replace")
+        assert said in self.seen
+        self.seen = self.seen.partition(said)[2]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+
+
+@pytest.fixture
+def slow_fake() -> Fake:
+    return Fake(token_seconds=0.05)
+
+
+@pytest.fixture
+def chat(slow_fake: Fake) -> Iterator[Terminal]:
+    with running(slow_fake) as address, contextlib.closing(Terminal(address)) as found:
+        found.wait_for("> ")
+        yield found
+
+
+@pytest.mark.slow
+def test_an_interrupt_stops_an_answer_which_stays_in_the_conversation(chat: Terminal, slow_fake: Fake) -> None:
+    chat.type("One\r")
+    chat.wait_for(" and and")
+    chat.process.send_signal(signal.SIGINT)
+    chat.wait_for("> ")
+    chat.type("Two\r")
+    chat.wait_for(" and and")
+    asked = slow_fake.requests[-1]["messages"]
+    assert [message["role"] for message in asked] == ["user", "assistant", "user"]
+    assert asked[1]["content"].startswith(" and and") and asked[1]["content"].count("and") < 256
+
+
+@pytest.mark.slow
+def test_two_interrupts_end_the_chat_and_one_says_so(chat: Terminal) -> None:
+    chat.process.send_signal(signal.SIGINT)
+    chat.wait_for("Ctrl-C once more, or /quit, ends the chat")
+    chat.wait_for("> ")
+    chat.process.send_signal(signal.SIGINT)
+    assert chat.process.wait(60) == 130
+
+
+@pytest.mark.slow
+def test_lines_that_are_pasted_are_one_message(chat: Terminal, slow_fake: Fake) -> None:
+    chat.type("a first line\nand a second one\n")
+    chat.wait_for(" and and")
+    assert slow_fake.requests[-1]["messages"][-1]["content"] == "a first line\nand a second one"
 
 
 def test_a_pipe_ends_at_the_first_error_with_one_line(address: str) -> None:
