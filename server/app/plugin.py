@@ -75,6 +75,7 @@ class EndpointPlugin:
             max_model_len=engine_client.model_config.max_model_len,
             registry=front_end.registry(),
             model=(args.served_model_name or [args.model])[0],
+            has_chat_template=args.chat_template is not None or front_end.has_chat_template(engine_client),
             rotations=rotations(engine_client.model_config, deployment),
             block_size=engine_client.vllm_config.cache_config.block_size,
         )

@@ -77,12 +77,13 @@ class Turns(BaseModel):
 class Live(BaseModel):
     """The answer of ``GET /posenc/live``, which the page at ``/`` draws.
 
-    ``labels`` are the names of the scales in ``/metrics``. ``rotations`` has an entry for each scale, and none if the
+    ``has_chat_template`` says whether the model can chat. ``labels`` are the names of the scales in ``/metrics``. ``rotations`` has an entry for each scale, and none if the
     model has no rotary embedding. ``figures`` is null if vLLM keeps no counts (``disable_log_stats``).
     """
 
     version: str
     model: str
+    has_chat_template: bool
     deployment: Scales
     labels: list[str]
     rotations: list[Turns]
@@ -98,6 +99,7 @@ class Served:
         registry: the registry of its metrics; where there are several API servers, of all of them.
         budget: cached tokens re-rotated before a step at most; None where none are re-rotated.
         model: the model's name in requests.
+        has_chat_template: whether the server makes prompts of chats for this model.
         rotations: of each scale; none where the model has no rotary embedding.
         block_size: of its KV cache, tokens; None where that is not known.
     """
@@ -107,6 +109,7 @@ class Served:
     registry: CollectorRegistry
     budget: Budget | None = None
     model: str = ""
+    has_chat_template: bool = False
     rotations: Sequence[Rotation] = ()
     block_size: int | None = None
 
@@ -127,6 +130,7 @@ def data_router() -> APIRouter:
         return Live(
             version=version_line(),
             model=served.model,
+            has_chat_template=served.has_chat_template,
             deployment=_scales(served, found),
             labels=[scale_set.label(index) for index in range(len(scale_set.scales))],
             rotations=[

@@ -115,6 +115,7 @@ class Fake:
                 max_model_len=self.deployment.max_model_len,
                 registry=registry,
                 model=self.model,
+                has_chat_template=self.has_template,
                 rotations=turns(self.deployment),
             )
         app.middleware("http")(self._guarded)

@@ -35,7 +35,7 @@ def is_shown(page: Page) -> None:
 
 def run_all(page: Page) -> None:
     page.get_by_role("button", name="Run all").click()
-    for status in page.locator(".card .status").all():
+    for status in page.locator("#cards .status").all():
         expect(status).to_contain_text("The server reports", timeout=30_000)
 
 
@@ -86,6 +86,52 @@ def test_a_request_can_be_stopped(chromium: Browser) -> None:
         assert watched.faults == []
 
 
+def test_a_chat_keeps_its_turns_and_says_what_ran_and_where_it_was_cut(chromium: Browser) -> None:
+    with running(fake := Fake(token_seconds=0.01)) as address, opened(chromium, address) as watched:
+        page = watched.page
+        page.get_by_label("Message").fill("One")
+        page.get_by_role("spinbutton", name="New tokens").last.fill("3")
+        page.get_by_label("Message").press("Enter")
+        last = page.locator("#talk li").last
+        expect(last.locator(".length")).to_have_text(
+            re.compile(r"^scale 1; 4 tokens, 3 of them new; [\d.]+ tokens a second; cut at 3 tokens$")
+        )
+        expect(last.locator(".said")).to_have_text(" and and and")
+        page.get_by_label("Message").fill("Two")
+        page.get_by_role("button", name="Send").click()
+        expect(page.locator("#talk li")).to_have_count(4)
+        expect(page.locator("#talk li").last.locator(".length")).to_contain_text("of them new")
+        turns = [(each["role"], each["content"]) for each in fake.requests[-1]["messages"]]
+        assert turns == [("user", "One"), ("assistant", " and and and"), ("user", "Two")]
+        assert violations(page) == []
+        page.get_by_role("button", name="New chat").click()
+        expect(page.locator("#talk li")).to_have_count(0)
+        assert watched.faults == []
+
+
+def test_a_chat_is_stopped_and_goes_on_with_what_was_said(chromium: Browser) -> None:
+    with running(fake := Fake(token_seconds=0.1)) as address, opened(chromium, address) as watched:
+        page = watched.page
+        page.get_by_label("Message").fill("One")
+        page.get_by_role("button", name="Send").click()
+        expect(page.locator("#talk li").last.locator(".said")).to_contain_text("and")
+        page.locator("#chat-send").click()
+        expect(page.locator("#talk li").last.locator(".length")).to_have_text("Stopped")
+        page.get_by_label("Message").fill("Two")
+        page.get_by_role("button", name="Send").click()
+        expect(page.locator("#talk li")).to_have_count(4)
+        expect(page.locator("#talk li").last.locator(".said")).to_contain_text("and")
+        assert [each["role"] for each in fake.requests[-1]["messages"]] == ["user", "assistant", "user"]
+
+
+def test_a_narrow_screen_says_which_tables_scroll(chromium: Browser, address: str) -> None:
+    for width, is_told in ((NARROW, True), (WIDE, False)):
+        with opened(chromium, address, width=width) as watched:
+            is_shown(watched.page)
+            told = watched.page.locator("#served .sideways")
+            expect(told).to_be_visible() if is_told else expect(told).to_be_hidden()
+
+
 def test_the_keyboard_alone_starts_a_request_and_pauses_the_page(chromium: Browser, address: str) -> None:
     with opened(chromium, address) as watched:
         page = watched.page
@@ -131,9 +177,10 @@ def test_with_a_key_the_page_asks_for_it_and_sends_it(chromium: Browser) -> None
     [
         (Fake(counts=False), ["#served", "#try", "#frequencies"], ["#live", "#tiles"]),
         (Fake(deployment=ONE_SCALE), ["#served", "#try", "#live", "#frequencies"], ['[data-kind="growing"]']),
-        (Fake(deployment=UNROTATED), ["#served", "#try", "#live"], ["#frequencies"]),
+        (Fake(deployment=UNROTATED), ["#served", "#try", "#live", "#chat"], ["#frequencies"]),
+        (Fake(has_template=False), ["#served", "#try", "#live"], ["#chat"]),
     ],
-    ids=["without counts", "one scale", "without rotation"],
+    ids=["without counts", "one scale", "without rotation", "without a chat template"],
 )
 def test_what_a_server_does_not_have_is_left_out(
     fake: Fake, shown: list[str], hidden: list[str], chromium: Browser

@@ -49,6 +49,15 @@ def attach(engine: Any, state: Any, deployment: Deployment, draining: Draining, 
     drain_before_stop(engine, draining, ended)
 
 
+def has_chat_template(engine: Any) -> bool:
+    """Whether the tokenizer of a running engine makes prompts of chats: by a template, or as Mistral's by itself."""
+    try:
+        tokenizer = engine.get_tokenizer()
+    except ValueError:  # skip_tokenizer_init: there is none
+        return False
+    return not hasattr(tokenizer, "chat_template") or bool(tokenizer.chat_template)
+
+
 async def attention_layers(engine: Any) -> list[LayerGroup]:
     """Which backend attends in each layer of a running engine, as its workers report it."""
     workers = await engine.collective_rpc("posenc_attention")

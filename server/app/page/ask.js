@@ -50,9 +50,9 @@ async function reason(answer) {
   return `the server answered with status ${answer.status}`;
 }
 
-/** The events of a streamed completion, as objects, up to the end. */
-export async function* completion(body, signal) {
-  const answer = await ask("v1/completions", {
+/** The events of a streamed answer, as objects, up to the end. */
+export async function* streamed(path, body, signal) {
+  const answer = await ask(path, {
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true, continuous_usage_stats: true } }),

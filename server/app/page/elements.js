@@ -54,6 +54,19 @@ export function table(element, caption, head, rows) {
       ),
     ),
   );
+  if (element.closest(".scroll")) hint(element.closest(".scroll"));
+}
+
+/** Say of a table that is wider than its place that it scrolls. */
+export function hint(place) {
+  const isWide = place.scrollWidth > place.clientWidth + 1;
+  let told = place.previousElementSibling;
+  if (!told?.classList.contains("sideways")) {
+    if (!isWide) return;
+    told = html("p", { class: "sideways" }, "Scroll the table sideways for all columns.");
+    place.before(told);
+  }
+  told.hidden = !isWide;
 }
 
 /** A mark in a scale's colour. */

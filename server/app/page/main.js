@@ -1,7 +1,8 @@
 // The page: reads what the server serves, draws it, and reads its counters again and again.
 import { ask, keep, key, KeyWanted } from "./ask.js";
 import { charts } from "./charts.js";
-import { count, html, measure, percent, swatch, table } from "./elements.js";
+import { chat } from "./chat.js";
+import { count, hint, html, measure, percent, swatch, table } from "./elements.js";
 import { frequencies } from "./frequencies.js";
 import { History } from "./history.js";
 import { ruler } from "./ruler.js";
@@ -66,6 +67,7 @@ function show() {
   drawCharts(history);
   const { computed, waiting } = figures.prefill_tokens;
   tried.forEach((card) => card.progress(figures.prefill_tokens));
+  chatProgress(figures.prefill_tokens);
   tiles([
     ["Requests running", count(figures.requests_running), ""],
     ["Requests waiting", count(figures.requests_waiting), ""],
@@ -99,6 +101,7 @@ function build() {
       ? `Requests by length, prompt and answer together: ${deployment.rope_type} at scales ${labels.join(", ")}.`
       : "There is one scale: every request runs as the model was trained.";
   for (const name of ["served", "try"]) at(name).hidden = false;
+  at("chat").hidden = !live.has_chat_template;
   at("live").hidden = !figures;
   at("frequencies").hidden = !rotations.length;
   at("tiles").hidden = !figures;
@@ -180,7 +183,11 @@ let width = innerWidth;
 addEventListener("resize", () => {
   if (innerWidth === width) return;
   width = innerWidth;
-  requestAnimationFrame(() => redraw.forEach((draw) => draw()));
+  requestAnimationFrame(() => {
+    redraw.forEach((draw) => draw());
+    document.querySelectorAll(".scroll").forEach(hint);
+  });
 });
 
+const chatProgress = chat(() => live, wantKey);
 read();

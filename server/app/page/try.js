@@ -1,5 +1,5 @@
 // The cards to try: each sends one request, shows its length and its scale, and what the server reports at its end.
-import { completion, KeyWanted } from "./ask.js";
+import { KeyWanted, streamed } from "./ask.js";
 import { count, html, tint } from "./elements.js";
 import { filled, plans } from "./prompts.js";
 import { ruler } from "./ruler.js";
@@ -107,7 +107,7 @@ function card(kind, plan, live, wantsKey) {
       say("Waiting for the first token");
       const limit = Math.max(1, Number(answer.value) || plan.answer);
       const body = { model, prompt: prompt.value, max_tokens: limit, temperature: 0, ignore_eos: kind === "growing" };
-      for await (const event of completion(body, request.signal)) {
+      for await (const event of streamed("v1/completions", body, request.signal)) {
         const piece = event.choices?.[0]?.text ?? "";
         text.append(text.textContent ? piece : piece.trimStart());
         follow(event.usage, limit);

@@ -194,7 +194,7 @@ def test_a_cpu_gives_the_cache_half_of_the_memory_that_is_left(
     )
 
 
-def test_a_cpu_gives_the_cache_what_the_longest_request_takes_if_that_is_more_than_half(
+def test_a_cpu_gives_the_cache_more_than_half_if_the_longest_request_takes_more(
     model: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needed = (LENGTH + 16) * bytes_of_a_token(model)
