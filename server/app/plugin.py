@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from posenc_runtime.vllm_adapter.contract.active import deployment_of
 from posenc_runtime.vllm_adapter.in_server import front_end, stopping
 from posenc_runtime.vllm_adapter.in_server.engine_state import Pulse
-from posenc_runtime.vllm_adapter.in_server.request_log import Format, log_requests
+from posenc_runtime.vllm_adapter.in_server.request_log import Format, RequestLinesMiddleware, log_requests
 from posenc_runtime.vllm_adapter.in_server.stopping import Draining
 from posenc_runtime.vllm_adapter.in_worker.rotary.wavelengths import rotations
 from server.app.edge.headers import hide_server
@@ -53,6 +53,11 @@ class EndpointPlugin:
         self._edge = install(app)
         app.add_middleware(RefusingWhileDraining, draining=self._draining)
         name_requests(app)
+        log_format = getattr(app.state.args, REQUEST_LOG, _of_vllm(app.state.args))
+        if log_format != "off":
+            app.add_middleware(
+                RequestLinesMiddleware, log_format=log_format, is_wanted=lambda: hasattr(app.state, "posenc")
+            )
 
     async def init_state(self, engine_client: Any, state: Any, args: argparse.Namespace) -> None:
         """Once the engine runs, add the checks of requests, the reports in answers, and what our routes show."""

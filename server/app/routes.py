@@ -78,8 +78,8 @@ class Live(BaseModel):
     """The answer of ``GET /posenc/live``, which the page at ``/`` draws.
 
     ``has_chat_template`` says whether the server makes prompts of chats. ``labels`` are the names of the scales in
-    ``/metrics``. ``rotations`` has an entry for each scale, and none if the model has no rotary embedding. ``figures`` is
-    null if vLLM keeps no counts (``disable_log_stats``).
+    ``/metrics``. ``rotations`` has an entry for each scale, and none if the model has no rotary embedding. ``figures``
+    is null if vLLM keeps no counts (``disable_log_stats``).
     """
 
     version: str

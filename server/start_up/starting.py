@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, NoReturn, cast
 from rich.console import Console
 
 from posenc_runtime.vllm_adapter.contract.errors import Failed
+from posenc_runtime.vllm_adapter.in_server.request_log import LOGGER as REQUESTS
 from server.app.greeting import READY
 from server.deployment.checkpoint import refused_if_unreadable
 from server.deployment.settings import Settings
@@ -176,9 +177,12 @@ def show_ours(show: Callable[[str], None]) -> None:
 
     class Shown(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
+            line = record.getMessage()
+            if record.name == REQUESTS and not line.startswith("{"):
+                line = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {line}"
             # A disk that is full, or a terminal that is gone, must not fail the request whose line this is.
             with contextlib.suppress(OSError):
-                show(record.getMessage())
+                show(line)
 
     logger = logging.getLogger("vllm.posenc")
     logger.setLevel(logging.INFO)
