@@ -193,6 +193,8 @@ def show_ours(show: Callable[[str], None]) -> None:
 def _leave(out: Console, said: str, status: int) -> NoReturn:
     """End this process at once: Triton's bindings, which vLLM imports everywhere, report leaks by the page on exit."""
     with contextlib.suppress(OSError):  # a full disk does not make it a failure
+        if out.is_terminal:
+            out.print()  # after the ^C that the terminal shows
         out.print(said)
         out.file.flush()
     os._exit(status)

@@ -58,9 +58,9 @@ def derive(
         return Derived(scaling=scaling.model_copy(update=update), reason=seen_where_rotated(checkpoint))
     if chooses_method:
         own = checkpoint.rope_type
-        is_plain = own == "default"
-        update["rope_type"] = _FOR_UNSCALED if is_plain else own
-        reasons.append(f"the checkpoint's own {'rotation is not scaled' if is_plain else f'rope_type is {own}'}")
+        update["rope_type"] = chosen = _FOR_UNSCALED if own == "default" else own
+        taken = "" if chosen == own else f", for which it takes {chosen}"
+        reasons.append(f"the checkpoint's own rope_type is {own}{taken}")
     if chooses_scales:
         update["scales"], reason = _scales(trained, checkpoint.tuned_length, max_model_len)
         reasons += [reason] if reason else []

@@ -33,7 +33,12 @@ def windowed(checkpoint: Checkpoint, window: int = 64) -> Checkpoint:
 @pytest.mark.parametrize(
     ("found", "rope_type", "scales", "reason"),
     [
-        (checkpoint("default", 256), "yarn", [1, 2, 4], "the checkpoint's own rotation is not scaled"),
+        (
+            checkpoint("default", 256),
+            "yarn",
+            [1, 2, 4],
+            "the checkpoint's own rope_type is default, for which it takes yarn",
+        ),
         (checkpoint("llama3", 512), "llama3", [1, 2, 4], "the checkpoint's own rope_type is llama3"),
         (checkpoint("yarn", 512), "yarn", [1, 2, 4], "the checkpoint's own rope_type is yarn"),
         (checkpoint("linear", 512), "linear", [1, 2, 4], "the checkpoint's own rope_type is linear"),
