@@ -28,12 +28,14 @@ from tests.server.command import run
         (
             None,
             -1,
-            "auto: the checkpoint's own rope_type is default, for which it takes yarn; requests may be as long as the cache has room for",
+            "auto: the checkpoint's own rope_type is default, for which it takes yarn; requests may be as long as the "
+            "cache has room for",
         ),
         (
             700,
             700,
-            "auto: the checkpoint's own rope_type is default, for which it takes yarn, max_model_len is 700, and the trained length 256",
+            "auto: the checkpoint's own rope_type is default, for which it takes yarn, max_model_len is 700, and the "
+            "trained length 256",
         ),
     ],
     ids=["no length is given", "a length is given"],
