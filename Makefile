@@ -69,7 +69,9 @@ constraints: #: pin the newest releases that work together, for `make setup`: CP
 	@$(COMPILE) --extra cpu $(CPU_TORCH) --output-file deploy/constraints-cpu.txt
 	@echo 'cuda-python>=13' | $(COMPILE) - --extra cuda --output-file deploy/constraints-cuda.txt
 
-serve: environment ## serve the demo model, or MODEL=smollm2, or CONFIG=configs/demo.yaml; PORT=8001
+# The server imports everything itself: no trial before.
+serve: ## serve the demo model, or MODEL=smollm2, or CONFIG=configs/demo.yaml; PORT=8001
+	@$(MAKE_ENVIRONMENT) --quiet --no-trial
 	@$(BIN)/posenc serve $(if $(CONFIG),--config $(CONFIG),$(MODEL))$(if $(PORT), --port $(PORT))
 
 test: test-fast test-promises ## the fast tests, then an engine test for each promise of the docs

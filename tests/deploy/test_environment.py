@@ -225,3 +225,13 @@ def test_what_installs_and_why_is_said(checkout: Checkout, settings: dict[str, s
 def test_a_trial_import_that_fails_is_a_failure(checkout: Checkout) -> None:
     assert "what is installed cannot be imported" in checkout.make(FAILS="python -I -c *")[2]
     assert checkout.make()[0] == 0
+
+
+def test_what_a_server_imports_next_is_not_tried_before_and_a_set_up_tries_it(checkout: Checkout) -> None:
+    status, output, _ = checkout.make("serve")
+    assert status == 0 and "trial import" not in output and checkout.asked("import torch") == []
+    assert checkout.make("serve")[:2] == (0, "")
+    assert "what is installed cannot be imported" in checkout.make(FAILS="python -I -c *")[2]
+    assert checkout.make("environment")[1].startswith("trial import ")
+    assert checkout.asked("-m venv", " install ") == []
+    assert checkout.make("environment") == (0, "", "")
