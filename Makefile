@@ -44,7 +44,7 @@ ENGINE_TESTS = $(PYTEST) -v -rsfE -n auto --dist loadfile --no-loadscope-reorder
 # Test runs follow each other even under -j: engines and the fast tests together would starve each other. Tests run in
 # the order of their files: by size, the default, the longest would come last.
 .NOTPARALLEL:
-.PHONY: help help-all setup environment constraints fuzz soak serve test test-all test-fast test-promises test-slow test-compiled test-engine test-release tools test-gpu test-page test-clients faults check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture screenshots architectures routes train-demo train-counting zoo lengths clean clean-env
+.PHONY: help help-all setup environment constraints fuzz soak serve test test-all test-fast test-promises test-slow test-compiled test-engine test-release tools test-gpu test-page test-clients newcomer faults check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture screenshots architectures routes train-demo train-counting zoo lengths clean clean-env
 
 # `## ` begins what make says of a verb, and `#: ` what make help-all says beside it.
 help:
@@ -161,6 +161,9 @@ counting: environment #: measure each position encoding on the counting task: AR
 
 lengths: environment #: measure each position encoding beyond the trained length: ARGS=...
 	@$(BIN)/python -m tests.benchmarks.lengths $(ARGS)
+
+newcomer: environment #: walk through a newcomer's first hour in a fresh clone, and print seconds: ARGS="--short"
+	@$(BIN)/python -m tests.newcomer $(ARGS)
 
 faults: environment #: kill, freeze, starve and damage servers, and print what their clients saw: ARGS=...
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.engine.faults $(ARGS)
