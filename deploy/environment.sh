@@ -68,8 +68,9 @@ stamp() { # what was made, and whether it was imported
         return
     fi
     printf 'trial import '
-    # -I: what the current folder would supply does not count as installed.
-    dotted "$venv/bin/python" -I -c 'import torch, transformers, vllm, posenc_runtime, server
+    # -I: what the current folder would supply does not count as installed. vLLM warns of Triton on every CPU.
+    dotted "$venv/bin/python" -I -c 'import logging, torch, transformers, vllm, posenc_runtime, server
+logging.getLogger("vllm").addHandler(logging.NullHandler())
 from vllm import LLM
 print("vllm", vllm.__version__, "torch", torch.__version__, "transformers", transformers.__version__)' ||
         fail "what is installed cannot be imported, Python says why above. docs/index.md names what a bare Debian lacks"
