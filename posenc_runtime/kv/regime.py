@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from posenc_runtime.kv.deployment import Deployment
 
-_NUL = "\x00"
+# Stands before a regime's name. Printable, and without the characters that routers and LMCache give a meaning of their
+# own: @ / and the backslash.
+MARK = "~posenc:"
+_MARKED = re.compile(r"~posenc(:+)")
 
 
 def regime(deployment: Deployment, scale_index: int) -> str | None:
@@ -23,13 +28,34 @@ def private(deployment: Deployment, scale_index: int, number: int) -> str:
     return f"{deployment.rope_type}:{deployment.scales[scale_index]:g}:{deployment.fingerprint}:private:{number}"
 
 
+def suffix(deployment: Deployment, scale_index: int) -> str:
+    """What stands at the end of the salts of requests that begin at a scale; nothing for the checkpoint's own."""
+    name = regime(deployment, scale_index)
+    return "" if name is None else MARK + name
+
+
 def salted(cache_salt: str | None, regime_name: str | None) -> str | None:
     """A request's prefix-cache salt in a regime: the client's own salt, if any, and the regime's name. Decision 21.
 
-    A single NUL stands before the regime's name. Each NUL in the client's salt is doubled, so that no client can write
-    the name of a regime.
+    A router that has computed the whole salt may send it: it stays as it is. In any other salt of a client, a mark gets
+    one more colon, so that no client can write the name of another regime.
     """
-    escaped = cache_salt.replace(_NUL, 2 * _NUL) if cache_salt else cache_salt
-    if regime_name is None:
-        return escaped
-    return f"{escaped or ''}{_NUL}posenc:{regime_name}"
+    own, end = cache_salt or "", "" if regime_name is None else MARK + regime_name
+    if end and own.endswith(end):
+        own = own.removesuffix(end)
+    return (_MARKED.sub(r"~posenc\1:", own) + end) or None
+
+
+def refuse_other_marks(deployment: Deployment, cache_salt: str) -> None:
+    """Check a client's salt.
+
+    Raises:
+        ValueError: when it has a mark that is not that of one of the deployment's scales, at its end.
+    """
+    ends = [suffix(deployment, index) for index in range(1, len(deployment.scales))]
+    end = next((each for each in ends if cache_salt.endswith(each)), "")
+    if MARK in cache_salt.removesuffix(end):
+        raise ValueError(
+            f"cache_salt: must have {MARK!r} only at its end, followed by what /posenc/scales says of a scale, got "
+            f"{cache_salt[:200]!r}: choose another salt"
+        )

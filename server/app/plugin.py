@@ -99,7 +99,7 @@ class EndpointPlugin:
 
 def _of_vllm(args: argparse.Namespace) -> Format:
     """How plain vLLM, which has no setting of ours, is to log requests: as its own log."""
-    if not args.enable_log_requests:
+    if not getattr(args, "enable_log_requests", False):
         return "off"
     config = getattr(args, "logging_config", None)
     formatter = config.get("formatter") if isinstance(config, Mapping) else getattr(config, "formatter", "text")

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from posenc_runtime.kv.budget import Budget
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.kv.regime import suffix
 from posenc_runtime.vllm_adapter.in_worker.rotary.wavelengths import Rotation
 from server.app.figures import Counts, Figures, figures
 from server.printing.version import version_line
@@ -23,11 +24,13 @@ LIVE = "/posenc/live"
 class Scale(BaseModel):
     """One scale. A request at this scale may have ``max_request_tokens`` tokens, prompt and answer together.
 
-    ``live`` is null if vLLM keeps no counts (``disable_log_stats``).
+    ``cache_salt_suffix`` is added to the ``cache_salt`` of requests that begin at this scale. ``live`` is null if vLLM
+    keeps no counts (``disable_log_stats``).
     """
 
     scale: float
     max_request_tokens: int
+    cache_salt_suffix: str
     live: Counts | None
 
 
@@ -187,6 +190,7 @@ def _scales(served: Served, counted: Figures | None) -> Scales:
             Scale(
                 scale=scale,
                 max_request_tokens=min(length, served.max_model_len),
+                cache_salt_suffix=suffix(deployment, index),
                 live=counted.by_scale.get(scale_set.label(index), Counts()) if counted else None,
             )
             for index, (scale, length) in enumerate(zip(scale_set.scales, scale_set.lengths, strict=True))

@@ -10,6 +10,7 @@ from typing import Any
 
 from posenc_runtime.kv.admission import choose_on_crossing
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.kv.regime import refuse_other_marks
 from posenc_runtime.vllm_adapter.contract.names import ON_CROSSING, PROMPT_ALONE
 
 # A key that begins so is meant for us, even if misspelled; vLLM passes on or ignores keys that it does not know.
@@ -93,6 +94,8 @@ def _checked(to_sampling_params: Callable[..., Any], deployment: Deployment) -> 
         asked = signature.bind(*args, **kwargs)
         request = asked.args[0]
         _refuse_unknown_keys(request)
+        if len(deployment.scales) > 1 and (salt := getattr(request, "cache_salt", None)):
+            refuse_other_marks(deployment, salt)
         wish = (request.vllm_xargs or {}).get(ON_CROSSING)
         try:
             chosen = choose_on_crossing(deployment, wish)

@@ -58,8 +58,13 @@ def test_the_answer_joins_the_configuration_with_the_counters_of_every_engine() 
         "rerotate_budget_reason": "so long",
         "distances": None,
         "scales": [
-            {"scale": 1.0, "max_request_tokens": 100, "live": nothing | {"kv_blocks": 9}},
-            {"scale": 2.5, "max_request_tokens": 250, "live": nothing | {"requests": 7}},
+            {"scale": 1.0, "max_request_tokens": 100, "cache_salt_suffix": "", "live": nothing | {"kv_blocks": 9}},
+            {
+                "scale": 2.5,
+                "max_request_tokens": 250,
+                "cache_salt_suffix": f"~posenc:yarn:2.5:{YARN.fingerprint}",
+                "live": nothing | {"requests": 7},
+            },
         ],
     }
 
