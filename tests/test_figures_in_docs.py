@@ -30,6 +30,7 @@ STORED = {
         "2026-11-27-smollm2-ruler-values-16384/report",
         "2026-11-27-h100-smollm2-ruler/report",
         "2026-11-27-h100-smollm2-ruler-32768/report",
+        "2026-11-28-smollm2-read-time-ruler-16384/report",
     ],
     "Growth": ["2026-11-21-cpu-growth"],
     "Crossings": ["2026-11-25-cpu-crossings"],
