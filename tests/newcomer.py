@@ -145,9 +145,8 @@ def main(
         "UV_CACHE_DIR": str(pathlib.Path.home() / ".cache/uv"),
         "PIP_CACHE_DIR": str(pathlib.Path.home() / ".cache/pip"),
     }
-    inherited = {
-        name: value for name, value in os.environ.items() if name not in ("POSENC_VENV", "PYTHONPATH", "VIRTUAL_ENV")
-    }
+    others = ("POSENC_VENV", "PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")  # which newcomers do not set
+    inherited = {name: value for name, value in os.environ.items() if name not in others}
     hour = Hour(folder / "posenc", inherited | own)
     hour.note("clone", time.monotonic() - began)
     try:
