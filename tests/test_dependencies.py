@@ -44,6 +44,11 @@ def is_for_evaluation(file: pathlib.Path) -> bool:
     return file.relative_to(ROOT).parts[:2] in (("server", "evaluation"), ("server", "plots"))
 
 
+def is_for_conversion(file: pathlib.Path) -> bool:
+    """It runs in a process of its own, once for a model of a wheel."""
+    return file.relative_to(ROOT).parts == ("server", "wheels", "conversion.py")
+
+
 def imported_by(file: pathlib.Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -65,7 +70,9 @@ TESTS = [
     *(file for file in (ROOT / "tests").rglob("*.py") if file.parent != CLIENTS),
     *(ROOT / "deploy").glob("*.py"),
 ]
-SERVING = distributions_of([file for file in SOURCES if not is_for_training(file) and not is_for_evaluation(file)])
+BY_EXTRAS = (is_for_training, is_for_evaluation, is_for_conversion)
+SERVING = distributions_of([file for file in SOURCES if not any(is_for(file) for is_for in BY_EXTRAS)])
+CONVERTING = distributions_of([file for file in SOURCES if is_for_conversion(file)])
 EVALUATING = distributions_of([file for file in SOURCES if is_for_evaluation(file)])
 TRAINING = distributions_of([file for file in SOURCES if is_for_training(file)])
 TESTING = (
@@ -81,6 +88,11 @@ def test_what_serves_imports_what_is_asked_for_and_nothing_else() -> None:
 
 def test_what_only_training_imports_is_in_its_extra() -> None:
     assert asked_for(PROJECT["optional-dependencies"]["train"]) == TRAINING - SERVING
+
+
+def test_what_only_the_conversion_imports_is_in_the_extra_of_its_model() -> None:
+    # transformers imports accelerate.
+    assert asked_for(PROJECT["optional-dependencies"]["smollm2"]) - {"accelerate"} == CONVERTING - SERVING
 
 
 def test_what_only_evaluations_import_is_in_their_extra() -> None:
