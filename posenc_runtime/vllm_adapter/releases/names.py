@@ -171,6 +171,7 @@ SERVER_NAMES: Names = (
     ("vllm.v1.engine.output_processor", "instrument_manual", ("attributes",)),
     ("vllm.v1.engine.output_processor", "OutputProcessor.abort_requests", ("request_ids", "internal")),
     ("vllm.v1.engine.async_llm", "AsyncLLM.add_request", ("request_id",)),
+    ("vllm.v1.engine.async_llm", "AsyncLLM.get_tokenizer", ()),
     ("vllm.v1.engine.core", "EngineCoreProc.run_engine_core", ()),
     ("vllm.v1.executor.multiproc_executor", "WorkerProc.worker_main", ()),
     ("vllm.v1.engine.coordinator", "DPCoordinatorProc.run_coordinator", ()),
