@@ -112,8 +112,10 @@ class Terminal:
         command = [sys.executable, "-m", "server", "chat", "--url", address]
         environment = os.environ | {"TERM": "xterm", "COLUMNS": "200", "OPENAI_API_KEY": ""}
         self.process = subprocess.Popen(
-            command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
-        )
+            command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True,
+            # A shell in the background has its programs ignore the signal.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )  # fmt: skip
         os.close(theirs)
         self.seen = ""
 
