@@ -32,6 +32,7 @@ STORED = {
         "2026-11-27-h100-smollm2-ruler-32768/report",
         "2026-11-28-smollm2-read-time-ruler-16384/report",
     ],
+    "Conversations": ["2026-11-28-cpu-conversations"],
     "Growth": ["2026-11-21-cpu-growth"],
     "Crossings": ["2026-11-25-cpu-crossings"],
     "Budget": ["2026-11-25-budget"],
