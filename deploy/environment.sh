@@ -62,25 +62,24 @@ made() {
 $mark" ] && [ -x "$venv/bin/python" ] && [ -x "$venv/bin/posenc" ]
 }
 ready() { made && { [ -z "$trial" ] || [ "$(sed -n 3p "$stamp")" != untried ]; }; }
-stamp() { # what was made, and whether it was imported
-    if [ -z "$trial" ]; then
-        printf '%s\n%s\nuntried\n' "$place" "$mark" >"$stamp"
-        return
-    fi
-    printf 'trial import '
-    # -I: what the current folder would supply does not count as installed. vLLM warns of Triton on every CPU.
-    dotted "$venv/bin/python" -I -c 'import logging, torch, transformers, vllm, posenc_runtime, server
+finish() { # tries what was made, and writes down what it is
+    if [ -n "$trial" ]; then
+        printf 'trial import '
+        # -I: what the current folder would supply does not count as installed. vLLM warns of Triton on every CPU.
+        dotted "$venv/bin/python" -I -c 'import logging, torch, transformers, vllm, posenc_runtime, server
 logging.getLogger("vllm").addHandler(logging.NullHandler())
 from vllm import LLM
 print("vllm", vllm.__version__, "torch", torch.__version__, "transformers", transformers.__version__)' ||
-        fail "what is installed cannot be imported, Python says why above. docs/index.md names what a bare Debian lacks"
+            fail "what is installed cannot be imported, Python says why above. docs/index.md names what a bare Debian lacks"
+    fi
     printf '%s\n%s\n' "$place" "$mark" >"$stamp"
+    [ -n "$trial" ] || echo untried >>"$stamp"
 }
 if ! ready; then # uv and pip inherit the lock: a set-up waits for those that outlived theirs
     mkdir -p "$(dirname "$venv")" && exec 9>"$venv.lock" || exit 1
     flock -n 9 || { echo "another make setup is running in $venv: waiting for it" && flock 9; }
 fi
-made && ! ready && stamp
+made && ! ready && finish
 if ready; then
     [ -n "$quiet" ] || echo "$venv is ready ($device)"
     exit 0
@@ -156,5 +155,5 @@ if [ $with = pip ] || ! packages; then
     packages || fail "${why:-pip says why above. If you changed pyproject.toml, run make constraints, which pins releases anew}"
 fi
 
-stamp
+finish
 echo "$venv is ready ($device), made in $(($(date +%s) - began)) seconds"

@@ -29,6 +29,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tests.benchmarks.servers import free_port
+from tests.without_compilers import link_programs
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 _QUESTION = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 16}
 # A step ends when the command has written this; what follows belongs to the next one.
@@ -76,7 +79,7 @@ class Hour:
     @contextlib.contextmanager
     def serve(self, named: str, *command: str, **environment: str) -> Iterator[str | None]:
         """Start a server, note its steps and the longest silence; gives its address, or None where it ended."""
-        port = _free_port()
+        port = free_port()
         words = [word.replace("{port}", str(port)) for word in command]
         began = last = written = time.monotonic()
         silence, steps, tail = 0.0, list(_STEPS), ""
@@ -181,9 +184,10 @@ def _make_mistakes(hour: Hour) -> None:
         hour.run("a port that is taken", posenc, "serve", "demo", "--port", str(taken.getsockname()[1]))
     hour.run("a check", posenc, "check", "demo")
     hour.run("the demonstration", posenc, "demo")
-    with hour.serve(
-        "without a compiler", posenc, "serve", "demo", "--port", "{port}", PATH=str(_without_compiler(hour))
-    ):
+    programs = hour.checkout.parent / "programs"
+    programs.mkdir()
+    link_programs(programs)
+    with hour.serve("without a compiler", posenc, "serve", "demo", "--port", "{port}", PATH=str(programs)):
         pass
     unset = ("--set", "engine.kv_cache_memory_bytes=null", "--set", "engine.gpu_memory_utilization=null")
     with (
@@ -192,19 +196,6 @@ def _make_mistakes(hour: Hour) -> None:
     ):
         if address:
             hour.ask("with 5 GiB of free memory", address, time.monotonic())
-
-
-def _without_compiler(hour: Hour) -> pathlib.Path:
-    """A folder of programs that has all that PATH has, but for compilers."""
-    folder = hour.checkout.parent / "programs"
-    folder.mkdir()
-    for place in os.environ["PATH"].split(":"):
-        with contextlib.suppress(OSError):
-            for program in pathlib.Path(place).iterdir():
-                if not re.fullmatch(r"(.*-)?(c\+\+|g\+\+|gcc|cc|clang|clang\+\+)(-\d+)?", program.name):
-                    with contextlib.suppress(FileExistsError):
-                        (folder / program.name).symlink_to(program)
-    return folder
 
 
 @contextlib.contextmanager
@@ -219,13 +210,6 @@ def _little_free_memory() -> Iterator[None]:
         for begin in range(0, taken, mmap.PAGESIZE):
             held[begin] = 1
         yield
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _table(hour: Hour) -> Table:

@@ -30,8 +30,7 @@ def private(deployment: Deployment, scale_index: int, number: int) -> str:
 
 def suffix(deployment: Deployment, scale_index: int) -> str:
     """What stands at the end of the salts of requests that begin at a scale; nothing for the checkpoint's own."""
-    name = regime(deployment, scale_index)
-    return "" if name is None else MARK + name
+    return salted(None, regime(deployment, scale_index)) or ""
 
 
 def salted(cache_salt: str | None, regime_name: str | None) -> str | None:
@@ -40,9 +39,8 @@ def salted(cache_salt: str | None, regime_name: str | None) -> str | None:
     A router that has computed the whole salt may send it: it stays as it is. In any other salt of a client, a mark gets
     one more colon, so that no client can write the name of another regime.
     """
-    own, end = cache_salt or "", "" if regime_name is None else MARK + regime_name
-    if end and own.endswith(end):
-        own = own.removesuffix(end)
+    end = "" if regime_name is None else MARK + regime_name
+    own = (cache_salt or "").removesuffix(end)
     return (_MARKED.sub(r"~posenc\1:", own) + end) or None
 
 

@@ -114,8 +114,9 @@ def converse(conversation: Conversation, console: Console) -> None:
     """
     if not sys.stdin.isatty():
         for line in sys.stdin:
-            if _obey(conversation, line.strip()) is None:
+            if line.strip() == _END:
                 return
+            _obey(conversation, line.strip())
         return
     console.print(
         f"[bold]{conversation.model}[/]  {_LOAD} FILE puts a file before your message, {_ANEW} begins anew, {_END} "
@@ -125,7 +126,7 @@ def converse(conversation: Conversation, console: Console) -> None:
     is_interrupted = False
     while True:
         try:
-            line = _read_line()
+            line = _read_line().strip()
         except EOFError:
             return
         except KeyboardInterrupt:
@@ -134,23 +135,20 @@ def converse(conversation: Conversation, console: Console) -> None:
             is_interrupted = True
             console.print(f"\nCtrl-C once more, or {_END}, ends the chat", style="dim", highlight=False)
             continue
+        if line == _END:
+            return
+        is_interrupted = False
         try:
-            has_ended = _obey(conversation, line.strip())
+            is_interrupted = not _obey(conversation, line)
         except (BadAnswer, NotUnderstood) as error:
             console.print(str(error), style="red", markup=False, highlight=False)
-            has_ended = True
-        if has_ended is None:
-            return
-        is_interrupted = not has_ended
 
 
-def _obey(conversation: Conversation, line: str) -> bool | None:
-    """Do what a line asks for; gives whether an answer came to its end, and None at the end of the conversation."""
+def _obey(conversation: Conversation, line: str) -> bool:
+    """Do what a line asks for; gives whether the answer, if it asks for one, came to its end."""
     word, _, rest = line.partition(" ")
     if not line:
         return True
-    if word == _END:
-        return None
     if word == _ANEW:
         conversation.begin_anew()
     elif word == _LOAD:

@@ -64,7 +64,7 @@ def lines(report: Report, max_tokens: int | None = None) -> Iterator[str]:
     Args:
         max_tokens: that an option of the command sets.
     """
-    if report.finish_reason == "length":
+    if report.finish_reason == "length" and max_tokens is not None:  # otherwise the command has chosen the length
         asked = report.new_tokens == max_tokens
         yield f"cut at {report.new_tokens:,} tokens ({'--max-tokens' if asked else 'the longest request is reached'})"
     for crossing in report.crossings:

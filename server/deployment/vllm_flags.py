@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,7 +72,10 @@ def split(words: Sequence[str], ours: Mapping[str, bool]) -> tuple[list[str], li
             if ours[name] and not equals and waiting:
                 rest.append(waiting.pop(0))
             continue
-        _take(name, given if equals else None, waiting, layer, ours)
+        try:
+            _take(name, given if equals else None, waiting, layer, ours)
+        except ValueError as error:
+            raise FlagRefused(str(error)) from None
     return rest, list(_overrides(layer))
 
 
@@ -163,6 +167,7 @@ def _is_flag(word: str, ours: Mapping[str, bool]) -> bool:
     return name in ours or name.replace("_", "-") in _places()
 
 
+@functools.cache
 def _places() -> dict[str, _Place]:
     """Where the value of each flag goes, by its spelling."""
     known = table.read_stored()

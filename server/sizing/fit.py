@@ -9,7 +9,7 @@ from typing import Any
 from posenc_runtime.kv.admission import admit
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.checkpoint.checkpoint import Checkpoint
-from posenc_runtime.vllm_adapter.checkpoint.sizing.cache import LayerCache, layer_caches, used_share
+from posenc_runtime.vllm_adapter.checkpoint.sizing.cache import LayerCache, layer_caches, number_bytes, used_share
 from posenc_runtime.vllm_adapter.checkpoint.sizing.weights import Weights, weights_of
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from server.deployment.gpus import bytes_of
@@ -103,7 +103,7 @@ def compute_fit(
     plan = plan_settings(settings)
     deployment, checkpoint = plan.deployment, plan.checkpoint
     assert checkpoint is not None  # it is read, or refused
-    model_bytes = 4 if settings.engine.get("dtype") in ("float32", "float") else 2
+    model_bytes = number_bytes(settings.engine)
     if weights is None:
         known = weights_of(look(settings).place, checkpoint.text_config, model_bytes)
     elif (given := bytes_of(weights)) is not None:

@@ -7,8 +7,9 @@ import math
 import os
 from typing import TYPE_CHECKING, Any
 
+from posenc_runtime.vllm_adapter.checkpoint.hub import is_in_object_store
 from posenc_runtime.vllm_adapter.checkpoint.sizing import cpu_memory
-from posenc_runtime.vllm_adapter.checkpoint.sizing.cache import layer_caches
+from posenc_runtime.vllm_adapter.checkpoint.sizing.cache import layer_caches, number_bytes, used_share
 from posenc_runtime.vllm_adapter.checkpoint.sizing.weights import weights_of
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.contract.names import FIT_INTO_MEMORY
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _BLOCK_TOKENS = 16  # vLLM's default; that of some devices is larger
 # Arguments with which the cache of a request is divided, or its size does not come from its bytes.
 _NOT_COUNTED = ("decode_context_parallel_size", "prefill_context_parallel_size", "pipeline_parallel_size")
-_FLOAT32 = ("float32", "float")
+_SIZES_ANOTHER_WAY = ("gpu_memory_utilization", "num_gpu_blocks_override")
 _WORKERS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 # What a worker takes beside weights and cache, with its share of the other processes: programs and activations.
 _PROGRAM_BYTES = 5 * GIB // 2
@@ -59,14 +60,17 @@ def refuse_small_cache(settings: Settings, plan: Plan) -> None:
 
 
 def refuse_full_memory(settings: Settings) -> None:
-    """Check that a CPU has the free memory that ``engine.gpu_memory_utilization`` asks for.
+    """Check that a CPU has the free memory that vLLM takes where ``take_free_memory`` gives the KV cache no size.
 
     Raises:
         SettingRefused: with what is free, what is asked, and what to set.
     """
     share = settings.engine.get("gpu_memory_utilization")
-    if _has_size(settings) or not isinstance(share, int | float) or not 0 < share <= 1:  # vLLM says what it must be
+    if _has_size(settings) or _takes_free_memory(settings):
         return
+    if share is not None and (type(share) not in (int, float) or not 0 < share <= 1):
+        return  # vLLM says what it must be
+    share = used_share(settings.engine)
     nodes = cpu_memory.of_nodes() if cpu_memory.is_cpu() else []
     if not nodes or any(math.ceil(total * share) <= free for total, free in nodes):
         return
@@ -97,9 +101,7 @@ def take_free_memory(settings: Settings, plan: Plan, place: str) -> str | None:
         SettingRefused: when the weights or the longest request do not fit, with what is free and what to set.
     """
     engine = settings.engine
-    if _has_size(settings) or engine.get("gpu_memory_utilization") is not None or not cpu_memory.is_cpu():
-        return None
-    nodes = cpu_memory.of_nodes()
+    nodes = cpu_memory.of_nodes() if _takes_free_memory(settings) and cpu_memory.is_cpu() else []
     if not nodes:
         return None
     free = min(available for _, available in nodes)
@@ -135,9 +137,15 @@ def take_free_memory(settings: Settings, plan: Plan, place: str) -> str | None:
 
 def _has_size(settings: Settings) -> bool:
     """Whether the KV cache has a size of its own."""
-    if settings.engine.get("kv_cache_memory_bytes") is not None or os.environ.get("VLLM_CPU_KVCACHE_SPACE"):
-        return True
-    return settings.engine.get("num_gpu_blocks_override") is not None
+    return settings.engine.get("kv_cache_memory_bytes") is not None or bool(os.environ.get("VLLM_CPU_KVCACHE_SPACE"))
+
+
+def _takes_free_memory(settings: Settings) -> bool:
+    """Whether no setting says how large the KV cache is, and what else takes memory can be counted."""
+    engine = settings.engine
+    if _has_size(settings) or any(engine.get(name) is not None for name in _SIZES_ANOTHER_WAY):
+        return False
+    return not is_in_object_store(engine.get("hf_config_path", settings.model))
 
 
 def _number(engine: dict[str, Any], name: str) -> int:
@@ -155,12 +163,7 @@ def _weights(engine: dict[str, Any], plan: Plan, place: str) -> int:
     checkpoint = plan.checkpoint
     if checkpoint is None or checkpoint.text_config is None:
         return 0
-    return weights_of(place, checkpoint.text_config, _model_bytes(engine)).num_bytes or 0
-
-
-def _model_bytes(engine: dict[str, Any]) -> int:
-    """Bytes of a number of the model, no more than the engine counts."""
-    return 4 if engine.get("dtype") in _FLOAT32 else 2
+    return weights_of(place, checkpoint.text_config, number_bytes(engine)).num_bytes or 0
 
 
 def _caches(engine: dict[str, Any], plan: Plan) -> list[LayerCache]:
@@ -177,7 +180,7 @@ def _caches(engine: dict[str, Any], plan: Plan) -> list[LayerCache]:
         return layer_caches(
             checkpoint.text_config,
             checkpoint.architecture.partition(", ")[0],
-            model_bytes=_model_bytes(engine),
+            model_bytes=number_bytes(engine),
             kv_cache_dtype=kv_cache_dtype,
             tensor_parallel_size=engine.get("tensor_parallel_size", 1),
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -12,8 +11,8 @@ import pytest
 
 from tests.checkpoints import save_tiny
 from tests.engine.running_server import running_server
+from tests.without_compilers import link_programs
 
-COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "clang++")
 PROMPT = "a" * 100
 COMPLETIONS: dict[str, dict[str, Any]] = {
     "logprobs": {"logprobs": 1},
@@ -36,11 +35,7 @@ COMPLETIONS: dict[str, dict[str, Any]] = {
 def folder_of_programs(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """Links to all programs of the PATH but compilers."""
     folder = tmp_path_factory.mktemp("programs")
-    for place in os.environ["PATH"].split(os.pathsep):
-        for program in pathlib.Path(place).glob("*"):
-            is_compiler = program.name.startswith(("gcc", "g++", "clang", "x86_64-linux-gnu-g", "cpp", "c++"))
-            if not is_compiler and program.name not in COMPILERS and not (folder / program.name).exists():
-                (folder / program.name).symlink_to(program)
+    link_programs(folder)
     return folder
 
 

@@ -266,6 +266,7 @@ def test_the_demonstration_shows_a_crossing_and_its_metric(monkeypatch: pytest.M
     with running(Fake(token_seconds=0)) as address, Server(address) as server:
         demo.show(server, Console(file=said, width=200))
     assert "crossed from scale 1 to 2 at 512 tokens (rerotate)" in said.getvalue()
+    assert "cut at" not in said.getvalue()  # it has chosen how long its answers are
     assert 'posenc_crossings_total{from="1",how="rerotate",to="2"} 1' in said.getvalue()
 
 

@@ -94,6 +94,7 @@ def test_options_of_ours_win_and_other_words_stay() -> None:
         ("--api-key --enforce-eager", "--api-key: needs a value"),
         ("--enforce-eager=yes", "--enforce-eager: takes no value, got 'yes'"),
         ("--served-model-name a b", "--served-model-name: posenc serves a model under one name, got a, b"),
+        ("--max-num-seqs [", "--max-num-seqs: must be a YAML value, got '['"),
         ("--seed 1 --seed.x 2", "--seed.x: seed has the value 1 already, which has no keys"),
     ],
 )

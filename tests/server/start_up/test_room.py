@@ -129,9 +129,26 @@ def test_commands_refuse_a_small_cache_before_vllms_parser_is_made(
         ([(16 * GIB, GIB)], {"gpu_memory_utilization": 0.92, "kv_cache_memory_bytes": 2**28}, None),
         ([(16 * GIB, GIB)], {"gpu_memory_utilization": 2.0}, None),
         ([(16 * GIB, GIB)], {}, None),
+        (
+            [(16 * GIB, 10 * GIB)],
+            {"num_gpu_blocks_override": 9},
+            "engine.gpu_memory_utilization: on a CPU, this share of the machine's memory must be free, got 0.92, which "
+            "is 14.7 GiB, but only 10.0 GiB of 16.0 GiB are free: set it to 0.6 or less, or give the KV cache a size "
+            "instead (engine.kv_cache_memory_bytes)",
+        ),
         ([], {"gpu_memory_utilization": 0.92}, None),
     ],
-    ids=["too-little", "hardly-any", "just-enough", "another-node", "cache-of-a-size", "no-share", "none", "unknown"],
+    ids=[
+        "too-little",
+        "hardly-any",
+        "just-enough",
+        "another-node",
+        "cache-of-a-size",
+        "no-share",
+        "none",
+        "blocks",
+        "unknown",
+    ],
 )
 def test_on_a_cpu_the_share_of_memory_that_vllm_takes_must_be_free(
     nodes: list[tuple[int, int]], engine: dict[str, Any], said: str | None, monkeypatch: pytest.MonkeyPatch

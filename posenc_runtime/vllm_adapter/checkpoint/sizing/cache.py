@@ -48,6 +48,11 @@ def used_share(engine: Mapping[str, Any]) -> float:
     return float(engine.get("gpu_memory_utilization", default_memory_share()))
 
 
+def number_bytes(engine: Mapping[str, Any]) -> int:
+    """Bytes of a number of the model, by its arguments; no more than the engine counts."""
+    return 4 if engine.get("dtype") in ("float32", "float") else 2
+
+
 def value_bytes(kv_cache_dtype: str, model_bytes: int) -> int:
     """Bytes of a cached number.
 
