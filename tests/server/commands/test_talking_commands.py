@@ -84,10 +84,11 @@ def test_a_file_is_put_before_the_next_message_alone(address: str, fake: Fake, t
     file = tmp_path / "some notes.txt"
     file.write_text("Once upon\na time")
     status, out, _ = posenc(
-        "chat", "--url", address, "--completions", "--max-tokens", "1", said=f"/load {file}\nWho?\n/new\nWhen?\n"
+        "chat", "--url", address, "--completions", "--max-tokens", "1", said=f"/load {file}\nWho?\nWhy?\n/new\nWhen?\n"
     )
     assert status == 0 and out.startswith(f"{file}: 16 characters, before your next message\n")
-    assert [body["prompt"] for body in fake.requests[-2:]] == ["Once upon\na time\n\nWho?", "When?"]
+    first = "Once upon\na time\n\nWho?"
+    assert [body["prompt"] for body in fake.requests[-3:]] == [first, f"{first} and\nWhy?", "When?"]
 
 
 @pytest.mark.parametrize(
