@@ -25,7 +25,7 @@ def values(name: str) -> list[str]:
 def unit(tmp_path: pathlib.Path) -> pathlib.Path:
     """The unit with a program that is on this machine: systemd looks for it."""
     copy = tmp_path / UNIT.name
-    copy.write_text(UNIT.read_text(encoding="utf-8").replace(PROGRAM, sys.executable), encoding="utf-8")
+    copy.write_text(UNIT.read_text(encoding="utf-8").replace(PROGRAM, f'"{sys.executable}"'), encoding="utf-8")
     return copy
 
 

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import pathlib
 import platform
+import shlex
 import shutil
 
 import torch
@@ -40,12 +41,18 @@ def kernels() -> ctypes.CDLL:
     # Imported here because the import takes a second, and only attention on the CPU needs it.
     from torch.utils import cpp_extension
 
-    path = cpp_extension.load(
-        name=f"posenc_cpu_{_fingerprint()}",
-        sources=[str(_FOLDER / source) for source in _SOURCES],
-        extra_cflags=list(_FLAGS),
-        is_python_module=False,
-    )
+    # torch gives the linker's folder to a shell without quotes, and an environment may lie in a folder with spaces.
+    folder = cpp_extension.TORCH_LIB_PATH
+    cpp_extension.TORCH_LIB_PATH = shlex.quote(folder)
+    try:
+        path = cpp_extension.load(
+            name=f"posenc_cpu_{_fingerprint()}",
+            sources=[str(_FOLDER / source) for source in _SOURCES],
+            extra_cflags=list(_FLAGS),
+            is_python_module=False,
+        )
+    finally:
+        cpp_extension.TORCH_LIB_PATH = folder
     return ctypes.CDLL(path)
 
 
