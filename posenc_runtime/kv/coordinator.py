@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from posenc_runtime.kv.admission import Admission
@@ -10,10 +10,11 @@ from posenc_runtime.kv.calendar import Calendar, steps_until_due
 from posenc_runtime.kv.counts import TOTAL, Counts
 from posenc_runtime.kv.crossing import Crossing, CrossingQueue, Rotation
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
+from posenc_runtime.kv.histories import History, histories_of, histories_to_continue
 from posenc_runtime.kv.ledger import NULL_BLOCK, BlockLedger, MixedRotations, Numbers
 from posenc_runtime.kv.moves import Moves
-from posenc_runtime.kv.regime import private, regime
-from posenc_runtime.kv.running import ReusedPrefix, Running
+from posenc_runtime.kv.regime import history, private, regime
+from posenc_runtime.kv.running import Continued, ReusedPrefix, Running
 from posenc_runtime.kv.step_plan import Progress, StepPlan
 
 
@@ -30,11 +31,18 @@ class ScaleCoordinator:
 
     Args:
         num_blocks: blocks of the pool, the null block among them.
+
+    Attributes:
+        budget_tokens: the most cached tokens that are turned before a step. None until workers have reported their
+            speed.
+        shares_histories: whether other requests may find what a request has cached after a crossing. The scheduler says
+            so, because it depends on the engine's caches, too.
     """
 
     def __init__(self, deployment: Deployment, *, num_blocks: int) -> None:
         self.deployment = deployment
-        self.budget_tokens = deployment.rerotate_budget_tokens  # None until the workers have reported their speed
+        self.budget_tokens = deployment.rerotate_budget_tokens
+        self.shares_histories = False
         self._scale_set = deployment.scale_set
         self._lengths = self._scale_set.lengths
         self._labels = [self._scale_set.label(index) for index in range(len(self._lengths))]
@@ -62,6 +70,48 @@ class ScaleCoordinator:
         self._counts.requests[self._labels[admission.scale_index]] += 1
         return regime(self.deployment, admission.scale_index)
 
+    def histories(self, request_id: str, num_tokens: int) -> Iterator[History]:
+        """What a request that waits may go on from, besides what its own first scale has cached; the best first.
+
+        Args:
+            num_tokens: tokens of the request.
+        """
+        running = self._requests[request_id]
+        if running.admission.on_crossing != "rerotate" or not self.shares_histories:
+            return
+        if running.prefill_counted:  # it was preempted, and has a history of its own
+            last = len(self._lengths) - 1
+            for known in histories_of(self._scale_set, running.first_index, last, num_tokens):
+                if known.scale_index != running.first_index:
+                    yield known
+        elif self.deployment.continues:
+            yield from histories_to_continue(self._scale_set, running.admission.scale_index, num_tokens)
+
+    def begin(self, request_id: str) -> int:
+        """A request that waits is to begin at its first scale. Returns the index of that scale."""
+        running = self._requests[request_id]
+        if not running.prefill_counted and running.continued:
+            running.continued = None
+            running.first_index = running.admission.scale_index
+        running.scale_index = running.first_index
+        self._limits[request_id] = self._lengths[running.first_index]
+        return running.first_index
+
+    def go_on_from(self, request_id: str, found: History, *, num_tokens: int) -> None:
+        """A request that waits is to go on from what requests of a history have cached.
+
+        Args:
+            num_tokens: tokens that it found.
+        """
+        running = self._requests[request_id]
+        running.first_index, running.scale_index = found.first_index, found.scale_index
+        self._limits[request_id] = self._lengths[found.scale_index]
+        if not running.prefill_counted:
+            running.continued = Continued(num_tokens, found.first_index, found.scale_index)
+            return
+        for index in range(found.first_index, found.scale_index):  # it may find more than it had itself
+            self._record(running, index, index + 1, self._lengths[index], "rerotate")
+
     def allocated(self, request_id: str, block_ids: Sequence[int]) -> None:
         """A request got fresh blocks, which it will fill."""
         scale_index = self._requests[request_id].scale_index
@@ -86,10 +136,11 @@ class ScaleCoordinator:
         if running.prefill_counted:
             return
         running.prefill_counted = True
-        self._counts.prompt_tokens[self._labels[running.first_index]] += running.num_prompt_tokens
+        label = self._labels[running.scale_index]
+        self._counts.prompt_tokens[label] += running.num_prompt_tokens
         num_exact = num_hit_tokens - running.num_reused_tokens
         if num_exact:
-            self._counts.prefix_hit_tokens[self._labels[running.first_index]] += num_exact
+            self._counts.prefix_hit_tokens[label] += num_exact
         if running.reused:
             label = f"{self._labels[running.reused.from_index]} {self._labels[running.reused.to_index]}"
             self._counts.prefix_reused_tokens[label] += running.reused.num_tokens
@@ -118,16 +169,20 @@ class ScaleCoordinator:
         """What happens when a request outgrows its scale."""
         return self._requests[request_id].admission.on_crossing
 
-    def first_length(self, request_id: str) -> int:
-        """The most tokens that a request computes at its first scale: only these can be in the prefix cache."""
-        return self._scale_set.lengths[self._requests[request_id].first_index]
+    def first_index(self, request_id: str) -> int:
+        """Index of the scale at which a request begins, and begins again after a preemption."""
+        return self._requests[request_id].first_index
 
-    def in_first_regime(self, request_id: str) -> bool:
-        """Whether other requests of its first scale could read all keys that this request has computed so far."""
+    def length_of_scale(self, request_id: str) -> int:
+        """The most tokens that a request that waits computes at the scale at which it begins, or goes on."""
+        return self._lengths[self._requests[request_id].scale_index]
+
+    def can_be_found(self, request_id: str) -> bool:
+        """Whether other requests could read all keys that this request has computed so far."""
         running = self._requests[request_id]
         if running.num_reused_tokens or request_id in self._crossing:
             return False
-        return running.scale_index == running.first_index
+        return self.shares_histories or running.scale_index == running.first_index
 
     def may_be_due(self) -> list[str]:
         """A step begins. Returns the requests that may have reached the length of their scale.
@@ -182,19 +237,27 @@ class ScaleCoordinator:
             num_tokens: tokens computed so far.
 
         Returns:
-            The regime of what the request computes from now on. No other request has this regime or may read these
-            keys, because the request's values and deeper keys were computed at older scales.
+            The regime of what the request computes from now on. No request that begins at the new scale may read these
+            keys, because the request's values and deeper keys were computed at older scales. Those of the same history
+            may, where histories are shared; otherwise no other request has this regime.
         """
+        running = self._requests[request_id]
         self._begin(
             Crossing(
                 request_id=request_id,
-                from_index=self._requests[request_id].scale_index,
+                from_index=running.scale_index,
                 to_index=to_index,
                 num_tokens=num_tokens,
                 moves=moves,
             )
         )
+        if self.shares_histories and not running.num_reused_tokens:
+            return str(history(self.deployment, running.first_index, to_index))
         return self._private_regime(to_index)
+
+    def is_private(self, request_id: str) -> bool:
+        """Whether the blocks that a request fills after a crossing are its own."""
+        return not self.shares_histories or self._requests[request_id].num_reused_tokens > 0
 
     def reuse(self, request_id: str, from_index: int, moves: Moves, *, num_tokens: int) -> str:
         """Begin to copy a prefix that is cached at another scale; the request must not run until ``advance`` names it.
@@ -339,9 +402,11 @@ class ScaleCoordinator:
         self._limits[crossing.request_id] = 0
 
     def _record(self, running: Running, from_index: int, to_index: int, num_tokens: int, how: OnCrossing) -> None:
-        """Note a crossing. A preempted request that replays a crossing has it in the list already."""
+        """Note a crossing, unless a preempted request replays it: then the list has it already."""
         if running.crossings and running.crossings[-1]["at"] >= num_tokens:
             return
+        if running.continued and running.continued.num_tokens >= num_tokens:
+            return  # others crossed there before this request began
         scales = self.deployment.scales
         running.crossings.append({"at": num_tokens, "from": scales[from_index], "to": scales[to_index], "how": how})
         self._counts.crossings[f"{self._labels[from_index]} {self._labels[to_index]} {how}"] += 1

@@ -22,7 +22,7 @@ from posenc_runtime.kv.scales import ScaleSet, refuse_scales
 UNROTATED = "none"
 
 OnCrossing = Literal["rerotate", "recompute", "pin"]
-PrefixReuse = Literal["exact", "rerotate"]
+PrefixReuse = Literal["exact", "rerotate", "continue"]
 
 
 def refuse_contradictions(scales: Sequence[float], rope_theta: float | None, allow_beyond_trained: bool) -> None:
@@ -66,7 +66,8 @@ class Deployment:
             not held up. With None the workers measure how many they turn in the time of a usual step (``kv.budget``).
         prefix_reuse: which cached prefixes a new request may read. ``exact``: prefixes of its own scale. ``rerotate``:
             prefixes of other scales, too, as re-rotated copies. The copies are an approximation, because values and
-            deeper keys were computed at the other scale.
+            deeper keys were computed at the other scale. ``continue``: what requests have cached that began at its own
+            or a smaller scale, whether they have crossed since or not; it goes on as they would (``kv.histories``).
         rope_theta: base of the frequencies at scales above 1; None takes the checkpoint's. Scale 1 always uses the
             checkpoint's.
         allow_beyond_trained: with scale 1 alone, let requests grow past the trained length: for comparisons, because a
@@ -101,6 +102,12 @@ class Deployment:
             raise ValueError(
                 f"rerotate_budget_tokens must be at least 1, got {self.rerotate_budget_tokens}: leave it out, and the "
                 "workers measure it"
+            )
+        if self.prefix_reuse == "continue" and self.on_crossing != "rerotate":
+            raise ValueError(
+                f"prefix_reuse must be exact or rerotate where on_crossing is {self.on_crossing}, got continue: a "
+                "request goes on from what others have cached only if its keys can be turned when it crosses. Set "
+                "on_crossing to rerotate, or leave prefix_reuse out"
             )
         refuse_contradictions(self.scales, self.rope_theta, self.allow_beyond_trained)
         if self.rope_type in ("default", UNROTATED) and len(self.scales) > 1:
@@ -249,6 +256,16 @@ class Deployment:
     def reuses_prefixes(self) -> bool:
         """Whether a new request may get copies of prefixes that are cached at other scales."""
         return self.prefix_reuse == "rerotate" and len(self.scales) > 1
+
+    @property
+    def continues(self) -> bool:
+        """Whether a new request may go on from what requests of smaller first scales have cached."""
+        return self.prefix_reuse == "continue" and len(self.scales) > 1
+
+    @property
+    def takes_prefixes(self) -> bool:
+        """Whether a new request may use prefixes of other scales or histories than the one it is admitted to."""
+        return self.reuses_prefixes or self.continues
 
     @property
     def changes_scales(self) -> bool:

@@ -23,8 +23,18 @@ def regime(deployment: Deployment, scale_index: int) -> str | None:
     return f"{deployment.rope_type}:{deployment.scales[scale_index]:g}:{deployment.fingerprint}"
 
 
+def history(deployment: Deployment, first_index: int, scale_index: int) -> str | None:
+    """Name of what requests compute that began at one scale and have crossed to another by ``rerotate``.
+
+    A token's position and the first scale decide the scale at which the token is computed (Decision 15). So requests
+    with the same tokens and the same first scale have the same keys, and the name needs no number of a request.
+    """
+    name = regime(deployment, scale_index)
+    return name if first_index == scale_index else f"{name}:from:{deployment.scales[first_index]:g}"
+
+
 def private(deployment: Deployment, scale_index: int, number: int) -> str:
-    """Name of a regime of one request alone: after a crossing, or after it reused a prefix of another scale."""
+    """Name of a regime of one request alone, whose keys no other request may read."""
     return f"{deployment.rope_type}:{deployment.scales[scale_index]:g}:{deployment.fingerprint}:private:{number}"
 
 
@@ -42,6 +52,11 @@ def salted(cache_salt: str | None, regime_name: str | None) -> str | None:
     end = "" if regime_name is None else MARK + regime_name
     own = (cache_salt or "").removesuffix(end)
     return (_MARKED.sub(r"~posenc\1:", own) + end) or None
+
+
+def of_client(deployment: Deployment, scale_index: int, cache_salt: str | None) -> str | None:
+    """A client's own salt, without the suffix of the scale that its request begins at, if a router has added that."""
+    return (cache_salt or "").removesuffix(suffix(deployment, scale_index)) or None
 
 
 def refuse_other_marks(deployment: Deployment, cache_salt: str) -> None:

@@ -108,7 +108,11 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
 
     def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
         super().bind_kv_cache_manager(kv_cache_manager)
-        self.scheduler_half.hash_block_size = kv_cache_manager.block_pool.hash_block_size
+        half, pool = self.scheduler_half, kv_cache_manager.block_pool
+        half.hash_block_size = pool.hash_block_size
+        half.takes_histories = kv_cache_manager.enable_caching and (
+            half.deployment.continues or pool.enable_kv_cache_events
+        )
 
     def on_new_request(self, request: Request) -> None:
         assert self._scheduler is not None
@@ -159,7 +163,7 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
                 "every stage of the pipeline must say which KV cache groups have keys to scale, but nothing came from "
                 f"stage {', '.join(map(str, missing))}: the executor must collect get_kv_connector_handshake_metadata"
             )
-        self._scheduler.scaled_groups = frozenset().union(*(each.scaled_groups for each in told.values()))
+        self._scheduler.set_scaled_groups(frozenset().union(*(each.scaled_groups for each in told.values())))
         if not self._scheduler.deployment.measures_budget:
             return
         speeds = {rank: each.speed for rank, each in told.items() if each.speed is not None}

@@ -7,7 +7,7 @@ prefixes, ``prefix_reuse`` does. vLLM gets this class as ``scheduler_cls``.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from vllm.platforms import current_platform
@@ -142,6 +142,8 @@ class PosencScheduler(AsyncScheduler):
         if is_copied.any():
             self._reblocked.add(request.request_id)
         self._half.rerotate(request, to_index, self._blocks.exchange(request, held, is_copied))
+        if not self._coordinator.is_private(request.request_id):
+            self._blocks.name_again(request)
         return True
 
     def _make_room(self, request: Request) -> tuple[HeldBlocks, Mask] | None:
@@ -199,13 +201,15 @@ class PosencScheduler(AsyncScheduler):
     def _get_local_prefix_cache_hit(
         self, request: Request, max_cache_hit_length: int | None = None
     ) -> tuple[KVCacheBlocks, int, int, bool]:
-        """Limit a cached prefix to one token less than the length of the request's first scale.
+        """Limit a cached prefix to one token less than the length of the scale at which the request begins or goes on.
 
         This concerns a preempted request that repeats its crossings. It runs with the one token left, and crosses
         before the next step. With all tokens found, it would be due to cross before it runs at all, and vLLM stops
         admitting requests at the first one that cannot be scheduled.
         """
-        max_tokens = min(request.num_tokens, self._coordinator.first_length(request.request_id)) - 1
+        if self._coordinator.shares_histories:
+            self._choose_history(request, max_cache_hit_length)
+        max_tokens = min(request.num_tokens, self._coordinator.length_of_scale(request.request_id)) - 1
         if max_cache_hit_length is not None:
             max_tokens = min(max_tokens, max_cache_hit_length)
         found: tuple[KVCacheBlocks, int, int, bool]
@@ -220,6 +224,27 @@ class PosencScheduler(AsyncScheduler):
             found = self.kv_cache_manager.create_kv_cache_blocks(blocks), num_tokens, 0, False
         if self._reuse:
             self._reuse.find(request, num_local_tokens=found[1], max_tokens=max_tokens)
+        return found
+
+    def _choose_history(self, request: Request, max_cache_hit_length: int | None) -> None:
+        """Let a waiting request go on from the longest beginning that is cached, of its own first scale or another."""
+        self._half.begin(request)
+        if not self.kv_cache_manager.prefix_cache_lookup_enabled(request):
+            return
+        longest = request.num_tokens if max_cache_hit_length is None else max_cache_hit_length
+        chosen, most = None, -1
+        for found, hashes in self._half.histories(request):
+            if most < 0:
+                most = self._num_cached(request.block_hashes, min(longest, request.num_tokens - 1))
+            num_tokens = self._num_cached(hashes, min(longest, found.most_tokens))
+            if num_tokens >= found.fewest_tokens and num_tokens > most:
+                chosen, most = found, num_tokens
+        if chosen is not None:
+            self._half.go_on_from(request, chosen, num_tokens=most)
+
+    def _num_cached(self, block_hashes: Sequence[bytes], max_tokens: int) -> int:
+        """How many tokens of a prefix the cache has under these hashes."""
+        found: int = self.kv_cache_manager.coordinator.find_longest_cache_hit(block_hashes, max_tokens)[1]
         return found
 
     def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:

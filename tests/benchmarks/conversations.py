@@ -30,7 +30,7 @@ from tests.benchmarks.variants import Checkpoint, command, served_name, variants
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-STATIC, *OTHERS = "static-yarn", "yarn", "rerope"  # of variants.py; static is stock vLLM
+STATIC, *OTHERS = "static-yarn", "yarn", "yarn-continue", "rerope"  # of variants.py; static is stock vLLM
 SCALES = (1, 2, 4)
 _ANSWER = 20  # tokens
 _FIRST_TOKEN_ID, _LAST_TOKEN_ID = 300, 900  # ordinary pieces of words in every vocabulary that is shipped

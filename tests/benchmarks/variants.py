@@ -93,6 +93,7 @@ def variants(checkpoint: Checkpoint, scales: Sequence[float]) -> dict[str, Varia
             },
         ),
         "yarn": _per_request("per-request YaRN", "yarn", scales),
+        "yarn-continue": _per_request("per-request YaRN, continue", "yarn", scales, "prefix_reuse=continue"),
         "yarn-two": _per_request(f"per-request YaRN, scales 1 and {largest:g}", "yarn", (1, largest)),
         "mrrope": _per_request("per-request MrRoPE", "mrrope", scales),
         "dynamic": _per_request("per-request dynamic NTK", "dynamic", scales),
@@ -149,9 +150,10 @@ def served_name(settings: Settings) -> str:
     return settings.served_model_name or settings.model
 
 
-def _per_request(name: str, rope_type: str, scales: Sequence[float]) -> Variant:
+def _per_request(name: str, rope_type: str, scales: Sequence[float], *settings: str) -> Variant:
     listed = f"scaling.scales=[{', '.join(f'{scale:g}' for scale in scales)}]"
-    return Variant(name, sets=(f"scaling.rope_type={rope_type}", listed), scales=tuple(map(float, scales)))
+    sets = (f"scaling.rope_type={rope_type}", listed, *(f"scaling.{one}" for one in settings))
+    return Variant(name, sets=sets, scales=tuple(map(float, scales)))
 
 
 def _read_time(name: str, rope_type: str, *parameters: str) -> Variant:

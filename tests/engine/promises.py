@@ -39,6 +39,9 @@ PROMISES = {
     "prefix reuse": Promise(
         "docs/scales.md", "also prefixes that were cached at another scale, as copies that are turned to its own"
     ),
+    "conversations go on": Promise(
+        "docs/scales.md", "Its answer is that of one request which began with the first turn and never ended."
+    ),
     "longrope": Promise("docs/models.md", "| Phi-3 for 128k, Phi-4-mini | `longrope` |"),
     "llama3": Promise("docs/models.md", "| Llama 3.1, 3.2 and 3.3, Step 3.5 | `llama3` |"),
     "distance bias": Promise("docs/attention.md", "vLLM's model with Posenc's `bias` attention"),

@@ -37,16 +37,15 @@ def stock(longest: int) -> dict[str, Any]:
     return {**SETTINGS, "engine": {**SETTINGS["engine"], "max_model_len": longest, "hf_overrides": overrides}}
 
 
+def scaled(scaling: dict[str, Any]) -> dict[str, Any]:
+    engine = {name: value for name, value in SETTINGS["engine"].items() if name != "enable_prompt_tokens_details"}
+    server = {"enable_prompt_tokens_details": True}
+    return {**SETTINGS, "engine": engine, "server": server, "scaling": scaling, "max_model_len": 4 * TRAINED}
+
+
 @pytest.fixture(scope="module")
 def turning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    engine = {name: value for name, value in SETTINGS["engine"].items() if name != "enable_prompt_tokens_details"}
-    settings = {
-        **SETTINGS,
-        "engine": engine,
-        "server": {"enable_prompt_tokens_details": True},
-        "scaling": {"rope_type": "rerope"},
-        "max_model_len": 4 * TRAINED,
-    }
+    settings = scaled({"rope_type": "rerope"})
     with running_server(tmp_path_factory.mktemp("turning"), settings, imported=True) as address:
         yield address
 
@@ -68,15 +67,27 @@ def prefilled_in_each_turn(address: str) -> list[int]:
     return prefilled
 
 
-def test_a_conversation_prefills_in_each_turn_what_stock_vllm_prefills(turning: str, tmp_path: pathlib.Path) -> None:
+def prefilled_by_hand() -> list[int]:
+    """What is new in each turn, where all that was computed is found again."""
     prompts = [BEGIN + HEARD + turn * (HEARD + ANSWER) for turn in range(TURNS)]
     # The last token of an answer is not computed, and only whole blocks are cached.
     cached = [0, *((prompt + ANSWER - 1) // BLOCK * BLOCK for prompt in prompts[:-1])]
-    by_hand = [prompt - found for prompt, found in zip(prompts, cached, strict=True)]
+    return [prompt - found for prompt, found in zip(prompts, cached, strict=True)]
+
+
+def test_a_conversation_prefills_in_each_turn_what_stock_vllm_prefills(turning: str, tmp_path: pathlib.Path) -> None:
+    by_hand = prefilled_by_hand()
     unlimited = {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}
     with running_server(tmp_path, stock(4 * TRAINED), unlimited, server="vllm", imported=True) as address:
         assert prefilled_in_each_turn(address) == by_hand
     assert prefilled_in_each_turn(turning) == by_hand
+
+
+def test_with_scales_a_conversation_that_goes_on_prefills_no_more(tmp_path: pathlib.Path) -> None:
+    with running_server(
+        tmp_path, scaled({"rope_type": "yarn", "scales": [1, 2, 4], "prefix_reuse": "continue"}), imported=True
+    ) as address:
+        assert prefilled_in_each_turn(address) == prefilled_by_hand()
 
 
 def test_an_agent_that_compacts_at_the_trained_length_has_room_to_do_it(turning: str, tmp_path: pathlib.Path) -> None:

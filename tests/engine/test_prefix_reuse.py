@@ -90,3 +90,36 @@ def test_with_exact_reuse_no_request_reads_what_was_computed_at_another_scale(
             greedy, logprobs = oracle.score(prompt, answer.token_ids, first_scale(prompt, max_tokens))
             assert answer.token_ids == greedy
             assert max(abs(a - b) for a, b in zip(answer.logprobs, logprobs, strict=True)) < LOGPROB_AFTER_CROSSING
+
+
+@pytest.mark.promise("conversations go on")
+def test_a_turn_goes_on_from_what_earlier_turns_have_cached(
+    tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    """Answers are those of one request that began at scale 1 with the first turn, whichever turn computed a token."""
+    text = prompts(1100)
+    turns = [(text[:200], 5), (text[:350], 20), (text[:550], 20), (text[:600], 400), (text[:620], 5)]
+    branch, other = (text[:300] + prompts(20), 5), (prompts(600), 5)
+    asked = [*([turn] for turn in turns), [branch, other]]
+    engine = arguments("yarn", {"prefix_reuse": "continue"}, block_size=BLOCK_SIZE, disable_log_stats=False)
+    answers = [answer for batch in run_engine(tiny, engine, asked, folder=tmp_path) for answer in batch]
+    said = [
+        answer.posenc["continued"] if answer.posenc and "continued" in answer.posenc else None for answer in answers
+    ]
+    assert said == [
+        None,
+        {"tokens": 192, "first_scale": 1, "scale": 1},
+        {"tokens": 320, "first_scale": 1, "scale": 2},
+        {"tokens": 544, "first_scale": 1, "scale": 4},
+        {"tokens": 576, "first_scale": 1, "scale": 4},
+        {"tokens": 288, "first_scale": 1, "scale": 2},
+        None,
+    ]
+    oracle = UnrotatedOracle(tiny, "yarn", SCALES)
+    for request, answer, continued in zip((*turns, branch, other), answers, said, strict=True):
+        prompt, max_tokens = request
+        first = 1 if continued else first_scale(prompt, max_tokens)
+        greedy, logprobs = oracle.score(prompt, answer.token_ids, first)
+        assert answer.token_ids == greedy
+        assert max(abs(a - b) for a, b in zip(answer.logprobs, logprobs, strict=True)) < LOGPROB_AFTER_CROSSING
+    assert blocks_in_use(tmp_path) == 0

@@ -99,7 +99,7 @@ class Crossings(Queues):
             if block_id and self._is_scaled(number)
         ]
         numbers, block_ids, positions = zip(*held, strict=True) if held else ((), (), ())
-        in_first_regime = self.coordinator.in_first_regime(request.request_id)
+        can_be_found = self.coordinator.can_be_found(request.request_id)
         return HeldBlocks(
             group=np.array(numbers, dtype=np.int64),
             block_id=np.array(block_ids, dtype=np.int64),
@@ -108,9 +108,7 @@ class Crossings(Queues):
                 [min(request.num_computed - position, self.block_size) for position in positions], dtype=np.int64
             ),
             shared=np.array([self.pool.num_users[block_id] > 1 for block_id in block_ids], dtype=np.bool_),
-            cached=np.array(
-                [block_id in self.pool.names and in_first_regime for block_id in block_ids], dtype=np.bool_
-            ),
+            cached=np.array([block_id in self.pool.names and can_be_found for block_id in block_ids], dtype=np.bool_),
         )
 
     def _blocks_to_copy(self, request: Request, held: HeldBlocks) -> Mask | None:

@@ -86,7 +86,7 @@ class Queues:
 
     def _hits(self, request: Request, salt: str | None) -> list[list[int]]:
         """For each group, the cached blocks of the longest prefix of which no query would miss a key."""
-        longest = min(len(request.tokens), self._first_length(request)) - 1
+        longest = min(len(request.tokens), self._length_of_scale(request)) - 1
         for num_blocks in range(longest // self.block_size, 0, -1):
             found = []
             for number, group in enumerate(self.groups):
@@ -104,8 +104,8 @@ class Queues:
         """Blocks of a request's tables, those that have left a window among them."""
         return -(-len(request.tokens) // self.block_size) * len(self.groups)
 
-    def _first_length(self, request: Request) -> int:
-        return self.coordinator.first_length(request.request_id)
+    def _length_of_scale(self, request: Request) -> int:
+        return self.coordinator.length_of_scale(request.request_id)
 
     def _num_missing(self, request: Request, num_tokens: int) -> int:
         num_blocks = -(-(request.num_computed + num_tokens) // self.block_size)

@@ -165,7 +165,7 @@ def test_a_prefix_of_another_scale_is_copied_and_its_source_must_carry_that_scal
     growing.prefilling("long", num_hit_tokens=512)
     report = growing.take_report()
     assert report["prefix_reused_tokens"] == {"1 2": 512} and "prefix_hit_tokens" not in report
-    assert not growing.in_first_regime("long")
+    assert not growing.can_be_found("long")
     admit(growing, "other", num_prompt_tokens=900, max_tokens=10)
     growing.reuse("other", 2, moves(move(1, 9)), num_tokens=256)
     with pytest.raises(
@@ -226,7 +226,7 @@ def test_a_preempted_request_begins_at_its_first_scale_and_says_its_crossing_onc
     growing.rerotate("chat", 1, moves(move(1, 7), move(2, 2, 256)), num_tokens=512)
     growing.advance()
     assert growing.preempted("chat") == (first, [])
-    assert growing.due("chat", 0) is None and growing.in_first_regime("chat")
+    assert growing.due("chat", 0) is None and growing.can_be_found("chat")
     growing.allocated("chat", [3, 4])
     growing.rerotate("chat", 1, moves(move(3, 3), move(4, 4, 256)), num_tokens=512)
     growing.advance()
@@ -250,7 +250,7 @@ def test_a_recomputed_request_begins_again_at_its_new_scale(growing: ScaleCoordi
     growing.allocated("chat", [1, 2])
     regime = growing.recompute("chat", 1, num_tokens=512)
     assert regime is not None and regime.startswith("yarn:2:") and "private" not in regime
-    assert growing.first_length("chat") == 1024
+    assert growing.length_of_scale("chat") == 1024
     growing.allocated("chat", [3, 4, 5])
     assert growing.take_plan().block_scales[1] == [3, 4, 5]
     said = growing.finished("chat", num_output_tokens=13)

@@ -63,7 +63,7 @@ def test_only_what_has_no_default_must_be_given() -> None:
         ({"rope_type": "longropes"}, "rope_type must be one of .*, got 'longropes'"),
         ({"headroom_tokens": 0}, "headroom_tokens must be at least 1, got 0"),
         ({"on_crossing": "hope"}, "on_crossing must be one of rerotate, recompute, pin, got 'hope'"),
-        ({"prefix_reuse": "maybe"}, "prefix_reuse must be one of exact, rerotate, got 'maybe'"),
+        ({"prefix_reuse": "maybe"}, "prefix_reuse must be one of exact, rerotate, continue, got 'maybe'"),
         ({"rerotate_budget_tokens": 0}, "rerotate_budget_tokens must be at least 1, got 0"),
         ({"rope_theta": 0.5}, "rope_theta must be greater than 1, got 0.5"),
         (

@@ -220,7 +220,7 @@ def a_block_larger_than_the_budget_is_never_turned(patch: pytest.MonkeyPatch) ->
 
 @fault
 def a_replay_finds_all_of_its_first_scale_in_the_prefix_cache(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ModelEngine, "_first_length", lambda self, request: len(request.tokens))
+    patch.setattr(ModelEngine, "_length_of_scale", lambda self, request: len(request.tokens))
 
 
 @fault

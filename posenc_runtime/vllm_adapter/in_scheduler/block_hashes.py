@@ -1,4 +1,4 @@
-"""Two replacements for a request's list of block hashes: hashes that are computed when read, and unique names.
+"""Three replacements for a request's list of block hashes: computed when read, of a history, and unique names.
 
 vLLM keeps a list of block hashes in every request and appends to it as the request grows. A replacement always has as
 many entries as the request has full blocks.
@@ -68,11 +68,18 @@ class PrivateHashes(LazyHashes):
 
 
 class SaltedHashes(LazyHashes):
-    """The hashes that vLLM would compute for a request under another salt, computed as far as somebody reads them."""
+    """The hashes that vLLM would compute for a request under another salt, computed as far as somebody reads them.
 
-    def __init__(self, request: Request, block_size: int, cache_salt: str | None) -> None:
+    Args:
+        known: the first of the hashes, if somebody has computed them already.
+    """
+
+    def __init__(
+        self, request: Request, block_size: int, cache_salt: str | None, known: Sequence[bytes] | None = None
+    ) -> None:
         super().__init__(request, block_size)
         self._excerpt = _Excerpt(request, cache_salt)
+        self._excerpt.block_hashes += known or ()
 
     def _hash(self, number: int) -> bytes:
         found = self._excerpt.block_hashes
@@ -80,6 +87,25 @@ class SaltedHashes(LazyHashes):
             self._excerpt.num_tokens = (number + 1) * self._block_size
             found += self._request._block_hasher(self._excerpt)
         return found[number]
+
+
+class CrossedHashes(LazyHashes):
+    """Names of what a request has cached after a crossing: made of the hashes of its first scale, and of its history.
+
+    Decision 75.
+
+    Args:
+        of_first: the hashes at the request's first scale; they say its tokens, its salt and that scale.
+        regime_name: ``kv.regime.history``.
+    """
+
+    def __init__(self, request: Request, block_size: int, of_first: Sequence[bytes], regime_name: str) -> None:
+        super().__init__(request, block_size)
+        self._of_first = of_first
+        self._key = hashlib.blake2b(regime_name.encode(), digest_size=32).digest()
+
+    def _hash(self, number: int) -> bytes:
+        return hashlib.blake2b(self._of_first[number], key=self._key, digest_size=32).digest()
 
 
 class _Excerpt:

@@ -48,6 +48,11 @@ class CrossingBlocks:
             num_prompt_tokens=request.num_prompt_tokens,
         )
 
+    def name_again(self, request: Request) -> None:
+        """Let vLLM put all blocks of a request into the prefix cache under its present names, when it runs again."""
+        for manager in self._manager.coordinator.single_type_managers:
+            manager.num_cached_block[request.request_id] = 0
+
     def to_copy(
         self, request: Request, *, num_coming: int, num_running: int, max_tokens: int
     ) -> tuple[HeldBlocks, Mask] | None:
@@ -114,7 +119,7 @@ class CrossingBlocks:
     def _held(self, request: Request) -> HeldBlocks:
         """The blocks with a request's keys that are scaled; without those that have left a sliding window."""
         columns = []
-        can_be_found = self._half.coordinator.in_first_regime(request.request_id)
+        can_be_found = self._half.coordinator.can_be_found(request.request_id)
         for group, (blocks, block_size) in enumerate(self.tables(request)):
             if group not in self._half.scaled_groups:
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +17,14 @@ from posenc_runtime.kv.budget import Budget, given_budget
 from posenc_runtime.kv.coordinator import ScaleCoordinator
 from posenc_runtime.kv.counts import TOTAL
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.kv.histories import History
 from posenc_runtime.kv.moves import Moves
 from posenc_runtime.kv.prefills import Prefills
-from posenc_runtime.kv.regime import regime, salted
+from posenc_runtime.kv.regime import history, of_client, regime, salted
 from posenc_runtime.kv.step_plan import StepPlan
+from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.contract.names import ON_CROSSING, PROMPT_ALONE
-from posenc_runtime.vllm_adapter.in_scheduler.block_hashes import PrivateHashes, SaltedHashes
+from posenc_runtime.vllm_adapter.in_scheduler.block_hashes import CrossedHashes, PrivateHashes, SaltedHashes
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -56,6 +58,7 @@ class SchedulerHalf:
             copies of.
         scaled_groups: numbers of the KV cache groups whose keys are scaled; the connector sets them, too. The blocks of
             the other groups have no scale: a state, or keys that are rotated alike at every scale, or not at all.
+        takes_histories: whether somebody looks for what requests have cached after a crossing: later turns, or routers.
     """
 
     def __init__(
@@ -64,14 +67,15 @@ class SchedulerHalf:
         self.deployment = deployment
         self.hash_block_size = min(block_sizes)
         self.scaled_groups = frozenset(range(len(block_sizes)))
+        self.takes_histories = False
         self.coordinator = ScaleCoordinator(deployment, num_blocks=num_blocks)
         self._block_sizes = block_sizes
         self._images_have_axes = images_have_axes
         # Clients' salts and admissions, of requests that the scheduler does not know yet.
         self._arrived: dict[str, tuple[str | None, Admission]] = {}
         self._client_salts: dict[str, str | None] = {}
-        # Salt and hashes that a request had before it got private hashes.
-        self._shared_hashes: dict[str, tuple[str | None, Any]] = {}
+        # By first scale: salt and hashes of requests whose present ones are others, or were looked up by others.
+        self._first_hashes: dict[str, dict[int, tuple[str | None, Any]]] = {}
         self._waiting_since: dict[str, float] = {}  # since when requests wait for their crossing
         self._wait_seconds: list[float] = []
         self._budget_report: dict[str, Any] = {}
@@ -91,12 +95,29 @@ class SchedulerHalf:
             admission = self._admit(request, num_prompt_tokens, max_tokens)
         except ValueError:
             return  # the scheduler's thread meets the same error and reports it
-        self._arrived[request.request_id] = request.cache_salt, admission
-        request.cache_salt = salted(request.cache_salt, regime(self.deployment, admission.scale_index))
+        own = of_client(self.deployment, admission.scale_index, request.cache_salt)
+        self._arrived[request.request_id] = own, admission
+        request.cache_salt = salted(own, regime(self.deployment, admission.scale_index))
 
     def turned_away(self, request_id: str) -> None:
         """Forget a request that arrived but does not reach the scheduler."""
         self._arrived.pop(request_id, None)
+
+    def set_scaled_groups(self, scaled_groups: frozenset[int]) -> None:
+        """Take in which KV cache groups are scaled. A crossing gives the blocks of these groups new contents and names.
+
+        Raises:
+            Unsupported: when requests are to go on from what others have cached, and blocks of a group are not scaled:
+                these keep the names that they had before a crossing, although others may hold them.
+        """
+        self.scaled_groups = scaled_groups
+        all_scaled = len(scaled_groups) == len(self._block_sizes)
+        if self.deployment.continues and not all_scaled:
+            raise Unsupported(
+                "prefix_reuse must be exact or rerotate for a model in which some layers cache what no scale changes, "
+                f"got continue: of the {len(self._block_sizes)} KV cache groups {len(scaled_groups)} are scaled"
+            )
+        self.coordinator.shares_histories = self.takes_histories and all_scaled
 
     def set_budget(self, budget: Budget) -> None:
         """Set, once, how many cached tokens are re-rotated before a step at most; log and report the figure."""
@@ -110,11 +131,11 @@ class SchedulerHalf:
         That is early enough: the scheduler has not looked up its prefix yet.
         """
         request_id = request.request_id
-        salt, admission = self._arrived.pop(request_id, None) or (
-            request.cache_salt,
-            self._admit(request, request.num_prompt_tokens, request.max_tokens),
-        )
-        self._client_salts[request_id] = salt
+        if request_id in self._arrived:
+            self._client_salts[request_id], admission = self._arrived.pop(request_id)
+        else:
+            admission = self._admit(request, request.num_prompt_tokens, request.max_tokens)
+            self._client_salts[request_id] = of_client(self.deployment, admission.scale_index, request.cache_salt)
         regime_name = self.coordinator.admitted(request_id, admission, num_prompt_tokens=request.num_prompt_tokens)
         if request.sampling_params and request.sampling_params.stop:
             self.ended_by_text.add(request_id)
@@ -139,10 +160,27 @@ class SchedulerHalf:
 
     def rerotate(self, request: Request, to_index: int, moves: Moves) -> None:
         """Begin to re-rotate a request's cached keys. Other requests do not find the blocks that it fills next."""
-        regime_name = self.coordinator.rerotate(
-            request.request_id, to_index, moves, num_tokens=request.num_computed_tokens
-        )
-        self._leave_others(request, regime_name)
+        name = self.coordinator.rerotate(request.request_id, to_index, moves, num_tokens=request.num_computed_tokens)
+        if self.coordinator.is_private(request.request_id):
+            self._leave_others(request, name)
+        else:
+            self._take_names(request, self.coordinator.first_index(request.request_id), to_index)
+
+    def histories(self, request: Request) -> Iterator[tuple[History, Sequence[bytes]]]:
+        """What a waiting request may go on from, and the hashes under which the prefix cache would know its blocks."""
+        for found in self.coordinator.histories(request.request_id, request.num_tokens):
+            yield found, self._names(request, found.first_index, found.scale_index)[1]
+
+    def begin(self, request: Request) -> None:
+        """Let a waiting request look up its prefix at its first scale, whatever it was to go on from before."""
+        if request.request_id in self._first_hashes:
+            first_index = self.coordinator.begin(request.request_id)
+            self._take_names(request, first_index, first_index)
+
+    def go_on_from(self, request: Request, found: History, *, num_tokens: int) -> None:
+        """Let a waiting request go on from what requests of a history have cached."""
+        self.coordinator.go_on_from(request.request_id, found, num_tokens=num_tokens)
+        self._take_names(request, found.first_index, found.scale_index)
 
     def hashes_at_other_scales(self, request: Request) -> dict[int, Sequence[bytes]]:
         """By index of the other scales: the hashes under which the prefix cache would know a request's blocks."""
@@ -164,7 +202,7 @@ class SchedulerHalf:
         """Let a request begin again at another scale; the caller gives its blocks back."""
         self.coordinator.generated(request.request_id, request.num_output_tokens)
         regime_name = self.coordinator.recompute(request.request_id, to_index, num_tokens=request.num_computed_tokens)
-        self._shared_hashes.pop(request.request_id, None)
+        self._first_hashes.pop(request.request_id, None)
         request.cache_salt = self._salt(request, regime_name)
         request.block_hashes = SaltedHashes(request, self.hash_block_size, request.cache_salt)
 
@@ -175,9 +213,9 @@ class SchedulerHalf:
             Ids of the blocks that it had still to copy; the caller gives them back.
         """
         _, sources = self.coordinator.preempted(request.request_id)
-        if shared := self._shared_hashes.pop(request.request_id, None):
-            request.cache_salt, request.block_hashes = shared
-            request.update_block_hashes()
+        if request.request_id in self._first_hashes:
+            first_index = self.coordinator.first_index(request.request_id)
+            self._take_names(request, first_index, first_index)
         return sources
 
     def abandoned(self, request: Request) -> list[int]:
@@ -247,7 +285,7 @@ class SchedulerHalf:
         """What the response says about a request that ended."""
         del self._client_salts[request.request_id]
         self._arrived.pop(request.request_id, None)
-        self._shared_hashes.pop(request.request_id, None)
+        self._first_hashes.pop(request.request_id, None)
         self.ended_by_text.discard(request.request_id)
         self._prefills.ended(request.request_id)
         return {"posenc": self.coordinator.finished(request.request_id, num_output_tokens=request.num_output_tokens)}
@@ -305,6 +343,29 @@ class SchedulerHalf:
 
     def _leave_others(self, request: Request, regime_name: str) -> None:
         """Give a request private hashes, so that nobody finds its new blocks. Keep the old ones for a preemption."""
-        self._shared_hashes.setdefault(request.request_id, (request.cache_salt, request.block_hashes))
+        first_index = self.coordinator.first_index(request.request_id)
+        self._names(request, first_index, first_index)
         request.cache_salt = self._salt(request, regime_name)
         request.block_hashes = PrivateHashes(request, self.hash_block_size)
+
+    def _take_names(self, request: Request, first_index: int, scale_index: int) -> None:
+        """Let a request find and cache blocks under the names of its history."""
+        request.cache_salt, request.block_hashes = self._names(request, first_index, scale_index)
+
+    def _names(self, request: Request, first_index: int, scale_index: int) -> tuple[str | None, Any]:
+        """Salt and hashes of requests with this one's tokens and client that have this history."""
+        known = self._first_hashes.get(request.request_id)
+        if known is None:  # the request is still as it was admitted
+            own = self.coordinator.first_index(request.request_id)
+            hashes = SaltedHashes(request, self.hash_block_size, request.cache_salt, request.block_hashes)
+            known = self._first_hashes[request.request_id] = {own: (request.cache_salt, hashes)}
+        if first_index not in known:
+            salt = self._salt(request, regime(self.deployment, first_index))
+            known[first_index] = salt, SaltedHashes(request, self.hash_block_size, salt)
+        if first_index == scale_index:
+            return known[first_index]
+        name = str(history(self.deployment, first_index, scale_index))
+        return (
+            self._salt(request, name),
+            CrossedHashes(request, self.hash_block_size, known[first_index][1], name),
+        )

@@ -54,9 +54,10 @@ def refuse_moving_requests(vllm_config: VllmConfig, deployment: Deployment) -> N
                 f"{deployment.on_crossing} and {deployment.prefix_reuse}: each token of its prompts attends to later "
                 "tokens too, so the keys of a prompt change when tokens are added to it"
             )
-    if deployment.reuses_prefixes and not vllm_config.cache_config.enable_prefix_caching:
+    if deployment.takes_prefixes and not vllm_config.cache_config.enable_prefix_caching:
         raise Unsupported(
-            "prefix_reuse must be exact where enable_prefix_caching is false, got rerotate: there is no prefix to reuse"
+            f"prefix_reuse must be exact where enable_prefix_caching is false, got {deployment.prefix_reuse}: there is "
+            "no prefix to reuse"
         )
     if vllm_config.model_config.is_hybrid:
         refuse_reused_states(deployment)
@@ -70,10 +71,10 @@ def refuse_reused_states(deployment: Deployment) -> None:
     Raises:
         Unsupported: when a request may begin with a prefix of another scale.
     """
-    if deployment.reuses_prefixes:
+    if deployment.takes_prefixes:
         raise Unsupported(
-            "prefix_reuse must be exact for models with recurrent layers, got rerotate: cached keys can be turned to "
-            "another scale, but nothing turns the state of a recurrent layer"
+            f"prefix_reuse must be exact for models with recurrent layers, got {deployment.prefix_reuse}: cached keys "
+            "can be turned to another scale, but nothing turns the state of a recurrent layer"
         )
 
 

@@ -58,7 +58,8 @@ class ScalingSettings(BaseModel):
         rerotate_budget_tokens: at most this many cached tokens are re-rotated before one step; when left out, it is
             measured, so that a step takes at most twice as long as usual.
         prefix_reuse: which cached prefixes a new request may read: ``exact``, those of its own scale; ``rerotate``,
-            others, too, as re-rotated copies, which is an approximation.
+            others, too, as re-rotated copies, which is an approximation; ``continue``, what earlier turns have cached,
+            and goes on as they would.
         rope_theta: base of the scaled frequencies; the checkpoint's own when left out.
         allow_beyond_trained: with scale 1 alone, serve lengths past the trained one, for comparisons.
     """

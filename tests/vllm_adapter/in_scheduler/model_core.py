@@ -53,6 +53,7 @@ class Asked:
     stops_at: int | None = None
     cancelled_after: int | None = None
     priority: int = 0
+    cache_salt: str | None = None
 
 
 class EngineCore:
@@ -173,6 +174,7 @@ class EngineCore:
                 ),
                 pooling_params=None,
                 priority=asked.priority,
+                cache_salt=asked.cache_salt,
                 block_hasher=get_request_block_hasher(self._block_size, sha256),
             )
         )
@@ -204,9 +206,14 @@ def num_needed(group: Group, longest: int, block_size: int, max_in_flight_tokens
     return int(spec_of(group, block_size).max_admission_blocks_per_request(max_in_flight_tokens, longest))
 
 
-def said_alone(deployment: Deployment, asked: Asked) -> list[int]:
-    """What a request says when nobody else is there."""
+def said_alone(deployment: Deployment, asked: Asked, first: int | None = None) -> list[int]:
+    """What a request says when nobody else is there.
+
+    Args:
+        first: index of the scale at which it begins, None for the one that it is admitted at.
+    """
     request = model_request.Request(deployment, "alone", asked.prompt, asked.max_tokens, asked.on_crossing, 1)
+    request.first = request.first if first is None else first
     tokens = list(asked.prompt)
     while len(tokens) < request.longest:
         if request.on_crossing == "recompute":  # all that it has said so far is computed at its last token's scale

@@ -18,11 +18,12 @@ def prompt(seed: int, num_tokens: int) -> list[int]:
     return [(seed * 31 + 7 * number) % 500 for number in range(num_tokens)]
 
 
-@pytest.mark.parametrize("prefix_reuse", ["exact", "rerotate"])
-def test_blocks_of_different_content_have_different_names(
+@pytest.mark.parametrize("prefix_reuse", ["exact", "rerotate", "continue"])
+def test_every_name_has_one_content_and_every_parent_was_stored(
     prefix_reuse: Any, vllm_config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two requests cross at the same length, and a third one reuses a prefix of another scale."""
+    """Two requests cross at the same length. A third one has a prefix of theirs, which it computes, copies or goes on
+    from."""
     events_config = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
     monkeypatch.setattr(vllm_config, "kv_events_config", events_config)
     deployment = Deployment(
@@ -52,7 +53,7 @@ def test_blocks_of_different_content_have_different_names(
             Asked(0, prompt(1, 24), 3),
             Asked(0, prompt(3, 24), 24),
             Asked(0, prompt(4, 24), 24),
-            Asked(40, prompt(1, 24) + prompt(9, 30), 3),
+            Asked(40, prompt(1, 24) + prompt(9, 22), 3),
         ]
     )
     assert any(said["crossings"] for said in core.responses.values())
@@ -62,5 +63,6 @@ def test_blocks_of_different_content_have_different_names(
         for number, name in enumerate(event.block_hashes):
             tokens = tuple(event.token_ids[number * BLOCK_SIZE : (number + 1) * BLOCK_SIZE])
             assert content.setdefault(name, tokens) == tokens
+        assert event.parent_block_hash is None or event.parent_block_hash in content
     removed = {name for event in events if isinstance(event, BlockRemoved) for name in event.block_hashes}
     assert removed <= content.keys()
