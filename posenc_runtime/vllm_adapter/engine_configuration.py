@@ -17,8 +17,6 @@ from posenc_runtime.vllm_adapter.checkpoint.weight_files import DamagedWeights, 
 from posenc_runtime.vllm_adapter.contract.active import KEY, turning_deployment_of
 from posenc_runtime.vllm_adapter.contract.names import (
     ALL_SECTIONS,
-    CONNECTOR,
-    CONNECTOR_MODULE,
     FIT_INTO_MEMORY,
     KEYED_CONNECTORS,
     SECTION_KEYS,
@@ -35,6 +33,7 @@ from posenc_runtime.vllm_adapter.refusals.arguments import refuse_arguments
 from posenc_runtime.vllm_adapter.refusals.cpu_attention import refuse_head_size, refuse_latent_dtype
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_block_size, refuse_unsupported
 from posenc_runtime.vllm_adapter.refusals.shared_caches import needs_keys
+from posenc_runtime.vllm_adapter.refusals.tiers import with_tiers
 from posenc_runtime.vllm_adapter.settings.api_keys import refuse_unreadable
 from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
 from posenc_runtime.vllm_adapter.settings.arguments.flags import ArgumentRefused
@@ -179,11 +178,9 @@ def _arguments(engine_args: Any, plan: Plan, given: dict[str, Any], additional: 
         if theirs is not None and needs_keys(theirs.kv_connector):
             ours["kv_transfer_config"] = theirs = copy.copy(theirs)
             theirs.kv_connector_module_path = KEYED_CONNECTORS
-    elif theirs is None:
-        ours["kv_transfer_config"] = KVTransferConfig(**transfer)
-    elif theirs.kv_connector == CONNECTOR:
-        ours["kv_transfer_config"] = theirs = copy.copy(theirs)
-        theirs.kv_connector_module_path = CONNECTOR_MODULE
+    else:
+        ours["kv_transfer_config"] = with_tiers(theirs or KVTransferConfig(**transfer), engine_args.kv_offloading_size)
+        ours["kv_offloading_size"] = None
     if engine_args.max_model_len == FIT_INTO_MEMORY:
         ours["max_model_len"] = FIT_INTO_MEMORY
     if engine_args.scheduler_cls is not None:

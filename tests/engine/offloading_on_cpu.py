@@ -1,11 +1,13 @@
 """An engine whose KV blocks are offloaded to memory, on a CPU: vLLM's own connector, keys and sizes, and our copies.
 
-vLLM copies on GPUs only. A copy here reads its source when it ends, ``_LAG`` polls after it was asked for, as late as a
-copy beside the steps of a GPU may. So a block that changes while it is stored is seen in an answer.
+vLLM copies on GPUs only. A copy here reads its source when it ends, some polls after it was asked for, as late as a
+copy beside the steps of a GPU may. So a block that changes while it is stored is seen in an answer. The environment
+variable ``LAG`` says how many polls; the connector polls once a step.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +17,7 @@ from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
 from tests.engine.run_engine import main
 
-_LAG = 2  # polls; the connector polls once a step
+_LAG = int(os.environ.get("LAG", "2"))
 
 
 class MemoryWorker(OffloadingWorker):
@@ -51,7 +53,8 @@ class MemoryWorker(OffloadingWorker):
 
     def wait(self, job_ids: set[int]) -> None:
         for job_id in job_ids & self._pending.keys():
-            self._pending[job_id] = 0, self._pending[job_id][1]
+            num_bytes = self._pending[job_id][1]()
+            self._pending[job_id] = 0, lambda num_bytes=num_bytes: num_bytes
 
 
 def _worker_of(self: Any, kv_caches: Any) -> OffloadingWorker:

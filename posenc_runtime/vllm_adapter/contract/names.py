@@ -7,6 +7,7 @@ from __future__ import annotations
 
 CONNECTOR = "PosencConnector"
 CONNECTOR_MODULE = "posenc_runtime.vllm_adapter.connector"
+CONNECTOR_WITH_TIERS_MODULE = "posenc_runtime.vllm_adapter.connector_with_tiers"
 # Connectors of vLLM by the names that users give them, and our module with a class of the same name for each: vLLM
 # treats some connectors by their names.
 LMCACHE, NIXL = "LMCacheMPConnector", "NixlConnector"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -25,6 +26,7 @@ from posenc_runtime.kv.step_plan import StepPlan
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.contract.names import ON_CROSSING, PROMPT_ALONE
 from posenc_runtime.vllm_adapter.in_scheduler.block_hashes import CrossedHashes, PrivateHashes, SaltedHashes
+from posenc_runtime.vllm_adapter.in_scheduler.tiers import Tiers
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -58,6 +60,7 @@ class SchedulerHalf:
             copies of.
         scaled_groups: numbers of the KV cache groups whose keys are scaled; the connector sets them, too. The blocks of
             the other groups have no scale: a state, or keys that are rotated alike at every scale, or not at all.
+        tiers: what connectors to other tiers see of requests, where there are such connectors.
         takes_histories: whether somebody looks for what requests have cached after a crossing: later turns, or routers.
     """
 
@@ -68,6 +71,7 @@ class SchedulerHalf:
         self.hash_block_size = min(block_sizes)
         self.scaled_groups = frozenset(range(len(block_sizes)))
         self.takes_histories = False
+        self.tiers: Tiers | None = None
         self.coordinator = ScaleCoordinator(deployment, num_blocks=num_blocks)
         self._block_sizes = block_sizes
         self._images_have_axes = images_have_axes
@@ -159,7 +163,8 @@ class SchedulerHalf:
         return request.request_id in self._waiting_since
 
     def rerotate(self, request: Request, to_index: int, moves: Moves) -> None:
-        """Begin to re-rotate a request's cached keys. Other requests do not find the blocks that it fills next."""
+        """Begin to re-rotate a request's cached keys. Requests of other histories do not find the blocks it fills."""
+        self._leave_tiers(request)
         name = self.coordinator.rerotate(request.request_id, to_index, moves, num_tokens=request.num_computed_tokens)
         if self.coordinator.is_private(request.request_id):
             self._leave_others(request, name)
@@ -179,6 +184,7 @@ class SchedulerHalf:
 
     def go_on_from(self, request: Request, found: History, *, num_tokens: int) -> None:
         """Let a waiting request go on from what requests of a history have cached."""
+        self._leave_tiers(request)
         self.coordinator.go_on_from(request.request_id, found, num_tokens=num_tokens)
         self._take_names(request, found.first_index, found.scale_index)
 
@@ -200,11 +206,23 @@ class SchedulerHalf:
 
     def recompute(self, request: Request, to_index: int) -> None:
         """Let a request begin again at another scale; the caller gives its blocks back."""
+        self._leave_tiers(request)
         self.coordinator.generated(request.request_id, request.num_output_tokens)
         regime_name = self.coordinator.recompute(request.request_id, to_index, num_tokens=request.num_computed_tokens)
         self._first_hashes.pop(request.request_id, None)
         request.cache_salt = self._salt(request, regime_name)
         request.block_hashes = SaltedHashes(request, self.hash_block_size, request.cache_salt)
+
+    def longest_prefix(self, request: Request) -> int:
+        """The most tokens, of whole blocks, that a waiting request may find or load: one is left to be computed."""
+        most: int = min(request.num_tokens, self.coordinator.length_of_scale(request.request_id)) - 1
+        return most - most % math.lcm(*self._block_sizes)
+
+    def loads(self, request: Request, block_ids: Sequence[Sequence[int]], begin: int, end: int) -> None:
+        """A tier fills the blocks of tokens ``begin`` to ``end``, with keys of the request's scale."""
+        for group in self.scaled_groups:
+            size = self._block_sizes[group]
+            self.coordinator.allocated(request.request_id, block_ids[group][begin // size : -(-end // size)])
 
     def preempted(self, request: Request) -> list[int]:
         """Note that a request loses its blocks. It may find in the prefix cache what it had at its first scale.
@@ -347,6 +365,10 @@ class SchedulerHalf:
         self._names(request, first_index, first_index)
         request.cache_salt = self._salt(request, regime_name)
         request.block_hashes = PrivateHashes(request, self.hash_block_size)
+
+    def _leave_tiers(self, request: Request) -> None:
+        if self.tiers:
+            self.tiers.leave(request)
 
     def _take_names(self, request: Request, first_index: int, scale_index: int) -> None:
         """Let a request find and cache blocks under the names of its history."""

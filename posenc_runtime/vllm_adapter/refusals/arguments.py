@@ -14,11 +14,13 @@ from posenc_runtime.vllm_adapter.contract.active import KEY
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.contract.names import CONNECTOR
 from posenc_runtime.vllm_adapter.refusals.shared_caches import (
+    OFFLOADING,
     refuse_drafts_from_others,
     refuse_missing_package,
     refuse_shared_cache,
     refuse_shared_offloading,
 )
+from posenc_runtime.vllm_adapter.refusals.tiers import refuse_tiers
 
 POOLING = "pooling and draft models"
 PREFILL_CONTEXT = "prefill_context_parallel_size above 1"
@@ -48,10 +50,12 @@ def refuse_arguments(engine_args: Any) -> None:
         refuse_missing_package(transfer)
         refuse_shared_offloading(engine_args.kv_offloading_size, engine_args.kv_offloading_backend, rope_type)
     else:
-        refuse_offloading(engine_args.kv_offloading_size)
+        refuse_offloading(engine_args.kv_offloading_size, engine_args.kv_offloading_backend)
         if transfer is not None:
             read = transfer.get if isinstance(transfer, Mapping) else lambda name: getattr(transfer, name)
-            refuse_connector(read("kv_connector"), read("kv_role"))
+            if read("kv_connector") != OFFLOADING:
+                refuse_connector(read("kv_connector"), read("kv_role"))
+            refuse_tiers(transfer)
     refuse_unshown({POOLING: engine_args.runner in ("pooling", "draft")}, "serve it with vLLM, without posenc")
     refuse_unshown(
         {
@@ -65,16 +69,16 @@ def refuse_arguments(engine_args: Any) -> None:
     )
 
 
-def refuse_offloading(size: float | None) -> None:
-    """Check ``kv_offloading_size``, GiB.
+def refuse_offloading(size: float | None, backend: str | None) -> None:
+    """Check ``kv_offloading_size``, GiB, and its backend.
 
     Raises:
-        Unsupported: when it is given.
+        Unsupported: when another connector than vLLM's own is to offload.
     """
-    if size is not None:
+    if size is not None and backend not in (None, "native"):
         raise Unsupported(
-            f"kv_offloading_size must be left out, got {size:g}: it replaces the KV connector of posenc, which gives "
-            "blocks their scales"
+            f"kv_offloading_backend must be native where requests are scaled, got {backend}: no test shows that its "
+            "answers are right. Leave it out"
         )
 
 

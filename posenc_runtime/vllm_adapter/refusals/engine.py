@@ -25,12 +25,12 @@ from posenc_runtime.vllm_adapter.refusals.arguments import (
     SPECULATIVE,
     UBATCHES,
     refuse_connector,
-    refuse_offloading,
     refuse_unshown,
 )
 from posenc_runtime.vllm_adapter.refusals.moving_requests import refuse_moving_requests
 from posenc_runtime.vllm_adapter.refusals.rotating_attention import reason_against_rotating
 from posenc_runtime.vllm_adapter.refusals.shared_caches import refuse_drafts_from_others, refuse_shared_cache
+from posenc_runtime.vllm_adapter.refusals.tiers import refuse_tiers, tiers_of
 from posenc_runtime.vllm_adapter.refusals.turning_drafters import refuse_drafter
 from posenc_runtime.vllm_adapter.refusals.turning_queries import refuse_turning
 
@@ -74,8 +74,8 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
         refuse_drafts_from_others(transfer, vllm_config.speculative_config is not None, turning.rope_type)
         refuse_drafter(vllm_config.speculative_config, turning.rope_type)
     else:
-        refuse_offloading(vllm_config.cache_config.kv_offloading_size)
         refuse_connector(getattr(transfer, "kv_connector", None), getattr(transfer, "kv_role", None))
+        refuse_tiers(transfer)
     if deployment is not None:
         # Only where the memory says how long requests may be do they end before the deployment's length.
         longest, is_fitted = deployment.max_model_len, model.original_max_model_len == FIT_INTO_MEMORY
@@ -83,6 +83,11 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
             raise Unsupported(
                 f"max_model_len must be additional_config.posenc.max_model_len {longest}, which the largest scale "
                 f"covers, got {model.max_model_len}: set both to the same length"
+            )
+        if deployment.reuses_prefixes and tiers_of(transfer):
+            raise Unsupported(
+                "prefix_reuse must be exact or continue where the KV cache is offloaded, got rerotate: no test shows "
+                "that copies of a prefix and loaded blocks go together"
             )
         if deployment.turns_queries:
             refuse_turning(vllm_config, deployment)

@@ -67,8 +67,8 @@ REFUSED = [
         id="speculative",
     ),
     pytest.param(
-        {"engine": {"kv_offloading_size": 4}},
-        "engine.kv_offloading_size must be left out, got 4: it replaces the KV connector of posenc",
+        {"engine": {"kv_offloading_size": 4, "kv_offloading_backend": "lmcache"}},
+        "engine.kv_offloading_backend must be native where requests are scaled, got lmcache",
         id="offloading",
     ),
     pytest.param(

@@ -1,0 +1,126 @@
+"""What tiers see of requests and steps, and which connectors may be tiers."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+from vllm.config import KVTransferConfig
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.request import RequestStatus
+
+from posenc_runtime.vllm_adapter.contract.errors import Unsupported
+from posenc_runtime.vllm_adapter.contract.names import CONNECTOR
+from posenc_runtime.vllm_adapter.in_scheduler.tiers import Tiers
+from posenc_runtime.vllm_adapter.refusals.tiers import refuse_tiers, tiers_of, with_tiers
+
+
+def request(name: str, **changed: Any) -> Any:
+    of_request = {
+        **{"request_id": name, "cache_salt": "tenant", "num_prompt_tokens": 6, "num_computed_tokens": 8},
+        **{"all_token_ids": list(range(9)), "block_hashes": [b"a", b"b"], "num_tokens": 9},
+        **{"status": RequestStatus.RUNNING, **changed},
+    }
+    return types.SimpleNamespace(**of_request)
+
+
+def step(*names: str) -> SchedulerOutput:
+    output = SchedulerOutput.make_empty()
+    cached = output.scheduled_cached_reqs
+    for name in names:
+        cached.req_ids.append(name)
+        cached.new_block_ids.append(([len(cached.req_ids)],))
+        cached.num_computed_tokens.append(8)
+        cached.num_output_tokens.append(2)
+        output.num_scheduled_tokens[name] = 1
+    return output
+
+
+def test_a_request_that_crosses_stands_still_for_tiers_and_goes_on_for_vllm() -> None:
+    tiers, own = Tiers(), request("crossing")
+    seen = tiers.on_new_request(own)
+    tiers.leave(own)
+    own.cache_salt, own.block_hashes, own.num_tokens, own.num_computed_tokens = "other", [b"c"], 20, 19
+    assert (seen.cache_salt, seen.block_hashes, seen.num_tokens, seen.num_computed_tokens) == (
+        "tenant",
+        [b"a", b"b"],
+        8,
+        8,
+    )
+    assert (seen.request_id, seen.status) == ("crossing", RequestStatus.RUNNING)
+    own.status = RequestStatus.FINISHED_STOPPED
+    assert seen.status == RequestStatus.FINISHED_ABORTED  # of which no more is stored
+
+
+def test_a_step_has_no_part_of_requests_that_stand_still_and_ends_their_stores_once() -> None:
+    tiers, own, other = Tiers(), request("crossing"), request("other")
+    for each in (own, other):
+        tiers.on_new_request(each)
+    tiers.leave(own)
+    seen = tiers.step(step("other", "crossing"), written=[])
+    assert seen.scheduled_cached_reqs.req_ids == ["other"]
+    assert seen.scheduled_cached_reqs.new_block_ids == [([1],)]
+    assert seen.num_scheduled_tokens == {"other": 1}
+    assert seen.preempted_req_ids == {"crossing"}
+    assert tiers.step(step("other", "crossing"), written=[]).preempted_req_ids == set()
+
+
+def test_blocks_that_moves_write_are_blocks_that_somebody_overwrites() -> None:
+    tiers = Tiers()
+    copies = tiers.step(step(), written=[5, 7]).kv_cache_block_copies
+    assert copies is not None and [copy.dst_block_id for copy in copies] == [5, 7]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"cpu_bytes_to_use": 2**30}},
+        {
+            "kv_connector": CONNECTOR,
+            "kv_connector_extra_config": {
+                "connectors": [
+                    {
+                        **{"kv_connector": "OffloadingConnector", "kv_role": "kv_both"},
+                        **{"kv_connector_extra_config": {"cpu_bytes_to_use": 2**30}},
+                    }
+                ]
+            },
+        },
+    ],
+    ids=["vLLM's own alone", "beside ours"],
+)
+def test_offloading_becomes_a_tier_beside_our_connector(given: dict[str, Any]) -> None:
+    transfer = KVTransferConfig(**given, kv_role="kv_both")
+    refuse_tiers(transfer)
+    made = with_tiers(transfer, None)
+    assert made.kv_connector == CONNECTOR and str(made.kv_connector_module_path).endswith("connector_with_tiers")
+    [tier] = tiers_of(made)
+    assert tier["kv_connector"] == "OffloadingConnector"
+    assert tier["kv_connector_extra_config"] == {"cpu_bytes_to_use": 2**30}
+
+
+def test_vllms_size_of_offloading_is_a_tier_too_and_none_without_it() -> None:
+    ours = KVTransferConfig(kv_connector=CONNECTOR, kv_role="kv_both")
+    assert tiers_of(with_tiers(ours, 0.5))[0]["kv_connector_extra_config"] == {"cpu_bytes_to_use": 2**29}
+    assert str(with_tiers(ours, None).kv_connector_module_path).endswith(".connector")
+
+
+@pytest.mark.parametrize(
+    ("tier", "reason"),
+    [
+        ({"kv_connector": "ExampleConnector"}, "it names blocks by their tokens alone"),
+        ({"kv_connector": "LMCacheConnectorV1"}, "it names blocks by their tokens alone"),
+        ({"kv_connector": "LMCacheMPConnector"}, "it does not end its stores before the keys"),
+        ({"kv_connector": "SimpleCPUOffloadConnector"}, "no test shows"),
+        ({"kv_connector": "OffloadingConnector", "kv_connector_module_path": "mine"}, "no test shows"),
+        (
+            {"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"spec_name": "Disk"}},
+            "spec_name must be CPUOffloadingSpec, got Disk",
+        ),
+    ],
+    ids=lambda value: value["kv_connector"] if isinstance(value, dict) else "",
+)
+def test_another_tier_is_refused_with_the_reason(tier: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        refuse_tiers({"kv_connector": CONNECTOR, "kv_connector_extra_config": {"connectors": [tier]}})
