@@ -83,6 +83,9 @@ def in_server() -> Iterator[Replaced]:
     for (module, *path), answer in responses.WRAPPED.items():
         stock = _stock(module, ".".join(path))
         yield Replaced(f"responses around {'.'.join(path)}", answer(stock), stock, ours_has_object=False)
+    for (module, *path), wrap in responses.OF_CHOICES.items():
+        stock = _stock(module, ".".join(path))
+        yield Replaced(f"responses around {'.'.join(path)}", wrap(stock), stock)
     for (module, *path), replace in fetching.WRAPPED.items():
         stock = _stock(module, ".".join(path))
         yield Replaced(f"fetching around {'.'.join(path)}", replace(stock), stock)

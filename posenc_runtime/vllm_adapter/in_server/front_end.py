@@ -13,7 +13,7 @@ from posenc_runtime.vllm_adapter import releases
 from posenc_runtime.vllm_adapter.in_server.blame import blame_constraints, fail_without_numbers, log_no_client_errors
 from posenc_runtime.vllm_adapter.in_server.fetching import refuse_fetching
 from posenc_runtime.vllm_adapter.in_server.requests import check_requests, refuse_several, set_default_max_tokens
-from posenc_runtime.vllm_adapter.in_server.responses import announce_scales, announce_stopped
+from posenc_runtime.vllm_adapter.in_server.responses import announce_choices, announce_scales, announce_stopped
 from posenc_runtime.vllm_adapter.in_server.spans import announce_in_spans
 from posenc_runtime.vllm_adapter.in_server.stopping import Draining, drain_before_stop
 from posenc_runtime.vllm_adapter.metrics import prometheus
@@ -43,6 +43,7 @@ def attach(engine: Any, state: Any, deployment: Deployment, draining: Draining, 
     blame_constraints(engine)
     refuse_fetching()
     log_no_client_errors()
+    announce_choices()
     announce_scales(state)
     announce_in_spans(engine, deployment)
     fail_without_numbers(engine)

@@ -3,12 +3,16 @@
 vLLM answers with what the connector reports at the end of a request, in ``kv_transfer_params``. Some answers lack it:
 streamed messages of Anthropic's API, every stream of older releases, and answers to several prompts, which have the
 first prompt's report or none. We wrap vLLM's serving objects: a wrapper reads the engine's results as they pass, and
-completes the answer.
+completes the answer. Of several answers to one prompt (``n`` above 1), vLLM passes on the report of the one that ended
+last. We keep the others' where vLLM's output processor drops them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib
+import inspect
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -21,6 +25,7 @@ from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import releases
 
 _KEY = "kv_transfer_params"
+_PROMPTS, _CHOICES = "posenc_prompts", "posenc_choices"  # a report for each prompt, and one for each answer
 _DATA = "data: "
 _DONE = "[DONE]"
 _MESSAGE_ENDS = "event: message_delta\n"  # Anthropic's event with what is known of an answer at its end
@@ -60,6 +65,34 @@ def announce_scales(state: Any) -> None:
         messages.message_stream_converter = _converting(messages.message_stream_converter)
 
 
+def announce_choices() -> None:
+    """Let the last result of a request with several answers have the report of each, in the order of their indices."""
+    for (module, owner, name), wrap in OF_CHOICES.items():
+        found = getattr(importlib.import_module(module), owner)
+        setattr(found, name, wrap(inspect.unwrap(getattr(found, name))))
+
+
+def _reporting(stock: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(stock)
+
+    @functools.wraps(stock)
+    def make_request_output(self: Any, *args: Any, **kwargs: Any) -> Any:
+        output, parent = stock(self, *args, **kwargs), self.parent_req
+        if parent is None:
+            return output
+        reports = vars(parent).setdefault(_CHOICES, {})
+        params = signature.bind(self, *args, **kwargs).arguments.get(_KEY) or {}
+        if "posenc" in params:
+            reports[self.request_index] = params["posenc"]
+        if reports and output is not None and output.finished:
+            # An answer that was aborted, or that a stop string ended, may be the last, and have no report.
+            last = output.kv_transfer_params or {"posenc": next(reversed(reports.values()))}
+            output.kv_transfer_params = last | {_CHOICES: [reports.get(index) for index in range(parent.n)]}
+        return output
+
+    return make_request_output
+
+
 def announce_stopped(engine: Any, deployment: Deployment) -> None:
     """If requests keep their first scale, let an answer that ended at a stop string name this scale.
 
@@ -78,14 +111,17 @@ def naming_stopped(stock: Callable[..., AsyncIterator[Any]], deployment: Deploym
 
     async def generate(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         async for output in stock(prompt, sampling_params, *args, **kwargs):
-            if output.finished and output.kv_transfer_params is None:
-                output.kv_transfer_params = {
-                    "posenc": report_of_admission(
+            if output.finished:
+                params = output.kv_transfer_params or {}
+                choices = params.get(_CHOICES, [params.get("posenc")] * sampling_params.n)
+                if None in choices:
+                    report = report_of_admission(
                         deployment,
                         num_prompt_tokens=len(output.prompt_token_ids),
                         max_tokens=sampling_params.max_tokens,
                     )
-                }
+                    params = {"posenc": report} | params | _of_choices([each or report for each in choices])
+                    output.kv_transfer_params = params
             yield output
 
     return generate
@@ -105,12 +141,24 @@ def naming_turned(stock: Callable[..., AsyncIterator[Any]], deployment: Deployme
                 before = new_tokens[answer.index] if is_in_parts else 0
                 new_tokens[answer.index] = before + len(answer.token_ids)
             if output.finished:
-                num_tokens = len(output.prompt_token_ids or ()) + max(new_tokens.values(), default=0)
-                said = {"posenc": report_of_turning(deployment, num_tokens=num_tokens)}
+                num_prompt_tokens = len(output.prompt_token_ids or ())
+                longest, *of_choices = (
+                    report_of_turning(deployment, num_tokens=num_prompt_tokens + num_new_tokens)
+                    for num_new_tokens in (
+                        max(new_tokens.values(), default=0),
+                        *(new_tokens[index] for index in range(sampling_params.n)),
+                    )
+                )
+                said = {"posenc": longest} | _of_choices(of_choices)
                 output.kv_transfer_params = (output.kv_transfer_params or {}) | said
             yield output
 
     return generate
+
+
+def _of_choices(reports: list[Any]) -> dict[str, Any]:
+    """What is said of several answers to one prompt; nothing of one."""
+    return {_CHOICES: reports} if len(reports) > 1 else {}
 
 
 def report_of_turning(deployment: Deployment, *, num_tokens: int) -> dict[str, Any]:
@@ -223,7 +271,9 @@ def _completed(event: str, said: dict[int, dict[str, Any]]) -> str:
     chunk = json.loads(event.removeprefix(_DATA))
     if "error" in chunk:
         return event
-    return _with(chunk, _params(said) | (chunk.get(_KEY) or {}))
+    params = _params(said)
+    of_all = {name: params[name] for name in (_PROMPTS, _CHOICES) if name in params}
+    return _with(chunk, params | (chunk.get(_KEY) or {}) | of_all)
 
 
 def _with(chunk: dict[str, Any], params: dict[str, Any]) -> str:
@@ -231,11 +281,18 @@ def _with(chunk: dict[str, Any], params: dict[str, Any]) -> str:
 
 
 def _params(said: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """The first prompt's report under ``posenc``; for several prompts, also all in order under ``posenc_prompts``."""
+    """The first prompt's report under ``posenc``; for several prompts, also all in order under ``posenc_prompts``.
+
+    Where prompts have several answers, ``posenc_choices`` has a report for each, in the order of choices.
+    """
     first, *others = (said[index] for index in sorted(said))
     if not others:
         return first
-    return first | {"posenc_prompts": [each["posenc"] for each in (first, *others)]}
+    params = first | {_PROMPTS: [each["posenc"] for each in (first, *others)]}
+    if num_answers := max(len(each.get(_CHOICES, ())) for each in said.values()):
+        prompts = (said.get(index, {}) for index in range(max(said) + 1))
+        params[_CHOICES] = [report for each in prompts for report in each.get(_CHOICES, [None] * num_answers)]
+    return params
 
 
 _CHAT = ("vllm.entrypoints.openai.chat_completion.serving", "OpenAIServingChat")
@@ -250,4 +307,8 @@ WRAPPED: Mapping[tuple[str, str, str], Callable[[Callable[..., Any]], Callable[.
     (*_COMPLETION, "request_output_to_completion_response"): _whole,
     (*_BATCH, "chat_completion_full_generator_batch"): _batch,
     (*_MESSAGES, "message_stream_converter"): _converting,
+}
+# As above; replaced in the class, for all requests of this process.
+OF_CHOICES: Mapping[tuple[str, str, str], Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    ("vllm.v1.engine.output_processor", "RequestState", "make_request_output"): _reporting,
 }

@@ -170,6 +170,12 @@ SERVER_NAMES: Names = (
     ),
     ("vllm.v1.engine.output_processor", "instrument_manual", ("attributes",)),
     ("vllm.v1.engine.output_processor", "OutputProcessor.abort_requests", ("request_ids", "internal")),
+    (
+        "vllm.v1.engine.output_processor",
+        "RequestState.make_request_output",
+        ("new_token_ids", "finish_reason", "kv_transfer_params"),
+    ),
+    ("vllm.v1.engine.parallel_sampling", "ParentRequest.n", ()),
     ("vllm.v1.engine.async_llm", "AsyncLLM.add_request", ("request_id",)),
     ("vllm.v1.engine.async_llm", "AsyncLLM.get_tokenizer", ()),
     ("vllm.v1.engine.core", "EngineCoreProc.run_engine_core", ()),
@@ -300,6 +306,7 @@ SERVER_ATTRIBUTES: Names = (
     ("vllm.v1.engine.async_llm", "AsyncLLM", ("output_processor", "engine_core")),
     ("vllm.v1.engine.core_client", "MPClient", ("engine_ranks_managed",)),
     ("vllm.v1.engine.output_processor", "OutputProcessor", ("request_states",)),
+    ("vllm.v1.engine.output_processor", "RequestState", ("parent_req", "request_index")),
     (
         "vllm.multimodal.media.connector",
         "MediaConnector",

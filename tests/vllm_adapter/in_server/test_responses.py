@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import types
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from vllm.sampling_params import RequestOutputKind
+from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.v1.engine import EngineCoreRequest, FinishReason
+from vllm.v1.engine.output_processor import RequestOutputCollector, RequestState
+from vllm.v1.engine.parallel_sampling import ParentRequest
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import releases
-from posenc_runtime.vllm_adapter.in_server.responses import announce_scales, announce_stopped
+from posenc_runtime.vllm_adapter.in_server.responses import announce_choices, announce_scales, announce_stopped
 from posenc_runtime.vllm_adapter.releases.differences import Difference
 
 KEY = "kv_transfer_params"
@@ -178,6 +182,84 @@ async def test_what_vllm_says_of_one_of_several_prompts_stays_beside_what_is_sai
     assert last[KEY] == (BOTH if older else BOTH | SAID)
 
 
+async def test_of_several_answers_to_several_prompts_every_one_says_its_scale(announced: Serving, older: bool) -> None:
+    first = UNSCALED | {"posenc_choices": [{"scale": 1.0}, {"scale": 2.0}]}
+    second = SAID | {"posenc_choices": [None, {"scale": 4.0}]}
+    whole = announced.request_output_to_completion_response([output("a", first), output("b", second)], "request")
+    said = BOTH | {"posenc_choices": [{"scale": 1.0}, {"scale": 2.0}, None, {"scale": 4.0}]}
+    assert whole.kv_transfer_params == said
+    results = arriving((0, output("a", first)), (1, output("b", second)))
+    *_, last = chunks_of([event async for event in announced.completion_stream_generator("request", results)])
+    assert last[KEY] == (said if older else said | SAID)
+
+
+class Answering:
+    """vLLM's own record of requests that share a prompt, one for each answer."""
+
+    def __init__(self, kind: RequestOutputKind, answers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(RequestState, "make_request_output", RequestState.make_request_output)
+        announce_choices()
+        params = SamplingParams(n=answers, max_tokens=8, output_kind=kind, detokenize=False)
+        arrived = EngineCoreRequest(
+            request_id="all",
+            external_req_id="all",
+            prompt_token_ids=[1, 2],
+            mm_features=None,
+            sampling_params=params,
+            pooling_params=None,
+            arrival_time=0.0,
+            lora_request=None,
+            cache_salt=None,
+            data_parallel_rank=None,
+        )
+        parent, self.collected = ParentRequest(arrived), RequestOutputCollector(kind, "all")
+        self.states = []
+        for index in range(answers):
+            name, of_child = parent.get_child_info(index)
+            child = copy.copy(arrived)
+            child.request_id, child.sampling_params = name, of_child
+            self.states.append(
+                RequestState.from_new_request(
+                    None, child, None, parent, index, self.collected, log_stats=False, stream_interval=1
+                )
+            )
+
+    def say(self, index: int, said: dict[str, Any] | None, ended: FinishReason | None) -> None:
+        made = self.states[index].make_request_output([7], None, ended, None, kv_transfer_params=said)
+        if made is not None:
+            self.collected.put(made)
+
+    def read(self) -> Any:
+        return self.collected.get_nowait()
+
+
+@pytest.mark.parametrize("is_behind", [False, True], ids=["read one by one", "read at the end"])
+@pytest.mark.parametrize("kind", [RequestOutputKind.DELTA, RequestOutputKind.FINAL_ONLY])
+def test_each_of_several_answers_keeps_its_report_whichever_ends_last(
+    kind: RequestOutputKind, is_behind: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, last = Answering(kind, 3, monkeypatch), None
+    for index, said, ended in (
+        (0, None, None),
+        (2, SAID, FinishReason.LENGTH),
+        (0, UNSCALED, FinishReason.STOP),
+        (1, None, FinishReason.ABORT),
+    ):
+        answers.say(index, said, ended)
+        if not is_behind:
+            last = answers.read() or last
+    last = answers.read() or last
+    assert last.finished
+    assert last.kv_transfer_params == UNSCALED | {"posenc_choices": [UNSCALED["posenc"], None, SAID["posenc"]]}
+
+
+def test_one_answer_has_no_list_of_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answering(RequestOutputKind.FINAL_ONLY, 1, monkeypatch)
+    answers.states[0].parent_req = None
+    answers.say(0, SAID, FinishReason.LENGTH)
+    assert answers.read().kv_transfer_params == SAID
+
+
 async def test_of_several_conversations_every_scale_is_said_in_their_order(announced: Serving) -> None:
     batch = [arriving(output("a"), output("b", UNSCALED)), arriving(output("c", SAID))]
     response = await announced.chat_completion_full_generator_batch("request", batch)
@@ -219,10 +301,11 @@ async def test_where_queries_turn_an_answer_counts_tokens_past_the_trained_lengt
 
     engine = Engine()
     announce_stopped(engine, Deployment(rope_type="rerope", original_max_position_embeddings=512, max_model_len=2048))
-    asked = types.SimpleNamespace(max_tokens=100, output_kind=kind)
+    asked = types.SimpleNamespace(max_tokens=100, output_kind=kind, n=2)
     told = [output.kv_transfer_params async for output in engine.generate("prompt", asked, "1")]
-    report = {"rope_type": "rerope", "tokens_past_trained": 8, "crossings": []}
-    assert told == [None, {"theirs": 1, "posenc": report}]
+    nothing = {"rope_type": "rerope", "tokens_past_trained": 0, "crossings": []}
+    report = nothing | {"tokens_past_trained": 8}
+    assert told == [None, {"theirs": 1, "posenc": report, "posenc_choices": [nothing, report]}]
 
 
 async def test_an_answer_without_a_report_of_the_engine_names_the_scale_of_admission() -> None:
@@ -240,8 +323,11 @@ async def test_an_answer_without_a_report_of_the_engine_names_the_scale_of_admis
         on_crossing="pin",
     )
     announce_stopped(engine, yarn)
-    asked = types.SimpleNamespace(max_tokens=100)
+    asked = types.SimpleNamespace(max_tokens=100, n=1)
     stopped = [output.kv_transfer_params async for output in engine.generate("stopped", asked, "1")]
     report = {"rope_type": "yarn", "scale": 4.0, "admission_tokens": 600, "crossings": []}
     assert stopped == [None, {"posenc": report}]
     assert [output.kv_transfer_params async for output in engine.generate("told", asked, "2")] == [None, SAID]
+    asked = types.SimpleNamespace(max_tokens=100, n=2)
+    *_, last = [output.kv_transfer_params async for output in engine.generate("stopped", asked, "3")]
+    assert last == {"posenc": report, "posenc_choices": [report, report]}
