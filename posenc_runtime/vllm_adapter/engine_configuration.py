@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from posenc_runtime.vllm_adapter import offline_beams
 from posenc_runtime.vllm_adapter.checkpoint.hub import is_in_object_store
 from posenc_runtime.vllm_adapter.checkpoint.scalable_checkpoints import rotates
 from posenc_runtime.vllm_adapter.checkpoint.weight_files import DamagedWeights, refuse_damaged
@@ -84,6 +85,7 @@ def configure(
     activate()
     endpoints.offer()
     child_processes.install()
+    offline_beams.keep_at_one_scale()
     refuse_arguments(engine_args)
     is_read = not is_in_object_store(engine_args.hf_config_path or engine_args.model)
     if planned is not None and planned.is_of(engine_args):

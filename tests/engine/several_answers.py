@@ -5,6 +5,7 @@ Beside the answers, it tells what is registered in it: its scheduler, its connec
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 import sys
@@ -31,10 +32,12 @@ def _beams(llm: LLM, batch: list[Any]) -> list[dict[str, Any]]:
     from vllm.sampling_params import BeamSearchParams
 
     said = []
-    for prompt, max_tokens in batch:
+    for max_tokens, alike in itertools.groupby(batch, key=lambda asked: asked[1]):
+        prompts = [prompt for prompt, _ in alike]
         parameters = BeamSearchParams(beam_width=NUM_ANSWERS, max_tokens=max_tokens, ignore_eos=True)
-        (output,) = llm.beam_search([{"prompt_token_ids": prompt}], parameters)
-        said += [_said(beam.tokens[len(prompt) :], beam.logprobs) for beam in output.sequences]
+        outputs = llm.beam_search([{"prompt_token_ids": prompt} for prompt in prompts], parameters)
+        for prompt, output in zip(prompts, outputs, strict=True):
+            said += [_said(beam.tokens[len(prompt) :], beam.logprobs) for beam in output.sequences]
     return said
 
 
@@ -49,8 +52,8 @@ def _registered(llm: LLM) -> dict[str, Any]:
     return {
         "scheduler_cls": vllm_config.scheduler_config.scheduler_cls,
         "scheduler": type(core.scheduler).__module__,
-        "kv_transfer_config": vllm_config.kv_transfer_config,
-        "connector": core.scheduler.connector,
+        "kv_transfer_config": None if vllm_config.kv_transfer_config is None else "given",
+        "connector": None if core.scheduler.connector is None else _name(type(core.scheduler.connector)),
         "kv_cache_specs": sorted({_name(type(group.kv_cache_spec)) for group in groups}),
     }
 

@@ -52,6 +52,17 @@ class Oracle:
         ).eval()
 
     @torch.no_grad()
+    def beams(self, prompt: list[int], width: int, num_tokens: int) -> list[list[int]]:
+        """The likeliest answers that a search of so many beams finds, the best first; no token ends one."""
+        found, sums = torch.tensor([prompt]), torch.zeros(1)
+        for _ in range(num_tokens):
+            logprobs = self._model(found).logits[:, -1].float().log_softmax(-1)
+            sums, best = (sums[:, None] + logprobs).flatten().topk(width)
+            parents, tokens = best // logprobs.shape[-1], best % logprobs.shape[-1]
+            found = torch.cat([found[parents], tokens[:, None]], dim=1)
+        return [beam[len(prompt) :].tolist() for beam in found]
+
+    @torch.no_grad()
     def score(self, prompt: list[int], token_ids: list[int]) -> Said:
         """The greedy choice at every step of an answer, and the logprob of the token that was chosen."""
         logits = self._model(torch.tensor([prompt + token_ids])).logits[0].float()

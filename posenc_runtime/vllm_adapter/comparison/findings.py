@@ -55,6 +55,7 @@ class Report:
             *names.CORE_NAMES,
             *names.CPU_RUNNER_NAMES,
             *names.NIXL_NAMES,
+            *names.OFFLINE_NAMES,
         ]
         made = [
             *names.ENGINE_ATTRIBUTES,

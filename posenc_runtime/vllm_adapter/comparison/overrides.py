@@ -69,7 +69,7 @@ def in_scheduler() -> Iterator[Replaced]:
 def in_server() -> Iterator[Replaced]:
     """Our functions that vLLM calls in the process with the HTTP routes."""
     from posenc_runtime.kv.deployment import Deployment
-    from posenc_runtime.vllm_adapter.in_server import endpoints, fetching, requests, responses
+    from posenc_runtime.vllm_adapter.in_server import endpoints, fetching, one_scale, requests, responses
 
     load = _stock("vllm.plugins", "load_endpoint_plugins")
     yield Replaced(
@@ -92,9 +92,18 @@ def in_server() -> Iterator[Replaced]:
     generate = _stock("vllm.v1.engine.async_llm", "AsyncLLM.generate")
     named = responses.naming_stopped(generate, any_deployment)
     yield Replaced("responses.naming_stopped", named, generate, ours_has_object=False)
-    for (module, *path), check in requests.WRAPPED.items():
+    for (module, *path), check in {**requests.WRAPPED, **one_scale.WRAPPED}.items():
         stock = _stock(module, ".".join(path))
         yield Replaced(f"requests around {'.'.join(path)}", check(stock, any_deployment), stock)
+
+
+def offline() -> Iterator[Replaced]:
+    """Our functions that vLLM calls in a process with ``LLM``."""
+    from posenc_runtime.vllm_adapter import offline_beams
+
+    for (module, *path), wrap in offline_beams.WRAPPED.items():
+        stock = _stock(module, ".".join(path))
+        yield Replaced(f"offline_beams around {'.'.join(path)}", wrap(stock), stock)
 
 
 def in_cpu_runner() -> Iterator[Replaced]:
@@ -112,7 +121,7 @@ def everywhere() -> Iterator[Replaced]:
     from posenc_runtime.vllm_adapter.in_worker.rotary.registration import substitutes
 
     yield from _of_classes({*_classes(), *substitutes().values()})
-    for function in (*in_scheduler(), *in_server(), *in_cpu_runner()):
+    for function in (*in_scheduler(), *in_server(), *offline(), *in_cpu_runner()):
         if not function.name.startswith(("scheduler.", "connector.")):
             yield function
     for module, path in (

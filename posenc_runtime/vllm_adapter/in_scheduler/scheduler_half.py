@@ -24,7 +24,7 @@ from posenc_runtime.kv.prefills import Prefills
 from posenc_runtime.kv.regime import history, of_client, regime, salted
 from posenc_runtime.kv.step_plan import StepPlan
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
-from posenc_runtime.vllm_adapter.contract.names import ON_CROSSING, PROMPT_ALONE
+from posenc_runtime.vllm_adapter.contract.names import ADMISSION_TOKENS, ON_CROSSING, PROMPT_ALONE
 from posenc_runtime.vllm_adapter.in_scheduler.block_hashes import CrossedHashes, PrivateHashes, SaltedHashes
 from posenc_runtime.vllm_adapter.in_scheduler.tiers import Tiers
 
@@ -331,6 +331,13 @@ class SchedulerHalf:
                 on_crossing="pin",
             )
         extra = getattr(request.sampling_params, "extra_args", None) or {}
+        if (together := extra.get(ADMISSION_TOKENS)) is not None:
+            return admit(
+                self.deployment,
+                num_prompt_tokens=num_prompt_tokens,
+                max_tokens=max(together - num_prompt_tokens, 0),
+                on_crossing="pin",
+            )
         asked = extra.get(ON_CROSSING)
         try:
             choose_on_crossing(self.deployment, asked)

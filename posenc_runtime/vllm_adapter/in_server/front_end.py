@@ -12,7 +12,7 @@ from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import releases
 from posenc_runtime.vllm_adapter.in_server.blame import blame_constraints, fail_without_numbers, log_no_client_errors
 from posenc_runtime.vllm_adapter.in_server.fetching import refuse_fetching
-from posenc_runtime.vllm_adapter.in_server.requests import check_requests, refuse_several, set_default_max_tokens
+from posenc_runtime.vllm_adapter.in_server.requests import check_requests, set_default_max_tokens
 from posenc_runtime.vllm_adapter.in_server.responses import announce_choices, announce_scales, announce_stopped
 from posenc_runtime.vllm_adapter.in_server.spans import announce_in_spans
 from posenc_runtime.vllm_adapter.in_server.stopping import Draining, drain_before_stop
@@ -35,10 +35,8 @@ def attach(engine: Any, state: Any, deployment: Deployment, draining: Draining, 
     releases.verify_server()
     if not deployment.changes_scales:
         announce_stopped(engine, deployment)
-    if len(deployment.scales) > 1:
-        refuse_several(state)
-        if deployment.on_crossing == "pin":
-            set_default_max_tokens(state, deployment)
+    if len(deployment.scales) > 1 and deployment.on_crossing == "pin":
+        set_default_max_tokens(state, deployment)
     check_requests(deployment)
     blame_constraints(engine)
     refuse_fetching()

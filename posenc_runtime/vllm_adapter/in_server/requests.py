@@ -9,20 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from posenc_runtime.kv.admission import choose_on_crossing
-from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.kv.deployment import Deployment, OnCrossing
 from posenc_runtime.kv.regime import refuse_other_marks
 from posenc_runtime.vllm_adapter.contract.names import ON_CROSSING, PROMPT_ALONE
 
 # A key that begins so is meant for us, even if misspelled; vLLM passes on or ignores keys that it does not know.
 _OURS = "posenc"
-
-# Attributes of ``app.state`` that send several requests for one answer: the method, the route, and what each request
-# is for.
-ASK_SEVERAL = {
-    "serving_generative_scoring": ("create_generative_scoring", "/generative_scoring", "the items"),
-    "serving_structured_decisions": ("create_decision", "/v1/systemone", "the questions"),
-    "openai_serving_decisions": ("create_decisions", "/v1/decisions", "the questions"),
-}
 
 
 def set_default_max_tokens(state: Any, deployment: Deployment) -> None:
@@ -50,30 +42,6 @@ def set_default_max_tokens(state: Any, deployment: Deployment) -> None:
             serving.default_sampling_params = {**serving.default_sampling_params, "max_tokens": headroom_tokens}
 
 
-def refuse_several(state: Any) -> None:
-    """Where there are several scales, refuse vLLM's routes that send several requests for one answer.
-
-    Each of these requests would be admitted by itself, and the answer would not say at which scales.
-
-    Args:
-        state: ``app.state`` after ``init_app_state``.
-    """
-    for name, (method, route, parts) in ASK_SEVERAL.items():
-        serving = getattr(state, name, None)
-        if serving is not None:
-            setattr(serving, method, _refusing(serving, route, parts))
-
-
-def _refusing(serving: Any, route: str, parts: str) -> Callable[..., Any]:
-    async def refused(*_: Any) -> Any:
-        return serving.create_error_response(
-            f"{route} is not served where the deployment has several scales: {parts} of one answer could run at "
-            "different scales"
-        )
-
-    return refused
-
-
 def check_requests(deployment: Deployment) -> None:
     """Refuse a ``vllm_xargs.posenc_on_crossing`` that the deployment does not offer, and misspelled or misplaced keys.
 
@@ -93,17 +61,9 @@ def _checked(to_sampling_params: Callable[..., Any], deployment: Deployment) -> 
     def checked(*args: Any, **kwargs: Any) -> Any:
         asked = signature.bind(*args, **kwargs)
         request = asked.args[0]
-        _refuse_unknown_keys(request)
-        if len(deployment.scales) > 1 and (salt := getattr(request, "cache_salt", None)):
-            refuse_other_marks(deployment, salt)
-        wish = (request.vllm_xargs or {}).get(ON_CROSSING)
-        try:
-            chosen = choose_on_crossing(deployment, wish)
-        except ValueError as error:
-            raise ValueError(f"vllm_xargs.{ON_CROSSING}: {error}") from None
-        lengths = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+        wish, chosen = _check(request, deployment)
         is_pinned = wish and chosen == "pin" and len(deployment.scales) > 1
-        if is_pinned and not any(vars(request).get(name) for name in lengths):
+        if is_pinned and not _says_how_long(request):
             asked.arguments[length] = min(asked.arguments[length], deployment.headroom_tokens)
         params = to_sampling_params(*asked.args, **asked.kwargs)
         if getattr(request, "echo", False) and getattr(request, "max_tokens", None) == 0:
@@ -113,23 +73,68 @@ def _checked(to_sampling_params: Callable[..., Any], deployment: Deployment) -> 
     return checked
 
 
-def _refusing_beams(to_beam_search_params: Callable[..., Any], deployment: Deployment) -> Callable[..., Any]:
-    """Refuse beam search where there are several scales.
-
-    vLLM sends a request for every beam and token, and each of these requests would be admitted by itself.
-    """
+def _checked_beams(to_beam_search_params: Callable[..., Any], deployment: Deployment) -> Callable[..., Any]:
+    """Check a request for beams. Where there are several scales, all beams of an answer run at one of them, pinned."""
+    signature = inspect.signature(to_beam_search_params)
+    _, length, *_ = signature.parameters
 
     @functools.wraps(to_beam_search_params)
-    def checked(request: Any, *args: Any, **kwargs: Any) -> Any:
-        _refuse_unknown_keys(request)
-        if len(deployment.scales) > 1:
-            raise ValueError(
-                "use_beam_search must be false where the deployment has several scales, got true: the beams of one "
-                "answer could run at different scales"
-            )
-        return to_beam_search_params(request, *args, **kwargs)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        asked = signature.bind(*args, **kwargs)
+        request = asked.args[0]
+        check_pinned(request, deployment, "use_beam_search is true")
+        if len(deployment.scales) > 1 and not _says_how_long(request):
+            asked.arguments[length] = min(asked.arguments[length], deployment.headroom_tokens)
+        return to_beam_search_params(*asked.args, **asked.kwargs)
 
     return checked
+
+
+def _says_how_long(request: Any) -> bool:
+    return any(vars(request).get(name) for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"))
+
+
+def check_pinned(request: Any, deployment: Deployment, where: str) -> None:
+    """Check what a request asks of us, where vLLM makes several requests of it: they run at one scale, and never cross.
+
+    Args:
+        where: this is so, for the message.
+
+    Raises:
+        ValueError: as for any other request, and when it asks to cross.
+    """
+    wish, chosen = _check(request, deployment)
+    if wish and chosen != "pin":
+        raise ValueError(
+            f"vllm_xargs.{ON_CROSSING} must be pin where {where}, got {wish}: all parts of the answer run at one "
+            "scale, and none crosses. Leave it out"
+        )
+
+
+def _check(request: Any, deployment: Deployment) -> tuple[Any, OnCrossing]:
+    """Check what a request asks of us.
+
+    Returns:
+        The ``on_crossing`` that it asks for, None if it asks for none, and the one that holds.
+
+    Raises:
+        ValueError: when a key is misspelled or misplaced, a salt has another scale's mark, or the deployment does not
+            offer the wish.
+    """
+    _refuse_unknown_keys(request)
+    if len(deployment.scales) > 1 and (salt := getattr(request, "cache_salt", None)):
+        refuse_other_marks(deployment, salt)
+    wish = _xargs(request).get(ON_CROSSING)
+    try:
+        return wish, choose_on_crossing(deployment, wish)
+    except ValueError as error:
+        raise ValueError(f"vllm_xargs.{ON_CROSSING}: {error}") from None
+
+
+def _xargs(request: Any) -> Mapping[str, Any]:
+    """Further arguments of a request; where a route of vLLM has none, they are not checked by vLLM."""
+    found = getattr(request, "vllm_xargs", None)
+    return found if isinstance(found, Mapping) else {}
 
 
 _CHAT = ("vllm.entrypoints.openai.chat_completion.protocol", "ChatCompletionRequest")
@@ -141,8 +146,8 @@ WRAPPED: Mapping[tuple[str, str, str], Callable[[Callable[..., Any], Deployment]
     (*_CHAT, "to_sampling_params"): _checked,
     (*_COMPLETION, "to_sampling_params"): _checked,
     (*_RESPONSES, "to_sampling_params"): _checked,
-    (*_CHAT, "to_beam_search_params"): _refusing_beams,
-    (*_COMPLETION, "to_beam_search_params"): _refusing_beams,
+    (*_CHAT, "to_beam_search_params"): _checked_beams,
+    (*_COMPLETION, "to_beam_search_params"): _checked_beams,
 }
 
 
@@ -152,7 +157,7 @@ def _refuse_unknown_keys(request: Any) -> None:
     Raises:
         ValueError: naming the key and where the known one belongs.
     """
-    for key in request.vllm_xargs or {}:
+    for key in _xargs(request):
         if key.lower().startswith(_OURS) and key != ON_CROSSING:
             raise ValueError(
                 f"{ON_CROSSING} is the only key of vllm_xargs that starts with {_OURS}, got {key!r}: check the name"

@@ -41,6 +41,7 @@ __all__ = [
     "verify_core",
     "verify_cpu_runner",
     "verify_nixl",
+    "verify_offline",
     "verify_server",
 ]
 
@@ -80,6 +81,15 @@ def verify_cpu_runner() -> None:
         IncompatibleVllm: naming all that is missing.
     """
     _require(missing(names.CPU_RUNNER_NAMES, names.CPU_RUNNER_ATTRIBUTES))
+
+
+def verify_offline() -> None:
+    """Check the names of vLLM that a process with ``LLM`` uses.
+
+    Raises:
+        IncompatibleVllm: naming all that is missing.
+    """
+    _require(missing(names.OFFLINE_NAMES, ()))
 
 
 def verify_nixl() -> None:

@@ -176,6 +176,16 @@ SERVER_NAMES: Names = (
         ("new_token_ids", "finish_reason", "kv_transfer_params"),
     ),
     ("vllm.v1.engine.parallel_sampling", "ParentRequest.n", ()),
+    (
+        "vllm.entrypoints.generate.beam_search.online",
+        "BeamSearchOnlineMixin.beam_search",
+        ("prompt", "request_id", "params"),
+    ),
+    (
+        "vllm.entrypoints.generate.generative_scoring.serving",
+        "ServingGenerativeScoring.create_generative_scoring",
+        ("request",),
+    ),
     ("vllm.v1.engine.async_llm", "AsyncLLM.add_request", ("request_id",)),
     ("vllm.v1.engine.async_llm", "AsyncLLM.get_tokenizer", ()),
     ("vllm.v1.engine.core", "EngineCoreProc.run_engine_core", ()),
@@ -237,6 +247,14 @@ CPU_RUNNER_NAMES: Names = (
     ("vllm.v1.worker.gpu_worker", "Worker.load_model", ("load_dummy_weights",)),
     ("vllm.v1.worker.gpu_worker", "Worker.get_model", ("self",)),
     ("vllm.v1.worker.gpu_worker", "Worker.get_draft_model", ("self",)),
+)
+
+# Used only in a process with ``LLM``.
+_BEAMS = ("vllm.entrypoints.generate.beam_search.offline", "BeamSearchOfflineMixin")
+OFFLINE_NAMES: Names = (
+    (_BEAMS[0], f"{_BEAMS[1]}.beam_search", ("prompts", "params")),
+    (_BEAMS[0], f"{_BEAMS[1]}._beam_search_step", ("instances_batch", "base_sampling_params")),
+    (_BEAMS[0], f"{_BEAMS[1]}._build_beam_sampling_params", ("base_params",)),
 )
 
 # Used only where NIXL takes keys to another engine.

@@ -15,7 +15,7 @@ from vllm.v1.request import Request
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.kv.ledger import MixedRotations
-from posenc_runtime.vllm_adapter.contract.names import ON_CROSSING, PROMPT_ALONE
+from posenc_runtime.vllm_adapter.contract.names import ADMISSION_TOKENS, ON_CROSSING, PROMPT_ALONE
 from posenc_runtime.vllm_adapter.in_scheduler.scheduler_half import SchedulerHalf
 
 YARN = Deployment(rope_type="yarn", scales=(1.0, 2.0, 4.0), original_max_position_embeddings=64, max_model_len=256)
@@ -70,6 +70,28 @@ def test_a_request_for_its_prompt_alone_is_admitted_at_the_prompts_length(
     said = half.said_so_far(request)["posenc"]
     new_tokens = 0 if is_alone and max_tokens == 1 else max_tokens
     assert (said["scale"], said["admission_tokens"]) == (scale, num_prompt_tokens + new_tokens)
+
+
+@pytest.mark.parametrize(
+    ("together", "scale"), [(65, 2.0), (200, 4.0), (10_000, 4.0)], ids=["next scale", "last scale", "beyond all"]
+)
+def test_a_request_that_is_told_a_length_begins_at_its_scale_and_stays(
+    together: int, scale: float, half: SchedulerHalf
+) -> None:
+    init_none_hash(sha256)
+    request = Request(
+        request_id="beam",
+        prompt_token_ids=PROMPT,
+        sampling_params=SamplingParams(
+            max_tokens=1, extra_args={ADMISSION_TOKENS: together, ON_CROSSING: half.deployment.on_crossing}
+        ),
+        pooling_params=None,
+        block_hasher=get_request_block_hasher(16, sha256),
+    )
+    half.on_new_request(request)
+    said = half.said_so_far(request)["posenc"]
+    assert (said["scale"], said["admission_tokens"]) == (scale, min(together, half.deployment.max_model_len))
+    assert half.coordinator.on_crossing("beam") == "pin"
 
 
 def stock_hashes(cache_salt: str | None = None) -> list[bytes]:

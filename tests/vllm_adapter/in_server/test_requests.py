@@ -13,12 +13,7 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.in_server.requests import (
-    ASK_SEVERAL,
-    check_requests,
-    refuse_several,
-    set_default_max_tokens,
-)
+from posenc_runtime.vllm_adapter.in_server.requests import check_requests, set_default_max_tokens
 
 BODIES: dict[type[Any], dict[str, Any]] = {
     ChatCompletionRequest: {"messages": [{"role": "user", "content": "hello"}]},
@@ -86,16 +81,28 @@ def test_what_vllm_would_stumble_over_in_vllm_xargs_is_refused(kind: type[Any]) 
 
 
 @pytest.mark.parametrize("kind", BEAMING)
-def test_beams_of_which_each_would_have_a_scale_are_refused(kind: Any) -> None:
-    asked = kind(**BODIES[kind], use_beam_search=True)
-    with pytest.raises(ValueError, match="use_beam_search must be false where the deployment has several scales"):
-        asked.to_beam_search_params(32, {})
-    check_requests(UNSCALED)
-    assert asked.to_beam_search_params(32, {}).max_tokens == 32
-    with pytest.raises(
-        ValueError, match="posenc_on_crossing is the only key of vllm_xargs that starts with posenc, got 'posenc_scale'"
-    ):
-        kind(**BODIES[kind], use_beam_search=True, vllm_xargs={"posenc_scale": 2}).to_beam_search_params(32, {})
+@pytest.mark.parametrize("deployment", [YARN, UNSCALED], ids=["two-scales", "one-scale"])
+def test_beams_may_be_pinned_alone_and_misspell_nothing(deployment: Deployment, kind: Any) -> None:
+    check_requests(deployment)
+
+    def beams(**body: Any) -> Any:
+        return kind(**BODIES[kind], use_beam_search=True, max_tokens=32, **body).to_beam_search_params(32, {})
+
+    assert beams().max_tokens == beams(vllm_xargs={"posenc_on_crossing": "pin"}).max_tokens == 32
+    with pytest.raises(ValueError, match=r"posenc_on_crossing.* must be pin.*, got rerotate"):
+        beams(vllm_xargs={"posenc_on_crossing": "rerotate"})
+    with pytest.raises(ValueError, match="only key of vllm_xargs that starts with posenc"):
+        beams(vllm_xargs={"posenc_admission_tokens": 2})
+    if deployment is YARN:
+        with pytest.raises(ValueError, match="cache_salt: must have '~posenc:' only at its end"):
+            beams(cache_salt="a~posenc:yarn:2:b")
+
+
+@pytest.mark.parametrize(("deployment", "given"), [(YARN, 256), (UNSCALED, 1000)], ids=["two-scales", "one-scale"])
+def test_beams_of_a_chat_that_does_not_say_how_long_get_the_headroom(deployment: Deployment, given: int) -> None:
+    check_requests(deployment)
+    chat = ChatCompletionRequest(**BODIES[ChatCompletionRequest], use_beam_search=True)
+    assert chat.to_beam_search_params(1000, {}).max_tokens == given
 
 
 @pytest.mark.parametrize(("headroom_tokens", "given"), [(64, 64), (2000, 512)], ids=["headroom", "all-that-fits"])
@@ -124,16 +131,6 @@ def test_a_request_that_asks_to_be_pinned_gets_the_headroom_as_max_tokens(
     said = {ChatCompletionRequest: "max_completion_tokens", ResponsesRequest: "max_output_tokens"}[kind]
     request = kind(**BODIES[kind], vllm_xargs={"posenc_on_crossing": "pin"}, **{said: 300})
     assert request.to_sampling_params(300, {}).max_tokens == 300
-
-
-@pytest.mark.parametrize("name", ASK_SEVERAL)
-async def test_an_answer_of_several_requests_is_refused_where_they_may_have_several_scales(name: str) -> None:
-    method, route, _ = ASK_SEVERAL[name]
-    serving = types.SimpleNamespace(create_error_response=lambda message: message)
-    refuse_several(types.SimpleNamespace(**{name: serving}))
-    refused = await getattr(serving, method)(object(), object())
-    assert refused.startswith(f"{route} is not served where the deployment has several scales")
-    refuse_several(types.SimpleNamespace())  # a model that has none of them
 
 
 @pytest.mark.parametrize(

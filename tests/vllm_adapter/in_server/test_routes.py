@@ -9,7 +9,7 @@ from vllm.entrypoints.launchers.app import build_app
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from posenc_runtime.vllm_adapter import releases
-from posenc_runtime.vllm_adapter.in_server.requests import ASK_SEVERAL
+from posenc_runtime.vllm_adapter.in_server.one_scale import ASK_SEVERAL
 
 ONE = {"/v1/chat/completions", "/v1/responses", "/v1/messages", "/inference/v1/generate"}
 SEVERAL_OF_WHICH_EACH_SAYS_ITS_OWN = {"/v1/completions", "/v1/chat/completions/batch"}
@@ -34,14 +34,14 @@ def routes() -> list[Any]:
 
 def test_no_route_answers_by_several_requests_unknown_to_us() -> None:
     taking = {route.path for route in routes()}
-    refused = {route for _, route, _ in ASK_SEVERAL.values()}
-    known = ONE | SEVERAL_OF_WHICH_EACH_SAYS_ITS_OWN | AS_ANOTHER_ROUTE | NO_ANSWER_OF_THE_MODEL | refused
+    at_one_scale = {route for _, route in ASK_SEVERAL.values()}
+    known = ONE | SEVERAL_OF_WHICH_EACH_SAYS_ITS_OWN | AS_ANOTHER_ROUTE | NO_ANSWER_OF_THE_MODEL | at_one_scale
     assert taking - ONLY_WHERE_A_CLIENT_IS_INSTALLED == known - (NOT_IN_ALL_RELEASES_THAT_WE_KNOW - taking)
 
 
-def test_a_route_that_is_refused_calls_the_method_that_refuses() -> None:
+def test_a_route_that_sends_several_requests_calls_the_method_that_is_wrapped() -> None:
     asked = {route.path: inspect.getsource(inspect.unwrap(route.endpoint)) for route in routes()}
-    methods = {route: method for method, route, _ in ASK_SEVERAL.values() if route in asked}
+    methods = {route: method for method, route in ASK_SEVERAL.values() if route in asked}
     assert "/generative_scoring" in methods
     for route, method in methods.items():
         assert f".{method}(" in asked[route]

@@ -14,6 +14,7 @@ def test_every_name_that_we_touch_is_where_it_was() -> None:
     releases.verify_core()
     releases.verify_cpu_runner()
     releases.verify_nixl()
+    releases.verify_offline()
 
 
 def test_another_version_is_refused_with_the_known_ones_and_the_command_for_one(
