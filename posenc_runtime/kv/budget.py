@@ -88,6 +88,22 @@ def measured_budget(speeds: Sequence[Speed]) -> Budget:
     return Budget(tokens=slowest.num_tokens, reason=f"{step}; {turning}, {so}{of_several}")
 
 
+def smallest_budget(budgets: Sequence[Budget]) -> Budget:
+    """The smallest budget of engines that serve side by side, each of which keeps to its own.
+
+    Args:
+        budgets: of each engine, at least one.
+    """
+    smallest = min(budgets, key=lambda budget: budget.tokens)
+    if len(budgets) == 1:
+        return smallest
+    return Budget(
+        tokens=smallest.tokens,
+        reason=f"{smallest.reason}; of {len(budgets)} engines, this one has the smallest budget, and the largest is "
+        f"{max(budget.tokens for budget in budgets):,} tokens",
+    )
+
+
 def _seconds(seconds: float) -> str:
     for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "us")):
         if seconds * factor >= 1:

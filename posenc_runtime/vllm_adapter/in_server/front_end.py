@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from posenc_runtime.kv.budget import Budget, Speed, given_budget, measured_budget
+from posenc_runtime.kv.budget import Budget, Speed, given_budget, measured_budget, smallest_budget
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter import releases
 from posenc_runtime.vllm_adapter.in_server.blame import blame_constraints, fail_without_numbers, log_no_client_errors
@@ -71,13 +72,22 @@ async def warm_up(engine: Any) -> None:
 async def rerotate_budget(engine: Any, deployment: Deployment) -> Budget | None:
     """How many cached tokens a running engine re-rotates before a step at most, and why; None where it re-rotates none.
 
-    Workers report the speed that they reported to the scheduler. Of several parallel engines, one is asked.
+    Workers report the speed that they reported to the scheduler. Each of several parallel engines has measured a budget
+    of its own, and the smallest is told here.
     """
     if not deployment.rerotates:
         return None
     if deployment.rerotate_budget_tokens is not None:
         return given_budget(deployment.rerotate_budget_tokens)
-    return measured_budget([Speed(**told) for told in await engine.collective_rpc("posenc_speed")])
+    # vLLM's collective_rpc asks all engines, and gives the answers of the first.
+    core = engine.engine_core
+    asked = (
+        core._call_utility_async("collective_rpc", "posenc_speed", None, (), None, engine=each)
+        for each in core.core_engines
+    )
+    return smallest_budget(
+        [measured_budget([Speed(**told) for told in workers]) for workers in await asyncio.gather(*asked)]
+    )
 
 
 def show_attention(engine: Any, groups: list[LayerGroup]) -> None:

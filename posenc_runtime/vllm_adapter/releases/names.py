@@ -188,6 +188,7 @@ SERVER_NAMES: Names = (
     ),
     ("vllm.v1.engine.async_llm", "AsyncLLM.add_request", ("request_id",)),
     ("vllm.v1.engine.async_llm", "AsyncLLM.get_tokenizer", ()),
+    ("vllm.v1.engine.core_client", "AsyncMPClient._call_utility_async", ("method", "engine")),
     ("vllm.v1.engine.core", "EngineCoreProc.run_engine_core", ()),
     ("vllm.v1.executor.multiproc_executor", "WorkerProc.worker_main", ()),
     ("vllm.v1.engine.coordinator", "DPCoordinatorProc.run_coordinator", ()),
@@ -322,7 +323,7 @@ CPU_RUNNER_ATTRIBUTES: Names = (
 )
 SERVER_ATTRIBUTES: Names = (
     ("vllm.v1.engine.async_llm", "AsyncLLM", ("output_processor", "engine_core")),
-    ("vllm.v1.engine.core_client", "MPClient", ("engine_ranks_managed",)),
+    ("vllm.v1.engine.core_client", "MPClient", ("engine_ranks_managed", "core_engines")),
     ("vllm.v1.engine.output_processor", "OutputProcessor", ("request_states",)),
     ("vllm.v1.engine.output_processor", "RequestState", ("parent_req", "request_index")),
     (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from posenc_runtime.kv.budget import Budget, Speed, given_budget
+from posenc_runtime.kv.budget import Budget, Speed, given_budget, measured_budget
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.connector import PosencConnector, PosencHandshake
 from posenc_runtime.vllm_adapter.in_scheduler.scheduler_half import SchedulerHalf
@@ -88,15 +88,16 @@ def test_a_worker_always_tells_its_groups(speed: Speed | None) -> None:
     assert made.get_handshake_metadata() == PosencHandshake(speed, frozenset({2}))
 
 
-class Engine:
-    """One whose workers say what they measured."""
+class Client:
+    """vLLM's client of engines whose workers say what they measured."""
 
-    def __init__(self, *speeds: Speed) -> None:
-        self._speeds = speeds
+    def __init__(self, *engines: list[Speed]) -> None:
+        self.core_engines = [number.to_bytes() for number in range(len(engines))]
+        self._engines = dict(zip(self.core_engines, engines, strict=True))
 
-    async def collective_rpc(self, method: str) -> list[dict[str, Any]]:
-        assert method == "posenc_speed"
-        return [dataclasses.asdict(speed) for speed in self._speeds]
+    async def _call_utility_async(self, method: str, *args: Any, engine: bytes) -> list[dict[str, Any]]:
+        assert (method, args) == ("collective_rpc", ("posenc_speed", None, (), None))
+        return [dataclasses.asdict(speed) for speed in self._engines[engine]]
 
 
 @pytest.mark.parametrize(
@@ -107,5 +108,16 @@ async def test_a_budget_that_was_not_measured_is_not_asked_for(deployment: Deplo
 
 
 async def test_a_running_engine_says_the_budget_that_its_scheduler_has() -> None:
-    budget = await rerotate_budget(Engine(FAST, SLOW), MEASURED)
-    assert budget is not None and budget.tokens == 4992
+    budget = await rerotate_budget(types.SimpleNamespace(engine_core=Client([FAST, SLOW])), MEASURED)
+    assert budget is not None and budget.tokens == 4992 and "engines" not in budget.reason
+
+
+async def test_of_several_engines_the_smallest_budget_is_said_and_that_there_are_others() -> None:
+    fast, slow = measured_budget([FAST]), measured_budget([SLOW])
+    assert fast.tokens > slow.tokens
+    said = await rerotate_budget(types.SimpleNamespace(engine_core=Client([FAST], [SLOW], [FAST])), MEASURED)
+    assert said is not None and said.tokens == slow.tokens
+    assert said.reason.startswith(slow.reason)
+    assert said.reason.endswith(
+        f"of 3 engines, this one has the smallest budget, and the largest is {fast.tokens:,} tokens"
+    )
