@@ -88,7 +88,8 @@ def keep_at_one_scale(engine: Any, state: Any, deployment: Deployment) -> None:
     """Let the requests of the engine that make one answer run at one scale, and the answer say which.
 
     Args:
-        engine: vLLM's client of a running engine; its ``generate`` is wrapped. Called after all that wraps it, too.
+        engine: vLLM's client of a running engine; its ``generate`` is wrapped. Whatever else wraps it must have done so
+            before: it may begin only when it is read, and lengths are noted when it is called.
         state: ``app.state`` after ``init_app_state``.
     """
     for (module, *path, name), wrap in WRAPPED.items():
@@ -121,17 +122,20 @@ def admitting(stock: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIt
         together = _together.get()
         if together is not None:
             together.note(_num_tokens(prompt) + (sampling_params.max_tokens or 0))
-        return generated(together, prompt, sampling_params, *args, **kwargs)
+            return admitted(together, prompt, sampling_params, *args, **kwargs)
+        if ADMISSION_TOKENS in (getattr(sampling_params, "extra_args", None) or {}):
+            return refused()
+        return stock(prompt, sampling_params, *args, **kwargs)
 
-    async def generated(
-        together: Together | None, prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any
+    async def admitted(
+        together: Together, prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any
     ) -> AsyncIterator[Any]:
-        if together is not None:
-            sampling_params = together.admitted(sampling_params)
-        elif ADMISSION_TOKENS in (getattr(sampling_params, "extra_args", None) or {}):
-            raise ValueError(f"extra_args.{ADMISSION_TOKENS} must be left out: only the server sets it")
-        async for output in stock(prompt, sampling_params, *args, **kwargs):
+        async for output in stock(prompt, together.admitted(sampling_params), *args, **kwargs):
             yield output
+
+    async def refused() -> AsyncIterator[Any]:
+        raise ValueError(f"extra_args.{ADMISSION_TOKENS} must be left out: only the server sets it")
+        yield  # as what it stands for, it raises when it is read
 
     return generate
 
