@@ -49,9 +49,9 @@ class Distances(BaseModel):
 class Scales(BaseModel):
     """The answer of ``GET /posenc/scales``.
 
-    ``rerotate_budget_tokens`` is the most cached tokens that are re-rotated before a step;
-    ``rerotate_budget_reason`` says why. Both are null if this deployment re-rotates no keys. ``distances`` is null if
-    its method has scales.
+    ``rerotate_budget_tokens`` is the most cached tokens that are re-rotated before a step, of several engines the
+    smallest; ``rerotate_budget_reason`` says why. Both are null if this deployment re-rotates no keys.
+    ``distances`` is null if its method has scales.
     """
 
     rope_type: str
