@@ -22,7 +22,7 @@ _FROM_ONE = ("remote_port", "tp_size", "dcp_size", "pp_size", "remote_block_size
 _FROM_ZERO = ("remote_num_tokens", "remote_prefill_cached_tokens", "remote_registration_generation")
 _BLOCKS = "remote_block_ids"
 _EXPIRY = "remote_blocks_expiry_time"
-_REPORTS = ("posenc", "posenc_prompts")  # of the answer that a router takes the others from
+_REPORTS = ("posenc", "posenc_prompts", "posenc_choices")  # of the answer that a router takes the others from
 # Without them a decoding engine cannot ask for keys.
 _NEEDED = (_BLOCKS, "remote_engine_id", "remote_request_id", "remote_host", "remote_port", "tp_size")
 

@@ -23,6 +23,7 @@ TO_DECODE = {
     **{"tp_size": 1, "dcp_size": 1, "pp_size": 1, "remote_num_tokens": 96, "remote_blocks_expiry_time": None},
     **{"remote_registration_generation": 0, "transfer_mode": "pull"},
     **{"posenc": {"rope_type": "rerope", "tokens_past_trained": 0, "crossings": []}},
+    **{"posenc_prompts": [{}, {}], "posenc_choices": [{}, None]},
 }
 
 
