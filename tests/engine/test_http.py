@@ -162,7 +162,8 @@ def test_the_other_routes_answer(http: httpx.Client, client: openai.OpenAI) -> N
     assert http.get("/version").json()["version"].startswith(releases.installed_version())
     assert http.post("/tokenize", json={"model": "tiny", "prompt": "hello"}).json()["count"] == 5
     scoring = {"model": "tiny", "query": "a", "items": ["b"], "label_token_ids": [5]}
-    assert http.post("/generative_scoring", json=scoring).status_code == 400
+    scored = http.post("/generative_scoring", json=scoring).raise_for_status().json()
+    assert len(scored["data"]) == 1 and scored["kv_transfer_params"]["posenc"]["admission_tokens"] == 3
 
 
 def test_the_scales_route_shows_configuration_and_live_state(http: httpx.Client, client: openai.OpenAI) -> None:
