@@ -56,6 +56,12 @@ KEY_ROUNDING = 4 * 2.0**-24
 REROTATED_YARN_BFLOAT16 = (2.4e-3, 3.2e-3, 3.9e-3, 4.6e-3, 5.2e-3, 5.8e-3)
 REROTATED_NTK_BFLOAT16 = (2.4e-3, 3.0e-3, 3.4e-3, 3.8e-3, 4.1e-3, 4.5e-3)
 
+# The same of float8 keys that carry no attention factor, so that pairs which do not turn are rounded once and never
+# again: e4m3 has 4 bits and rounds by 2.65e-2, e5m2 has 3 and rounds by 5.3e-2. Seen: 3.39e-2 to 5.57e-2, and 6.69e-2
+# to 10.7e-2. With the factor on keys, 3.75e-2 to 11.8e-2 and 7.8e-2 to 21.9e-2.
+REROTATED_YARN_E4M3 = (3.5e-2, 4.1e-2, 4.6e-2, 5.0e-2, 5.4e-2, 5.7e-2)
+REROTATED_YARN_E5M2 = (6.9e-2, 8.0e-2, 9.0e-2, 9.8e-2, 10.4e-2, 11.0e-2)
+
 # float32 cosine and sine, absolute: an eighth of a turn is rounded by 6e-8 when it becomes an angle, and its polynomial
 # as much again. Seen: 1.24e-7, there; with fused multiply-adds no more.
 COS_SIN_OF_TURNS = 1.3e-7
@@ -65,8 +71,16 @@ COS_SIN_OF_TURNS = 1.3e-7
 KEY_TURNED_BY_KERNEL = 8 * 2.0**-24
 
 # What storing a key rounds, in parts of it. Triton's interpreter cuts bfloat16 off where a GPU rounds to nearest, which
-# doubles it; float16 is rounded to nearest by both.
-KEY_STORED_BY_INTERPRETER = {"float32": 0.0, "bfloat16": 2.0**-7, "float16": 2.0**-11}
+# doubles it; float16 and float8 are rounded to nearest by both. Below the smallest normal number of float8, half of its
+# last bit is absolute.
+KEY_STORED_BY_INTERPRETER = {
+    "float32": 0.0,
+    "bfloat16": 2.0**-7,
+    "float16": 2.0**-11,
+    "float8_e4m3fn": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
+}
+KEY_STORED_AT_ZERO = {"float8_e4m3fn": 2.0**-10, "float8_e5m2": 2.0**-17}
 
 # Logits of size 6, of a two-layer decoder, after the same float32 sums in another order. Seen: 1.6e-5.
 LOGIT_TINY_DECODER = 1e-4

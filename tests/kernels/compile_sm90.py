@@ -106,6 +106,8 @@ COMPILED = {
     "neox-192-values-of-128": lambda: rerotation(192, 64, True, row_dim=192 + 128),
     "neox-axes-128": lambda: rerotation(128, 128, True, num_axes=3),
     "gptj-axes-128": lambda: rerotation(128, 128, False, num_axes=3),
+    "float8-128": lambda: rerotation(128, 128, True, dtype=torch.float8_e4m3fn),
+    "float8-gptj-128": lambda: rerotation(128, 128, False, dtype=torch.float8_e4m3fn),
     "rope-rows": row_lookup,
 }
 STORED = {

@@ -28,6 +28,8 @@ REROTATE = {
         "gptj-end-of-head",
         "neox-axes-interleaved",
         "gptj-axes-in-sections",
+        "float8",
+        "gptj-float8",
     )
 }
 ROTARY_STORE = {

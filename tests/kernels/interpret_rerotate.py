@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 from posenc_runtime.kernels.rotary import rerotate
-from tests.kernels import interpreted_calls
+from tests.kernels import interpreted_calls, interpreted_float8
 from tests.kernels.rerotate_cases import CASES, Case
 
 
 def main() -> None:
     interpreted_calls.mend()
+    interpreted_float8.mend()
     rerotate._HEADS = 3  # so that programs begin and end within layers
     print(json.dumps({name: faults(case) for name, case in CASES.items()}))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -18,7 +19,14 @@ from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.rotary import reference
 from posenc_runtime.kernels.rotary.key_pairs import find_pairs
 from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange
-from tests.tolerance import KEY_ROUNDING, REROTATED_NTK_BFLOAT16, REROTATED_YARN_BFLOAT16
+from tests.kernels.rerotate_cases import bits
+from tests.tolerance import (
+    KEY_ROUNDING,
+    REROTATED_NTK_BFLOAT16,
+    REROTATED_YARN_BFLOAT16,
+    REROTATED_YARN_E4M3,
+    REROTATED_YARN_E5M2,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,22 +226,31 @@ def test_the_angle_is_exact_at_any_position(position: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "bounds"),
-    [(Yarn(), REROTATED_YARN_BFLOAT16), (Ntk(), REROTATED_NTK_BFLOAT16)],
-    ids=["yarn", "ntk"],
+    ("method", "dtype", "bounds"),
+    [
+        pytest.param(Yarn(), torch.bfloat16, REROTATED_YARN_BFLOAT16, id="yarn"),
+        pytest.param(Ntk(), torch.bfloat16, REROTATED_NTK_BFLOAT16, id="ntk"),
+        pytest.param(Yarn(), torch.float8_e4m3fn, REROTATED_YARN_E4M3, id="yarn-e4m3"),
+        pytest.param(Yarn(), torch.float8_e5m2, REROTATED_YARN_E5M2, id="yarn-e5m2"),
+    ],
 )
-def test_bfloat16_keys_drift_with_every_crossing_no_further_than_rounding_takes_them(
-    method: Yarn | Ntk, bounds: tuple[float, ...]
+def test_keys_drift_with_every_crossing_no_further_than_rounding_takes_them(
+    method: Yarn | Ntk, dtype: torch.dtype, bounds: tuple[float, ...]
 ) -> None:
     spec = RotarySpec(rotary_dim=128, rope_theta=500_000.0, original_max_position_embeddings=8192)
     shape = Shape(2, 32, 128, 128, True, "transposed")
     path = [method.frequencies(spec, scale) for scale in (1, 2, 4, 8, 16, 32, 64)]
+    factor_on_keys = dtype == torch.bfloat16
+    if not factor_on_keys:
+        path = [dataclasses.replace(of_scale, attention_factor=1.0) for of_scale in path]
     cache = shape.empty(16, torch.float64)
-    plain = shape.keys(cache)
+    # float8 keys are in units of a scale that fits the largest of them; what scale that is makes no difference.
+    scale = 1.0 if factor_on_keys else 5.5 / torch.finfo(dtype).max
+    plain = shape.keys(cache) / scale
     first_positions = torch.arange(16) * 8_000
     positions = (first_positions[:, None] + torch.arange(32))[:, None].expand(-1, 2, -1)
-    cache = cache.to(torch.bfloat16)
-    shape.write_keys(cache, rotated(plain, positions, path[0], shape).to(torch.bfloat16))
+    cache = cache.to(dtype)
+    shape.write_keys(bits(cache), bits(rotated(plain, positions, path[0], shape).to(dtype)))
     blocks = torch.arange(16)
     all_blocks = BlockMoves(sources=blocks, targets=blocks, first_positions=first_positions)
     drift = []
@@ -242,3 +259,24 @@ def test_bfloat16_keys_drift_with_every_crossing_no_further_than_rounding_takes_
         exact = rotated(plain, positions, after, shape)
         drift.append(((shape.keys(cache).double() - exact).norm() / exact.norm()).item())
     assert all(found <= bound for found, bound in zip(drift, bounds, strict=True)), drift
+
+
+@pytest.mark.parametrize(
+    "implementation", [pytest.param(ops.rerotate, id="served"), pytest.param(reference.rerotate, id="reference")]
+)
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=["e4m3", "e5m2"])
+def test_float8_keys_that_grow_too_large_become_the_largest_number_and_nan_stays(
+    dtype: torch.dtype, implementation: Callable[..., None]
+) -> None:
+    shape, largest = Shape(1, 4, 8, 8, True, "rows"), torch.finfo(dtype).max
+    before = Frequencies(torch.full((4,), 0.25 * math.pi), 1.0)
+    after = Frequencies(torch.full((4,), 0.5 * math.pi), 1.0)
+    cache = torch.full((1, 1, 4, 16), largest).to(dtype)
+    cache.view(torch.uint8)[0, 0, 1, 0] = 0x7F  # a NaN of both
+    block = torch.tensor([0])
+    implementation([cache], BlockMoves(block, block, block), ScaleChange.between(before, after), shape.layout())
+    keys = cache.double()[0, 0, :, :8]
+    # At positions 1 and 3, an eighth of a turn: of two equal elements one becomes 0 and the other 1.41 times as large.
+    assert keys[1, [0, 4]].isnan().all() and keys.isnan().sum() == 2
+    assert (keys[1, 5:] == largest).all() and (keys[1, 1:4].abs() < 1e-3 * largest).all()
+    assert (keys[3, 4:].abs() < 1e-3 * largest).all() and (keys[3, :4] == -largest).all()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange
+from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange, largest
 
 
 def rope_rows(positions: Tensor, slot_mapping: Tensor, block_row_offset: Tensor, block_size: int, out: Tensor) -> None:
@@ -36,6 +36,9 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
     axis. Values, the other parts of a key and pairs that do not change equal the source's to the bit. Blocks that are
     no target are not touched.
 
+    float8 keys are turned as they are cached, in units of their scale, which is the same before and after: of a layer,
+    or of a head. Their largest number takes the place of what exceeds it, and NaN stays NaN.
+
     Args:
         kv_caches: one for each layer, ``[num_blocks, num_kv_heads, block_size, row_dim]``, changed in place.
         moves: source and target blocks; the same in all layers.
@@ -51,20 +54,28 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
     angle = turns.double() * (2 * math.pi / 2**64)  # rad, [num_moves, 1, block_size, rotary_dim // 2]
     cos, sin = change.attention_ratio * angle.cos(), change.attention_ratio * angle.sin()
     for cache in kv_caches:
-        blocks = cache[moves.sources]
+        blocks = _bits(cache)[moves.sources].view(cache.dtype)
         keys = _keys(blocks, layout)
         before, rotary, after = keys.tensor_split(
             (layout.rotary_offset, layout.rotary_offset + layout.rotary_dim), dim=-1
         )
         first, second = rotary.chunk(2, dim=-1) if layout.is_neox_style else (rotary[..., ::2], rotary[..., 1::2])
-        turned = first * cos - second * sin, second * cos + first * sin
+        x, y = first.double(), second.double()
+        turned = x * cos - y * sin, y * cos + x * sin
+        if (limit := largest(cache.dtype)) is not None:
+            turned = turned[0].clamp(-limit, limit), turned[1].clamp(-limit, limit)
         changed = [
-            torch.where(change.is_changed(), new.to(cache.dtype), old)
+            torch.where(change.is_changed(), _bits(new.to(cache.dtype)), _bits(old))
             for new, old in zip(turned, (first, second), strict=True)
         ]
         rotated = torch.cat(changed, -1) if layout.is_neox_style else torch.stack(changed, -1).flatten(-2)
-        _set_keys(blocks, layout, torch.cat((before, rotated, after), dim=-1))
-        cache[moves.targets] = blocks
+        _set_keys(_bits(blocks), layout, torch.cat((_bits(before), rotated, _bits(after)), dim=-1))
+        _bits(cache)[moves.targets] = _bits(blocks)
+
+
+def _bits(keys: Tensor) -> Tensor:
+    """The bits of numbers, as integers: torch chooses and scatters no float8."""
+    return keys.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[keys.element_size()])
 
 
 def _keys(blocks: Tensor, layout: KeyLayout) -> Tensor:

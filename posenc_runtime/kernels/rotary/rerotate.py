@@ -10,10 +10,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange, stored_alike
+from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange, largest, stored_alike
 from posenc_runtime.kernels.rotary.turns import cos_sin
 
-_DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+_DTYPES = {
+    torch.float32: tl.float32,
+    torch.bfloat16: tl.bfloat16,
+    torch.float16: tl.float16,
+    torch.float8_e4m3fn: tl.float8e4nv,
+    torch.float8_e5m2: tl.float8e5,
+}
 _PAIRS = 8  # pairs of a thread: 16 bytes of bfloat16, the widest access, and few enough not to spill registers
 _COPIED = 8  # elements that are only copied take as many registers as one pair
 _WARPS = 4  # the most warps of a program
@@ -46,6 +52,7 @@ def _rerotate_kernel(  # type: ignore[no-untyped-def]
     stride_token,
     stride_dim,
     DTYPE: tl.constexpr,
+    LARGEST: tl.constexpr,  # that float8 holds; None for other types
     ALIGNMENT: tl.constexpr,  # bytes
     BLOCK_SIZE: tl.constexpr,
     NUM_AXES: tl.constexpr,
@@ -102,8 +109,9 @@ def _rerotate_kernel(  # type: ignore[no-untyped-def]
             b_second = tl.load(p_source + o_second, mask=m_pair)
             b_x, b_y = b_first.to(tl.float32), b_second.to(tl.float32)
             b_turned_x, b_turned_y = b_x * b_cos - b_y * b_sin, b_y * b_cos + b_x * b_sin
-            tl.store(p_target + o_first, tl.where(m_changed, b_turned_x.to(DTYPE), b_first), mask=m_pair)
-            tl.store(p_target + o_second, tl.where(m_changed, b_turned_y.to(DTYPE), b_second), mask=m_pair)
+            b_stored_x, b_stored_y = _rounded(b_turned_x, DTYPE, LARGEST), _rounded(b_turned_y, DTYPE, LARGEST)
+            tl.store(p_target + o_first, tl.where(m_changed, b_stored_x, b_first), mask=m_pair)
+            tl.store(p_target + o_second, tl.where(m_changed, b_stored_y, b_second), mask=m_pair)
         else:
             o_member = tl.arange(0, 2 * BP)
             o_dim = (OFFSET + o_member)[None, :] * stride_dim
@@ -112,9 +120,8 @@ def _rerotate_kernel(  # type: ignore[no-untyped-def]
             b_first, b_second = tl.split(tl.reshape(b_keys, (BT, BP, 2)))
             b_x, b_y = b_first.to(tl.float32), b_second.to(tl.float32)
             b_turned_x, b_turned_y = b_x * b_cos - b_y * b_sin, b_y * b_cos + b_x * b_sin
-            b_turned = tl.join(
-                tl.where(m_changed, b_turned_x.to(DTYPE), b_first), tl.where(m_changed, b_turned_y.to(DTYPE), b_second)
-            )
+            b_stored_x, b_stored_y = _rounded(b_turned_x, DTYPE, LARGEST), _rounded(b_turned_y, DTYPE, LARGEST)
+            b_turned = tl.join(tl.where(m_changed, b_stored_x, b_first), tl.where(m_changed, b_stored_y, b_second))
             tl.store(p_target + o_dim, tl.reshape(b_turned, (BT, 2 * BP)), mask=m_dim)
         if b_source != b_target:
             # In small parts, because all 512 elements of a latent at once would take too many registers.
@@ -122,6 +129,13 @@ def _rerotate_kernel(  # type: ignore[no-untyped-def]
                 _copy(p_source, p_target, m_token, stride_dim, BEGIN, OFFSET, 2 * BP)
             if OFFSET + 2 * HALF < ROW:
                 _copy(p_source, p_target, m_token, stride_dim, OFFSET + 2 * HALF, ROW, BR)
+
+
+@triton.jit
+def _rounded(b_turned, DTYPE: tl.constexpr, LARGEST: tl.constexpr):  # type: ignore[no-untyped-def]
+    if LARGEST is not None:
+        b_turned = tl.clamp(b_turned, -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL)
+    return b_turned.to(DTYPE)
 
 
 @triton.jit
@@ -165,6 +179,7 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
             heads,
             *caches[0].stride(),
             DTYPE=_DTYPES[caches[0].dtype],
+            LARGEST=largest(caches[0].dtype),
             ALIGNMENT=16 if all(cache.data_ptr() % 16 == 0 for cache in caches) else caches[0].element_size(),
             BLOCK_SIZE=layout.block_size,
             NUM_AXES=1 if moves.positions is None else moves.positions.shape[1],

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from posenc_runtime.kernels.rotary.key_pairs import Pairs, find_pairs
-from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange, stored_alike
+from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange, largest, stored_alike
 
 # Elements of one layer that a thread takes at once: 1 MiB in float32. With more, keys leave the processor's cache
 # between two operations. With fewer, calling the operations takes the time; torch gives no thread fewer than 2^15.
@@ -104,5 +104,7 @@ class _Rotation:
         torch.mul(self._keys, self._cos, out=self._rotated)
         rotated_first.addcmul_(second, self._sin, value=-1)
         rotated_second.addcmul_(first, self._sin)
+        if (limit := largest(part.dtype)) is not None:
+            self._rotated.clamp_(-limit, limit)
         for run, _, rotated in self._runs:
             self._pairs.write(part.narrow(0, run.target, run.length), rotated)

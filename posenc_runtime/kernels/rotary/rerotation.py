@@ -13,7 +13,9 @@ from torch import Tensor
 from posenc_runtime.encodings.spec import Frequencies
 from posenc_runtime.kernels.rotary.phases import phases
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# Keys in float8 are turned as they are cached, in units of their scale: a scale that stays cancels.
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, *FLOAT8)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,8 +144,8 @@ class KeyLayout:
                 )
             if cache.dtype not in DTYPES:
                 raise ValueError(
-                    f"a cache must be float32, bfloat16 or float16, got {cache.dtype} at layer {layer}: "
-                    "a quantised cache cannot be re-rotated"
+                    f"a cache must be float32, bfloat16, float16, float8_e4m3fn or float8_e5m2, got {cache.dtype} at "
+                    f"layer {layer}: keys in another type cannot be re-rotated"
                 )
             if self.order is not None and not cache.is_contiguous():
                 raise ValueError(
@@ -249,6 +251,14 @@ class ScaleChange:
     def is_changed(self) -> Tensor:
         """Which pairs change, bool ``[rotary_dim // 2]``; the others stay as they are, to the bit."""
         return (self.phases != 0) | (self.attention_ratio != 1)
+
+
+def largest(dtype: torch.dtype) -> float | None:
+    """The largest number of float8, past which a cast may give NaN or infinity; None for other types.
+
+    An element of a turned key can be up to 2 ** 0.5 times as large as the largest one was, so it is clamped to this.
+    """
+    return torch.finfo(dtype).max if dtype in FLOAT8 else None
 
 
 def stored_alike(kv_caches: Iterable[Tensor]) -> list[list[Tensor]]:
