@@ -6,8 +6,7 @@ import re
 
 _MORE_MEMORY = (
     "give the KV cache more memory (engine.gpu_memory_utilization or engine.kv_cache_memory_bytes), store it in fewer "
-    "bits (engine.kv_cache_dtype; not if cached keys are re-rotated), or split the model over more devices "
-    "(engine.tensor_parallel_size)"
+    "bits (engine.kv_cache_dtype), or split the model over more devices (engine.tensor_parallel_size)"
 )
 
 _TOO_LONG = (

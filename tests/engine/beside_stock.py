@@ -20,6 +20,7 @@ def answers_of_both(
     *,
     dtype: str,
     hf_overrides: dict[str, Any],
+    kv_cache_dtype: str = "auto",
     folder: pathlib.Path,
     **of_stock: Any,
 ) -> tuple[list[Answer], list[Answer]]:
@@ -31,6 +32,7 @@ def answers_of_both(
     """
     engine = {
         "dtype": dtype,
+        "kv_cache_dtype": kv_cache_dtype,
         "enforce_eager": True,
         "block_size": 32,
         "max_num_batched_tokens": 128,

@@ -113,23 +113,25 @@ def test_scheduled_ahead_each_request_answers_as_transformers_at_its_own_scale(
         assert_answers_as_transformers(model, "yarn", prompt, scale, answer)
 
 
-def test_requests_answer_nearly_as_an_unrotated_cache_would_from_a_float8_cache(
-    prompts: PromptMaker, tmp_path: pathlib.Path
+@pytest.mark.parametrize(("rotates", "backend"), [("fused", "FLASH_ATTN"), ("table", "TRITON_ATTN")])
+def test_requests_cross_in_a_float8_cache_nearly_as_in_an_unrotated_one(
+    rotates: str, backend: str, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     model = save_tiny(tmp_path / "wide", **WIDE)
-    batch = [(prompts(40), 6), (prompts(270), 6)]
+    batch = [(prompts(40), 6), (prompts(248), 14)]
     arguments = test_crossing.arguments(
         "yarn",
-        {"on_crossing": "pin"},
-        AttentionChoice(fused_rotary="on"),
-        attention_backend="FLASH_ATTN",
+        {},
+        ATTENTION[rotates],
+        attention_backend=backend,
         kv_cache_dtype="fp8",
         async_scheduling=True,
     )
-    (answers,) = run(model, arguments, [batch], "flash_attn_rotary", tmp_path)
+    (answers,) = run(model, arguments, [batch], over(backend, ATTENTION[rotates]), tmp_path)
     oracle = UnrotatedOracle(model, "yarn", test_crossing.SCALES)
-    for (prompt, _), answer, scale in zip(batch, answers, (1, 2), strict=True):
-        assert_near(oracle, prompt, answer, scale, LOGPROB_RMS_FLOAT8)
+    for (prompt, _), answer, crossings in zip(batch, answers, (0, 1), strict=True):
+        assert_near(oracle, prompt, answer, 1, LOGPROB_RMS_FLOAT8)
+        assert answer.posenc is not None and len(answer.posenc["crossings"]) == crossings
 
 
 @pytest.mark.parametrize("backend", ["FLASH_ATTN", "TRITON_ATTN"])

@@ -7,8 +7,10 @@ from torch import Tensor
 
 from posenc_runtime.kernels.cpu.layout import Order
 
-# bfloat16, the narrowest type of a cache, holds every whole number below this one exactly.
-_DIGIT_BASE = 256
+# A type of a cache holds every whole number below its own of these exactly.
+_DIGIT_BASE = {torch.float8_e4m3fn: 16, torch.float8_e5m2: 8}
+_DIGIT_BASE_OF_OTHERS = 256  # bfloat16's, the narrowest of them
+_NAMES = {torch.float8_e4m3fn: "fp8", torch.float8_e5m2: "fp8_e5m2"}  # vLLM's
 # By the instructions that vLLM names. What it keeps with those of other processors depends on the data type, too.
 _ORDERS: dict[str, Order] = {"vec": "columns", "vec16": "columns", "amx": "pairs"}
 
@@ -20,7 +22,7 @@ def cpu_key_order(num_kv_heads: int, block_size: int, head_dim: int, dtype: torc
     whose elements are their own numbers, once for each digit of the numbers, and the block's memory shows the packing.
 
     Args:
-        dtype: data type of the cache; unquantised.
+        dtype: data type of the cache: float32, bfloat16, float16 or float8, which vLLM itself calls uint8.
         isa: what ``vllm.v1.attention.backends.cpu_attn._get_attn_isa`` gives for this cache.
 
     Returns:
@@ -30,14 +32,14 @@ def cpu_key_order(num_kv_heads: int, block_size: int, head_dim: int, dtype: torc
     Raises:
         RuntimeError: when the packing is no permutation of a head's elements, or differs from head to head.
     """
-    num_elements = block_size * head_dim
+    num_elements, base = block_size * head_dim, _DIGIT_BASE.get(dtype, _DIGIT_BASE_OF_OTHERS)
     numbers = torch.arange(num_elements).view(block_size, 1, head_dim)
     found = torch.zeros(num_kv_heads, num_elements, dtype=torch.int64)
     place_value = 1
     while place_value < num_elements:
-        digits = (numbers // place_value % _DIGIT_BASE).to(dtype).expand(-1, num_kv_heads, -1).contiguous()
-        found += _written(digits, isa).long() * place_value
-        place_value *= _DIGIT_BASE
+        digits = (numbers // place_value % base).expand(-1, num_kv_heads, -1)
+        found += _written(digits, dtype, isa).long() * place_value
+        place_value *= base
     if not torch.equal(found[0].sort().values, torch.arange(num_elements)):
         raise RuntimeError(_refusal("is not a permutation of a head's elements", block_size, head_dim, dtype, isa))
     if not torch.equal(found, found[:1].expand_as(found)):
@@ -66,17 +68,21 @@ def order_of(num_kv_heads: int, block_size: int, head_dim: int, dtype: torch.dty
     return "columns" if torch.equal(order, columns) else None
 
 
-def _written(keys: Tensor, isa: str) -> Tensor:
-    """The keys of one block as the backend stores them, ``[num_kv_heads, block_size * head_dim]``."""
+def _written(digits: Tensor, dtype: torch.dtype, isa: str) -> Tensor:
+    """The keys of one block as the backend stores them, float32 ``[num_kv_heads, block_size * head_dim]``."""
     from vllm import _custom_ops
 
-    block_size, num_kv_heads, head_dim = keys.shape
+    block_size, num_kv_heads, head_dim = digits.shape
     # The second of two blocks, which shows the distance between blocks, too. NaN stays in elements that vLLM skips.
-    cache = torch.full((2, num_kv_heads, 2 * block_size, head_dim), torch.nan, dtype=keys.dtype)
-    key_cache, value_cache = cache.chunk(2, dim=2)
+    cache = torch.full((2, num_kv_heads, 2 * block_size, head_dim), torch.nan).to(dtype)
+    is_float8 = dtype in _NAMES
+    # Keys of every model go into a float8 cache in the same order.
+    keys = digits.to(torch.bfloat16 if is_float8 else dtype).contiguous()
+    key_cache, value_cache = (cache.view(torch.uint8) if is_float8 else cache).chunk(2, dim=2)
     slots = torch.arange(block_size, 2 * block_size)
-    _custom_ops.cpu_attn_reshape_and_cache(keys, torch.zeros_like(keys), key_cache, value_cache, slots, isa)
-    return key_cache[1].flatten(1)
+    scales = {"k_scale": 1.0, "v_scale": 1.0, "kv_cache_dtype": _NAMES[dtype]} if is_float8 else {}
+    _custom_ops.cpu_attn_reshape_and_cache(keys, torch.zeros_like(keys), key_cache, value_cache, slots, isa, **scales)
+    return cache.float().chunk(2, dim=2)[0][1].flatten(1)
 
 
 def _refusal(what: str, block_size: int, head_dim: int, dtype: torch.dtype, isa: str) -> str:

@@ -18,6 +18,7 @@ from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, Scal
 from posenc_runtime.kv.crossing import Rotation
 from posenc_runtime.kv.moves import BlockMove, Moves
 from posenc_runtime.vllm_adapter.contract.cache_layers import layer_specs
+from posenc_runtime.vllm_adapter.contract.cached_keys import FLOAT8
 from posenc_runtime.vllm_adapter.in_worker.layer_rotations import Turned
 from posenc_runtime.vllm_adapter.in_worker.worker_state import Rotary
 
@@ -173,8 +174,15 @@ class Rerotation:
                 layers.append(layer)
         for spec, turned, layers in alike:
             caches = [_by_heads(kv_caches[layer], spec) for layer in layers]
+            if turned is not None:
+                caches = [self._as_numbers(cache, layer) for cache, layer in zip(caches, layers, strict=True)]
             layout = None if turned is None else self._layout(layers[0], spec, turned, caches[0])
             yield _Caches(number, caches, turned, layout, spec.block_size, len(caches[0]) // self._num_blocks)
+
+    def _as_numbers(self, cache: Tensor, layer: str) -> Tensor:
+        """A cache in the type of its numbers; vLLM calls float8 uint8."""
+        dtype = FLOAT8.get(getattr(self._layers[layer], "kv_cache_dtype", "auto"))
+        return cache if dtype is None else cache.view(getattr(torch, dtype))
 
     def _layout(self, layer: str, spec: KVCacheSpec, turned: Turned, cache: Tensor) -> KeyLayout:
         if cache.dim() != 4 or cache.shape[1] != spec.num_kv_heads or spec.block_size % cache.shape[2]:

@@ -24,7 +24,8 @@ class Rotary:
         inv_freq: rad / token, ``[rotary_dim // 2]``, the frequencies of vLLM's table at scale 1, computed in float32;
             None where attention rotates.
         is_fused: whether attention rotates in place of the embedding.
-        factor_on_keys: whether cached keys carry the attention factor of their scale.
+        factor_on_keys: whether cached keys carry the attention factor of their scale. If not, queries carry its square;
+            in the stacked table, both carry the factor of scale 1 all the same, as vLLM's own do.
         positions_factor: how many times the longest request its positions may reach: in M-RoPE, those of a video may
             exceed its tokens.
         has_other_rotations: whether the model may have rotary embeddings that are not scaled (``Checkpoint``).
@@ -71,6 +72,20 @@ class Rotary:
             is_left_alone = found.inv_freq == self.deployment.frequencies(self.own, 0).inv_freq
             inv_freq = torch.where(is_left_alone, self.inv_freq.double().to(inv_freq.device), inv_freq)
         return dataclasses.replace(found, inv_freq=inv_freq)
+
+    def table_frequencies(self, scale_index: int) -> Frequencies:
+        """As ``frequencies``, with the attention factor that the stacked table has."""
+        found = self.frequencies(scale_index)
+        if self.factor_on_keys:
+            return found
+        return dataclasses.replace(found, attention_factor=self.frequencies(0).attention_factor)
+
+    @property
+    def query_factors(self) -> tuple[float, ...]:
+        """What queries of each scale are multiplied by once the stacked table has rotated them."""
+        in_table = [self.table_frequencies(index).attention_factor for index in range(len(self.lengths))]
+        factors = [self.frequencies(index).attention_factor for index in range(len(self.lengths))]
+        return tuple((factor / of_row) ** 2 for factor, of_row in zip(factors, in_table, strict=True))
 
 
 @dataclasses.dataclass

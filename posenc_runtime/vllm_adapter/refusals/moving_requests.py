@@ -8,16 +8,34 @@ from posenc_runtime.vllm_adapter.checkpoint.model_code.language_models import la
 from posenc_runtime.vllm_adapter.checkpoint.model_code.later_changes import change_after_rotation
 from posenc_runtime.vllm_adapter.checkpoint.model_code.model_source import reads_prompts_both_ways
 from posenc_runtime.vllm_adapter.contract.attention_choice import choice_of
+from posenc_runtime.vllm_adapter.contract.cached_keys import are_float8
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported, changed_keys
 from posenc_runtime.vllm_adapter.contract.names import SCHEDULER
 from posenc_runtime.vllm_adapter.contract.scheduler_choice import needs_ours
+from posenc_runtime.vllm_adapter.refusals.rotating_attention import is_fused
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
     from posenc_runtime.kv.deployment import Deployment
 
-_TURNED_DTYPES = ("auto", "float16", "bfloat16")
+_TURNED_DTYPES = ("auto", "float16", "bfloat16", "fp8", "fp8_e4m3")
+_TURNED_ON_A_CPU = "fp8_e5m2"
+_FLOAT8_CAPABILITY = (8, 9)  # of the first NVIDIA GPUs with e4m3, which Triton needs there
+# Why keys of the others are not turned. A name that nobody examined is refused, too.
+_NOT_TURNED = {
+    _TURNED_ON_A_CPU: "only vLLM's attention on a CPU keeps keys in it; others keep e4m3 under this name, or none",
+    "fp8_inc": "only Gaudi has it, and posenc does not run there",
+    "_ds_mla": "only models whose sparse attention caches rotated keys of an indexer, too, have it",
+    "int4": "several numbers are packed into a byte after a transform of the whole key",
+    "turboquant": "several numbers are packed into a byte after a transform of the whole key",
+    "ultraquant": "several numbers are packed into a byte, and groups of them have scales that fit their largest one",
+    "nvfp4": "several numbers are packed into a byte, and groups of them have scales that fit their largest one",
+    "_per_token_head": (
+        "a scale fits the largest number of one token's key, and a turned key can have a larger one, which would be "
+        "cut off"
+    ),
+}
 
 
 def refuse_moving_requests(vllm_config: VllmConfig, deployment: Deployment) -> None:
@@ -86,14 +104,41 @@ def _refuse_rerotation(vllm_config: VllmConfig) -> None:
             "attention kernels may store keys in another order than vLLM does. Set on_crossing to recompute or pin, "
             "and prefix_reuse to exact"
         )
-    if vllm_config.cache_config.cache_dtype not in _TURNED_DTYPES:
-        raise Unsupported(
-            f"kv_cache_dtype must be one of {', '.join(_TURNED_DTYPES)} where keys are re-rotated, got "
-            f"{vllm_config.cache_config.cache_dtype}: a re-rotated key can exceed the range that it was quantised for. "
-            "Set on_crossing to recompute or pin, and prefix_reuse to exact"
-        )
+    _refuse_cached_type(vllm_config)
     model = vllm_config.model_config
     for architecture in model.architectures:
         for name in (architecture, *language_models(architecture, model.hf_text_config)):
             if change_after_rotation(name):
                 raise Unsupported(changed_keys(name))
+
+
+def _refuse_cached_type(vllm_config: VllmConfig) -> None:
+    from vllm.platforms import current_platform
+
+    asked = vllm_config.cache_config.cache_dtype
+    turned = (*_TURNED_DTYPES, _TURNED_ON_A_CPU) if current_platform.is_cpu() else _TURNED_DTYPES
+    if asked not in turned:
+        reason = next(
+            (why for name, why in _NOT_TURNED.items() if name in asked), "nobody has examined how it keeps keys"
+        )
+        raise Unsupported(
+            f"kv_cache_dtype must be one of {', '.join(turned)} where keys are re-rotated, got {asked}: {reason}. "
+            "Choose one of these, or set on_crossing to recompute or pin, and prefix_reuse to exact"
+        )
+    if not are_float8(vllm_config):
+        return
+    capability = current_platform.get_device_capability() if current_platform.is_cuda() else None
+    if capability is not None and (capability.major, capability.minor) < _FLOAT8_CAPABILITY:
+        raise Unsupported(
+            "kv_cache_dtype must be auto, float16 or bfloat16 where keys are re-rotated on a GPU whose compute "
+            f"capability is below {'.'.join(map(str, _FLOAT8_CAPABILITY))}, got {asked} and "
+            f"{capability.major}.{capability.minor}: it has no float8. Or set on_crossing to recompute or pin, and "
+            "prefix_reuse to exact"
+        )
+    choice = choice_of(vllm_config)
+    if is_fused(vllm_config) and choice is not None and choice.fused_keys == "stock":
+        raise Unsupported(
+            "attention.fused_keys must be pure where float8 keys are re-rotated, got stock: with the attention factor "
+            "on keys, each crossing rounds all of a key. Set it to pure, or set on_crossing to recompute or pin, and "
+            "prefix_reuse to exact"
+        )

@@ -119,6 +119,11 @@ ENGINE_NAMES: Names = (
         "cpu_attn_get_scheduler_metadata",
         ("num_reqs", "num_heads", "num_kv_heads", "head_dim", "sliding_window_size", "isa", "kv_cache_dtype"),
     ),
+    (
+        "vllm._custom_ops",
+        "cpu_attn_reshape_and_cache",
+        ("key", "value", "key_cache", "value_cache", "slot_mapping", "isa", "k_scale", "v_scale", "kv_cache_dtype"),
+    ),
     ("vllm.v1.attention.backends.triton_attn", "TritonAttentionImpl.forward", ("query", "attn_metadata", "output")),
     ("vllm.v1.attention.backends.triton_attn", "TritonAttentionImpl.do_kv_cache_update", ("key", "slot_mapping")),
     ("vllm.v1.attention.backends.triton_attn", "TritonAttentionMetadataBuilder.build", ("common_attn_metadata",)),

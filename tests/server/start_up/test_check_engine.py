@@ -57,9 +57,9 @@ def test_keys_that_change_after_their_rotation_are_refused_before_loading(tmp_pa
 ON_THE_CPU = pytest.mark.skipif(not current_platform.is_cpu(), reason="other backends take other sizes")
 REFUSED = [
     pytest.param(
-        {"engine": {"kv_cache_dtype": "fp8"}},
-        "engine.kv_cache_dtype must be one of auto, float16, bfloat16 where keys are re-rotated, got fp8",
-        id="fp8",
+        {"engine": {"kv_cache_dtype": "int8_per_token_head"}},
+        "engine.kv_cache_dtype must be one of auto, float16, bfloat16, fp8, fp8_e4m3, fp8_e5m2 where keys are re-r",
+        id="int8",
     ),
     pytest.param(
         {"engine": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}},

@@ -27,7 +27,7 @@ from posenc_runtime.vllm_adapter.in_worker.layer_rotations import Turned
 from posenc_runtime.vllm_adapter.in_worker.rerotation import Rerotation
 from posenc_runtime.vllm_adapter.in_worker.worker_state import Rotary
 from tests.kernels.test_rerotate import rotated
-from tests.tolerance import KEY_ROUNDING
+from tests.tolerance import KEY_ROUNDING, ROUNDED_TO_NEAREST
 
 HEAD_DIM, BLOCK_SIZE, NUM_BLOCKS, FIRST = 8, 4, 6, 40  # of the caches; the first block's first position
 YARN = Deployment(rope_type="yarn", scales=(1.0, 2.0), original_max_position_embeddings=256, max_model_len=512)
@@ -45,8 +45,8 @@ def keys_lie_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_key_order, "cpu_key_order", lambda *_: None)
 
 
-def full(num_kv_heads: int = 1, block_size: int = BLOCK_SIZE) -> FullAttentionSpec:
-    return FullAttentionSpec(block_size=block_size, num_kv_heads=num_kv_heads, head_size=HEAD_DIM, dtype=torch.float32)
+def full(num_kv_heads: int = 1, block_size: int = BLOCK_SIZE, dtype: torch.dtype = torch.float32) -> FullAttentionSpec:
+    return FullAttentionSpec(block_size=block_size, num_kv_heads=num_kv_heads, head_size=HEAD_DIM, dtype=dtype)
 
 
 def group(**specs: KVCacheSpec) -> KVCacheGroupSpec:
@@ -68,9 +68,12 @@ def unrotated(num_kv_heads: int = 1, width: int = HEAD_DIM) -> Tensor:
 
 
 def rerotation(
-    caches: Mapping[str, Tensor], rotations: Mapping[str, Turned | None], *groups: KVCacheGroupSpec
+    caches: Mapping[str, Tensor],
+    rotations: Mapping[str, Turned | None],
+    *groups: KVCacheGroupSpec,
+    kept_as: Mapping[str, str] | None = None,
 ) -> Rerotation:
-    layers = {name: types.SimpleNamespace(isa="") for name in caches}
+    layers = {name: types.SimpleNamespace(isa="", kv_cache_dtype=(kept_as or {}).get(name, "auto")) for name in caches}
     vllm_config: Any = types.SimpleNamespace(compilation_config=types.SimpleNamespace(static_forward_context=layers))
     num_blocks = NUM_BLOCKS * BLOCK_SIZE // groups[0].kv_cache_spec.block_size
     kv_cache_config: Any = types.SimpleNamespace(kv_cache_groups=list(groups), num_blocks=num_blocks)
@@ -162,6 +165,44 @@ def test_the_rotated_part_of_latents_is_turned_and_the_rest_of_them_is_not() -> 
     rerotation({"layer": cache}, {"layer": turned}, KVCacheGroupSpec(["layer"], spec)).apply(crossing(*in_place(0)))
     assert_turned(cache[..., latent:], at_scale(keys, turned, 1)[:, 0, :, latent:])
     assert torch.equal(cache[..., :latent], keys[:, 0, :, :latent].float())
+
+
+def test_float8_keys_are_turned_in_units_of_their_scale_beside_others() -> None:
+    """In two types of float8, with a scale of a layer and of each head, and in float32; and what is only copied."""
+    pure = Turned(dataclasses.replace(ROTARY, factor_on_keys=False), 0, is_neox_style=True)
+    rotations: dict[str, Turned | None] = {"e4m3": pure, "e5m2": pure, "float32": pure, "copied": None}
+    kept_as = {"e4m3": "fp8", "e5m2": "fp8_e5m2", "copied": "fp8"}
+    dtypes = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "float32": torch.float32}
+    scales = {
+        "e4m3": torch.tensor([0.02, 0.03]).view(1, 2, 1, 1),
+        "e5m2": torch.tensor(5e-4),
+        "float32": torch.ones(()),
+    }
+    keys = {name: unrotated(2) for name in scales}
+    caches = {"copied": torch.randint(256, (NUM_BLOCKS, 2, BLOCK_SIZE, 2 * HEAD_DIM), dtype=torch.uint8)}
+    for name, scale in scales.items():
+        in_units = torch.cat([at_scale(keys[name], WHOLE, 0), keys[name]], -1).float() / scale
+        caches[name] = in_units if name == "float32" else in_units.to(dtypes[name]).view(torch.uint8)
+    before = {name: cache.clone() for name, cache in caches.items()}
+    specs = {name: full(2) if name == "float32" else full(2, dtype=torch.uint8) for name in caches}
+    made = rerotation(caches, rotations, group(**specs), kept_as=kept_as)
+    copied = BlockMove(group=0, source=1, target=4, first_position=FIRST + BLOCK_SIZE, num_tokens=BLOCK_SIZE)
+    kept = BlockMove(group=0, source=2, target=2, first_position=FIRST + 2 * BLOCK_SIZE, num_tokens=BLOCK_SIZE)
+    made.apply(crossing(copied, kept))
+    assert torch.equal(caches["copied"][4], before["copied"][1])
+    factor = ROTARY.frequencies(1).attention_factor
+    assert factor > 1.05
+    for name, scale in scales.items():
+        found = (caches[name].view(dtypes[name]).float() * scale).double()
+        expected = at_scale(keys[name], WHOLE, 1) / factor
+        length = expected.unflatten(-1, (2, -1)).norm(dim=-2).repeat(1, 1, 1, 2)  # of an element's pair
+        for source, target in ((1, 4), (2, 2)):
+            # Rounded when it was cached, and when it was turned.
+            rounded = 2.1 * ROUNDED_TO_NEAREST[str(dtypes[name]).removeprefix("torch.")] + KEY_ROUNDING
+            assert ((found[target, ..., :HEAD_DIM] - expected[source]).abs() <= rounded * length[source]).all(), name
+            assert torch.equal(caches[name][target, ..., -HEAD_DIM:], before[name][source, ..., -HEAD_DIM:]), name
+        others = [0, 1, 3, 5]
+        assert torch.equal(caches[name][others], before[name][others])
 
 
 def test_groups_whose_keys_nothing_turns_are_left_alone() -> None:

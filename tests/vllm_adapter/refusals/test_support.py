@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import types
 from typing import Any, get_args
 
 import pytest
 from transformers import FalconConfig, HrmTextConfig, PreTrainedConfig
+from vllm.config.cache import CacheDType
+from vllm.platforms import current_platform
+from vllm.platforms.interface import DeviceCapability
 
 from posenc_runtime.kv.deployment import Deployment, OnCrossing
 from posenc_runtime.vllm_adapter.checkpoint.scalable_checkpoints import refuse_checkpoint, refuse_method
@@ -181,12 +185,73 @@ MOVING = [
 ]
 TURNING = [
     pytest.param(
-        {"cache_config__cache_dtype": "fp8"}, "kv_cache_dtype must be one of .* re-rotated, got fp8", id="fp8"
-    ),
-    pytest.param(
-        {"cache_config__cache_dtype": "int8_per_token_head"}, "re-rotated, got int8_per_token_head", id="int8"
-    ),
+        {"cache_config__cache_dtype": cache_dtype},
+        rf"kv_cache_dtype must be one of .*, fp8_e4m3.* re-rotated, got {cache_dtype}: {reason}",
+        id=cache_dtype,
+    )
+    for cache_dtype, reason in {
+        "fp8_inc": "only Gaudi has it",
+        "fp8_ds_mla": "only models whose sparse attention",
+        "nvfp4_ds_mla": "only models whose sparse attention",
+        "int8_per_token_head": "a scale fits the largest number of one token's key",
+        "fp8_per_token_head": "a scale fits the largest number of one token's key",
+        "int4_per_token_head": "several numbers are packed",
+        "turboquant_k8v4": "several numbers are packed",
+        "turboquant_4bit_nc": "several numbers are packed",
+        "turboquant_k3v4_nc": "several numbers are packed",
+        "turboquant_3bit_nc": "several numbers are packed",
+        "ultraquant_4bit": "several numbers are packed",
+        "nvfp4": "several numbers are packed",
+        "nvfp4_4over6": "several numbers are packed",
+        "fp5": "nobody has examined how it keeps keys",
+    }.items()
 ]
+
+
+def test_every_type_of_cache_that_vllm_knows_is_turned_or_refused_for_a_reason() -> None:
+    refused = {parameter.id for parameter in TURNING}
+    served = {"auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"}
+    assert set(get_args(CacheDType)) == (refused | served) - {"fp5"}
+
+
+def test_float8_keys_are_turned_but_e5m2_on_a_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cache_dtype in ("fp8", "fp8_e4m3", "fp8_e5m2"):
+        refuse_unsupported(deployed(engine(cache_config__cache_dtype=cache_dtype)))
+    monkeypatch.setattr(type(current_platform), "is_cpu", lambda _: False)
+    refuse_unsupported(deployed(engine(cache_config__cache_dtype="fp8")))
+    with pytest.raises(Unsupported, match=r"got fp8_e5m2: only vLLM's attention on a CPU keeps keys in it"):
+        refuse_unsupported(deployed(engine(cache_config__cache_dtype="fp8_e5m2")))
+
+
+@pytest.mark.parametrize(("capability", "served"), [((8, 0), False), ((8, 9), True), ((9, 0), True)])
+def test_float8_keys_are_turned_on_gpus_that_have_float8(
+    capability: tuple[int, int], served: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = DeviceCapability(*capability)
+    monkeypatch.setattr(type(current_platform), "is_cpu", lambda _: False)
+    monkeypatch.setattr(type(current_platform), "is_cuda", lambda _: True)
+    monkeypatch.setattr(type(current_platform), "get_device_capability", lambda *_: found)
+    refuse_unsupported(deployed(engine()))
+    asked = deployed(engine(cache_config__cache_dtype="fp8"))
+    with contextlib.nullcontext() if served else pytest.raises(Unsupported, match=r"below 8\.9, got fp8 and 8\.0"):
+        refuse_unsupported(asked)
+
+
+def test_float8_keys_with_the_attention_factor_are_not_turned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_rotary, "_capability", lambda: (9, 0))
+    monkeypatch.setattr(fused_rotary, "reason_against_rotating", lambda _: None)
+
+    def asked(cache_dtype: str, fused_keys: Any, **settings: Any) -> types.SimpleNamespace:
+        made = deployed(engine(cache_config__cache_dtype=cache_dtype), **settings)
+        choice = AttentionChoice(fused_rotary="on", fused_keys=fused_keys)
+        made.additional_config[ATTENTION] = choice.to_mapping()
+        return made
+
+    for served in (asked("fp8", "pure"), asked("auto", "stock"), asked("fp8", "stock", on_crossing="pin")):
+        refuse_moving_requests(served, Deployment.from_mapping(served.additional_config["posenc"]))
+    refused = asked("fp8", "stock")
+    with pytest.raises(Unsupported, match=r"attention\.fused_keys must be pure where float8 keys are re-rotated"):
+        refuse_moving_requests(refused, Deployment.from_mapping(refused.additional_config["posenc"]))
 
 
 def test_keys_that_our_kernels_lay_out_are_not_turned() -> None:

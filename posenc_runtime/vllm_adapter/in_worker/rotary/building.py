@@ -16,6 +16,7 @@ from posenc_runtime.encodings.spec import Frequencies, RotarySpec
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.contract.active import deployment_of, engine_of
 from posenc_runtime.vllm_adapter.contract.attention_choice import choice_of
+from posenc_runtime.vllm_adapter.contract.cached_keys import factor_is_on_queries
 from posenc_runtime.vllm_adapter.in_worker.worker_state import STATE, Rotary
 from posenc_runtime.vllm_adapter.refusals.rotating_attention import is_fused
 
@@ -150,6 +151,7 @@ def _described(
     is_neox_style: bool,
 ) -> Rotary:
     choice, is_in_attention = choice_of(vllm_config), is_fused(vllm_config)
+    is_pure = is_in_attention and (choice is None or choice.fused_keys == "pure")
     return Rotary(
         deployment=deployment,
         head_dim=module.head_size,
@@ -157,7 +159,7 @@ def _described(
         inv_freq=None if is_in_attention else own.inv_freq,
         is_neox_style=is_neox_style,
         is_fused=is_in_attention,
-        factor_on_keys=not is_in_attention or (choice is not None and choice.fused_keys == "stock"),
+        factor_on_keys=not (is_pure or factor_is_on_queries(vllm_config, deployment)),
         positions_factor=getattr(module, "posenc_positions_factor", 1),
         has_other_rotations=checkpoint is not None and checkpoint.has_other_rotations,
         module=module,

@@ -52,6 +52,7 @@ def scaling(rotary_class: Any) -> Any:
         if made.is_fused:  # a table without rows, so that code which reads it anyway fails
             return torch.empty(0, self.rotary_dim)
         make_room_for_rows(self, num_axes=num_axes)
+        keep_query_factors(self, made)
         unscaled = own_table(rotary_class, self, made.lengths[0])
         return stacked_table(made, unscaled)
 
@@ -59,6 +60,7 @@ def scaling(rotary_class: Any) -> Any:
         "posenc_scaled": False,
         "posenc_fused": False,
         "posenc_own": None,
+        "posenc_multiplies": False,
         "_compute_cos_sin_cache": _compute_cos_sin_cache,
         "forward": by_scale(rotary_class.forward),
     }
@@ -109,7 +111,7 @@ def stacked_table(made: Rotary, unscaled: Tensor) -> Tensor:
     table = unscaled.new_empty(sum(made.lengths), unscaled.shape[1])
     for index, part in enumerate(torch.split(table, list(made.lengths))):
         if index > 0 or len(unscaled) < len(part):
-            fill_cos_sin(part, made.frequencies(index))
+            fill_cos_sin(part, made.table_frequencies(index))
         if index == 0:
             num_own = min(len(unscaled), len(part))
             part.narrow(0, 0, num_own).copy_(unscaled.narrow(0, 0, num_own))
@@ -152,6 +154,36 @@ def by_scale(parent: Callable[..., Any]) -> Callable[..., Any]:
                 positions = self.posenc_rows[0, : positions.shape[0]]
             else:
                 positions = self.posenc_rows[:, : positions.shape[1]]
-        return parent(self, positions, query, key, *others, **named)
+        turned = parent(self, positions, query, key, *others, **named)
+        if not self.posenc_multiplies:
+            return turned
+        return multiplied(self, turned[0], positions), turned[1]
 
     return forward
+
+
+def keep_query_factors(module: Any, made: Rotary) -> None:
+    """Give a rotary embedding what queries are multiplied by, for each row of the stacked table, if it is not 1.
+
+    The buffer ``posenc_query_factors`` is float32 ``[sum(made.lengths)]``.
+    """
+    if set(made.query_factors) == {1.0}:
+        return
+    factors = torch.tensor(made.query_factors, dtype=torch.float32)
+    module.posenc_multiplies = True
+    module.register_buffer(
+        "posenc_query_factors", factors.repeat_interleave(torch.tensor(made.lengths)), persistent=False
+    )
+
+
+def multiplied(module: Any, query: Tensor, rows: Tensor) -> Tensor:
+    """Queries with the square of the attention factor that keys do not carry, in place, in what is rotated of them.
+
+    Args:
+        query: ``[num_tokens, num_heads * head_size]`` or ``[num_tokens, num_heads, head_size]``.
+        rows: int64 ``[num_tokens]`` or ``[num_axes, num_tokens]``; on all axes a token has rows of the same scale.
+    """
+    factors = module.posenc_query_factors[rows if rows.dim() == 1 else rows[0]]
+    heads = query.view(len(factors), -1, module.head_size)
+    heads[..., : module.rotary_dim].mul_(factors[:, None, None])
+    return query

@@ -15,7 +15,7 @@ from vllm.model_executor.layers.rotary_embedding.phi3_long_rope_scaled_rope impo
 
 from posenc_runtime.encodings.spec import Frequencies
 from posenc_runtime.vllm_adapter.in_worker.rotary import building
-from posenc_runtime.vllm_adapter.in_worker.rotary.embedding import by_scale, stacked_table
+from posenc_runtime.vllm_adapter.in_worker.rotary.embedding import by_scale, keep_query_factors, stacked_table
 from posenc_runtime.vllm_adapter.in_worker.rotary.rows import make_room_for_rows
 
 
@@ -29,6 +29,7 @@ class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
     posenc_scaled = False
     posenc_fused = False
     posenc_own: Frequencies | None = None
+    posenc_multiplies = False
     use_long_rope: bool
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -55,6 +56,7 @@ class PosencLongRotaryEmbedding(Phi3LongRoPEScaledRotaryEmbedding):
             self.long_short_cos_sin_cache = torch.empty(0, self.rotary_dim, dtype=dtype)
             return
         make_room_for_rows(self)
+        keep_query_factors(self, made)
         short = self._compute_cos_sin_cache(
             deployment.scale_set.lengths[0],
             self.short_factor,

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from posenc_runtime.encodings.spec import Frequencies
 from posenc_runtime.vllm_adapter.checkpoint.model_code.rope_parameters import SEES_ALL
+from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.in_worker.rotary import building
 from posenc_runtime.vllm_adapter.in_worker.rotary.embedding import stacked_table
 from posenc_runtime.vllm_adapter.in_worker.rotary.rows import make_room_for_rows
@@ -55,6 +56,13 @@ class PosencTransformersRotaryEmbedding(nn.Module):
         made = building.enter(deployment, self, Frequencies(inv_freq, factor), is_neox_style=True)
         if made is None:
             return False
+        if set(made.query_factors) != {1.0}:
+            raise Unsupported(
+                "kv_cache_dtype must be auto, float16 or bfloat16 for a model on the Transformers backend whose keys "
+                f"are re-rotated by {deployment.rope_type}, got float8: its queries and keys get the same cosines, so "
+                "the attention factor cannot be on queries alone. Or set on_crossing to recompute or pin, and "
+                "prefix_reuse to exact"
+            )
         make_room_for_rows(self)
         self.register_buffer("pair_of_element", self._pairs(), persistent=False)
         first = self.pair_of_element.sort(stable=True).indices[::2]  # of the two elements of each pair

@@ -1,0 +1,73 @@
+"""Keys that are cached in float8 are turned as well as they are recomputed, as far as float8 goes."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+
+import pytest
+import torch
+
+from tests.engine import test_crossing, test_prefix_reuse
+from tests.engine.conftest import PromptMaker
+from tests.engine.device import ON_CUDA
+from tests.engine.run_engine import Answer, blocks_in_use, run_engine
+from tests.engine.test_crossing import SCALES, Request, first_scale
+from tests.engine.test_prefix_reuse import reported
+from tests.engine.transformers_oracle import Oracle
+from tests.engine.unrotated_oracle import UnrotatedOracle
+from tests.tolerance import FLOAT8_TURNED_OVER_RECOMPUTED
+
+pytestmark = pytest.mark.skipif(
+    not ON_CUDA and not torch.cpu._is_avx512_supported(),
+    reason="vLLM keeps float8 keys on a CPU with AVX-512 only",
+)
+CROSSING = [(240, 40), (500, 40), (200, 400), (230, 830)]  # tokens of a prompt and of its answer
+
+
+def squares(answer: Answer, exact: list[float]) -> list[float]:
+    return [(ours - theirs) ** 2 for ours, theirs in zip(answer.logprobs, exact, strict=True)]
+
+
+def rms(errors: list[float]) -> float:
+    return math.sqrt(sum(errors) / len(errors))
+
+
+def recomputed(static: dict[int, Oracle], path: UnrotatedOracle, request: Request, answer: Answer) -> list[float]:
+    """Logprobs of each token by a fresh run at the scale that the request then had."""
+    prompt, max_tokens = request
+    first = first_scale(prompt, max_tokens)
+    scales = [path.scale_at(len(prompt) + index - 1, first) for index in range(max_tokens)]
+    scored = {scale: static[scale].score(prompt, answer.token_ids)[1] for scale in set(scales)}
+    return [scored[scale][index] for index, scale in enumerate(scales)]
+
+
+@pytest.mark.parametrize("kept", ["fp8", "fp8_e5m2"])
+def test_turned_float8_keys_answer_about_as_well_as_recomputed_ones(
+    kept: str, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    """Each against float32, whose keys were turned, or recomputed. Copies of prefixes are turned, too."""
+    crossing = [(prompts(length), new) for length, new in CROSSING]
+    reusing, reused_scales = zip(*test_prefix_reuse.batches(prompts), strict=True)
+    asked = [crossing, *reusing]
+    unrotated = UnrotatedOracle(tiny, "yarn", SCALES)
+    engine = {"kv_cache_dtype": kept}
+    rerotate = test_crossing.arguments("yarn", {"prefix_reuse": "rerotate"}, **engine)
+    turned = run_engine(tiny, rerotate, asked, folder=tmp_path)
+    assert blocks_in_use(tmp_path) == 0
+    recompute = test_crossing.arguments("yarn", {"on_crossing": "recompute"}, **engine)
+    computed = run_engine(tiny, recompute, asked, folder=tmp_path)
+
+    static = {scale: Oracle(tiny, "yarn", scale) for scale in SCALES}
+    of_turned: list[float] = []
+    of_computed: list[float] = []
+    for batch, ours, theirs, reused_scale in zip(asked, turned, computed, [None, *reused_scales], strict=True):
+        for request, turning, computing in zip(batch, ours, theirs, strict=True):
+            reused = (test_prefix_reuse.REUSED, reused_scale) if reused_scale else (0, 1)
+            exact = unrotated.score(request[0], turning.token_ids, first_scale(*request), reused)[1]
+            of_turned += squares(turning, exact)
+            of_computed += squares(computing, recomputed(static, unrotated, request, computing))
+            assert turning.posenc is not None and computing.posenc is not None
+            assert len(turning.posenc["crossings"]) == len(computing.posenc["crossings"])
+            assert (reported(turning) is not None) == bool(reused_scale)
+    assert rms(of_turned) < FLOAT8_TURNED_OVER_RECOMPUTED * rms(of_computed)
