@@ -42,17 +42,17 @@ def recomputed(static: dict[int, Oracle], path: UnrotatedOracle, request: Reques
     return [scored[scale][index] for index, scale in enumerate(scales)]
 
 
-@pytest.mark.parametrize("kept", ["fp8", "fp8_e5m2"])
+@pytest.mark.parametrize(("kept", "mode"), [("fp8", "eager"), ("fp8_e5m2", "compiled")])
 def test_turned_float8_keys_answer_about_as_well_as_recomputed_ones(
-    kept: str, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+    kept: str, mode: str, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     """Each against float32, whose keys were turned, or recomputed. Copies of prefixes are turned, too."""
     crossing = [(prompts(length), new) for length, new in CROSSING]
     reusing, reused_scales = zip(*test_prefix_reuse.batches(prompts), strict=True)
     asked = [crossing, *reusing]
     unrotated = UnrotatedOracle(tiny, "yarn", SCALES)
-    engine = {"kv_cache_dtype": kept}
-    rerotate = test_crossing.arguments("yarn", {"prefix_reuse": "rerotate"}, **engine)
+    engine = {"kv_cache_dtype": kept, "enforce_eager": mode == "eager"}
+    rerotate = test_crossing.arguments("yarn", {"prefix_reuse": "rerotate", "rerotate_budget_tokens": None}, **engine)
     turned = run_engine(tiny, rerotate, asked, folder=tmp_path)
     assert blocks_in_use(tmp_path) == 0
     recompute = test_crossing.arguments("yarn", {"on_crossing": "recompute"}, **engine)
