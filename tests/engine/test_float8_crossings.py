@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pathlib
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from tests.checkpoints import save_tiny
 from tests.engine import test_crossing, test_prefix_reuse
 from tests.engine.conftest import PromptMaker
 from tests.engine.device import ON_CUDA
@@ -16,7 +19,7 @@ from tests.engine.test_crossing import SCALES, Request, first_scale
 from tests.engine.test_prefix_reuse import reported
 from tests.engine.transformers_oracle import Oracle
 from tests.engine.unrotated_oracle import UnrotatedOracle
-from tests.tolerance import FLOAT8_TURNED_OVER_RECOMPUTED
+from tests.tolerance import FLOAT8_TURNED_OVER_RECOMPUTED, LOGPROB_AFTER_CROSSING, LOGPROB_RMS_FLOAT8_CACHE
 
 pytestmark = pytest.mark.skipif(
     not ON_CUDA and not torch.cpu._is_avx512_supported(),
@@ -71,3 +74,33 @@ def test_turned_float8_keys_answer_about_as_well_as_recomputed_ones(
             assert len(turning.posenc["crossings"]) == len(computing.posenc["crossings"])
             assert (reported(turning) is not None) == bool(reused_scale)
     assert rms(of_turned) < FLOAT8_TURNED_OVER_RECOMPUTED * rms(of_computed)
+
+
+def test_scales_that_a_checkpoint_brings_make_no_difference_to_turned_keys(
+    prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    """The checkpoint, not the deployment, says that keys are float8, and by what each layer's are multiplied."""
+    model = save_tiny(tmp_path / "with-scales")
+    config = json.loads((model / "config.json").read_text())
+    scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
+    config["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "config_groups": {},
+        "ignore": ["lm_head"],
+        "kv_cache_scheme": scheme,
+    }
+    (model / "config.json").write_text(json.dumps(config))
+    weights = load_file(model / "model.safetensors")
+    for layer, (k_scale, v_scale) in enumerate([(0.03, 0.01), (0.05, 0.02)]):
+        weights[f"model.layers.{layer}.self_attn.k_scale"] = torch.tensor(k_scale)
+        weights[f"model.layers.{layer}.self_attn.v_scale"] = torch.tensor(v_scale)
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    batch = [(prompts(length), new) for length, new in CROSSING[:3]]
+    (answers,) = run_engine(model, test_crossing.arguments("yarn"), [batch], folder=tmp_path)
+    unrotated = UnrotatedOracle(model, "yarn", SCALES)
+    for request, answer in zip(batch, answers, strict=True):
+        assert answer.posenc is not None and answer.posenc["crossings"]
+        exact = unrotated.score(request[0], answer.token_ids, first_scale(*request))[1]
+        error = rms(squares(answer, exact))
+        assert LOGPROB_AFTER_CROSSING < error < LOGPROB_RMS_FLOAT8_CACHE  # so that keys were float8
