@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from posenc_runtime.kernels.rotary.rerotation import KeyLayout
+from posenc_runtime.kernels.rotary.rerotation import FLOAT8, KeyLayout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,11 +39,12 @@ class StridedPairs:
 
     def read(self, part: Tensor, elements: Tensor) -> None:
         """Copy some blocks of ``within`` to ``[num_blocks, num_kv_heads, 2, *shape]``."""
-        elements.copy_(part)
+        elements.copy_(part.contiguous() if part.dtype in FLOAT8 else part)
 
     def write(self, part: Tensor, elements: Tensor) -> None:
         """The reverse of ``read``."""
-        part.copy_(elements)
+        # torch casts float8 several times as fast where it does not have to follow strides as well.
+        part.copy_(elements.to(part.dtype) if part.dtype in FLOAT8 else elements)
 
 
 @dataclasses.dataclass(frozen=True)
