@@ -37,14 +37,15 @@ class Calendar:
         return names
 
 
-def steps_until_due(length: int, num_known_tokens: int) -> int:
+def steps_until_due(length: int, num_known_tokens: int, *, num_drafted: int = 0) -> int:
     """Steps before a request can have computed ``length`` tokens, at least 1.
 
-    The engine may compute all known tokens of a request in a single step. After that the request grows by one token a
-    step.
+    The engine may compute all known tokens of a request in a single step, and drafted tokens behind them. After that
+    the request grows by at most one token and the drafted tokens a step.
 
     Args:
         length: tokens, the length of the request's scale.
         num_known_tokens: tokens that the request has now, with those that the current step computes.
+        num_drafted: the most tokens that are drafted for a request in a step.
     """
-    return max(1, length - num_known_tokens + 1)
+    return max(1, -(-(length - num_known_tokens + 1) // (1 + num_drafted)))

@@ -31,6 +31,7 @@ class ScaleCoordinator:
 
     Args:
         num_blocks: blocks of the pool, the null block among them.
+        num_drafted: the most tokens that are drafted for a request in a step.
 
     Attributes:
         budget_tokens: the most cached tokens that are turned before a step. None until workers have reported their
@@ -39,7 +40,7 @@ class ScaleCoordinator:
             so, because it depends on the engine's caches, too.
     """
 
-    def __init__(self, deployment: Deployment, *, num_blocks: int) -> None:
+    def __init__(self, deployment: Deployment, *, num_blocks: int, num_drafted: int = 0) -> None:
         self.deployment = deployment
         self.budget_tokens = deployment.rerotate_budget_tokens
         self.shares_histories = False
@@ -57,6 +58,7 @@ class ScaleCoordinator:
         self._assigned: dict[int, int] = {}
         self._levels: dict[str, int] = {}
         self._num_private = 0
+        self._num_drafted = num_drafted
 
     def admitted(self, request_id: str, admission: Admission, *, num_prompt_tokens: int) -> str | None:
         """Open a request's books. Returns the regime whose cached keys it may read, None for the unscaled one."""
@@ -146,7 +148,10 @@ class ScaleCoordinator:
             self._counts.prefix_reused_tokens[label] += running.reused.num_tokens
 
     def generated(self, request_id: str, num_output_tokens: int) -> None:
-        """A request has ``num_output_tokens`` by now. Each counts for the scale of its position, not of this moment."""
+        """A request has ``num_output_tokens`` by now. Each counts for the scale of its position, not of this moment.
+
+        Drafted tokens that may yet be rejected must not be among them: what was counted stays counted.
+        """
         running = self._requests[request_id]
         begin = running.num_prompt_tokens + running.num_output_tokens
         end = running.num_prompt_tokens + num_output_tokens
@@ -199,7 +204,9 @@ class ScaleCoordinator:
             num_known_tokens: tokens that the request has now, with those that the current step computes.
         """
         if self._can_cross(request_id):
-            self._calendar.note(request_id, steps_until_due(self._limits[request_id], num_known_tokens))
+            length = self._limits[request_id]
+            num_steps = steps_until_due(length, num_known_tokens, num_drafted=self._num_drafted)
+            self._calendar.note(request_id, num_steps)
 
     def look_again(self, request_id: str) -> None:
         """Look at a request when the next step begins, because it began to run, goes on, or has to wait."""
@@ -229,12 +236,15 @@ class ScaleCoordinator:
         """
         self._ledger.hold_only(request_id, block_ids, alone)
 
-    def rerotate(self, request_id: str, to_index: int, moves: Moves, *, num_tokens: int) -> str:
+    def rerotate(
+        self, request_id: str, to_index: int, moves: Moves, *, num_tokens: int, ahead: Sequence[int] = ()
+    ) -> str:
         """Begin to turn a request's cached keys; it must not run until ``advance`` names it.
 
         Args:
             moves: one for every block with keys of the request; none if all its keys have left their windows.
             num_tokens: tokens computed so far.
+            ahead: blocks behind these tokens, which the request holds for drafted tokens.
 
         Returns:
             The regime of what the request computes from now on. No request that begins at the new scale may read these
@@ -249,6 +259,7 @@ class ScaleCoordinator:
                 to_index=to_index,
                 num_tokens=num_tokens,
                 moves=moves,
+                ahead=ahead,
             )
         )
         if self.shares_histories and not running.num_reused_tokens:
@@ -309,6 +320,8 @@ class ScaleCoordinator:
             request_id = crossing.request_id
             running = self._requests[request_id]
             running.scale_index = crossing.to_index  # also where no block had to be moved
+            if crossing.ahead:
+                self.allocated(request_id, crossing.ahead)
             self._ledger.check(request_id, crossing.to_index)
             self._limits[request_id] = self._lengths[crossing.to_index]
             if crossing.reuses_prefix:

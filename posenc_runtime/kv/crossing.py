@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -54,6 +54,7 @@ class Crossing:
         moves: all moves of the crossing, in their order.
         num_begun: how many of the moves the workers have got.
         reuses_prefix: whether the keys are a cached prefix of other requests, which is copied.
+        ahead: ids of blocks behind these tokens, which the request holds for drafted tokens. Nothing in them is turned.
     """
 
     request_id: str
@@ -63,6 +64,7 @@ class Crossing:
     moves: Moves
     num_begun: int = 0
     reuses_prefix: bool = False
+    ahead: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         self._tokens_up_to = np.cumsum(self.moves.num_tokens)

@@ -82,6 +82,7 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
                 block_sizes,
                 num_blocks=kv_cache_config.num_blocks,
                 images_have_axes=vllm_config.model_config.uses_mrope,
+                num_drafted=vllm_config.num_speculative_tokens,
             )
             self._scheduler.scaled_groups = attention_groups(kv_cache_config)  # until the workers say which
             salt_on_arrival()

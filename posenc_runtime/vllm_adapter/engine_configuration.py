@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from posenc_runtime.vllm_adapter import offline_beams
 from posenc_runtime.vllm_adapter.checkpoint.hub import is_in_object_store
-from posenc_runtime.vllm_adapter.checkpoint.scalable_checkpoints import rotates
 from posenc_runtime.vllm_adapter.checkpoint.weight_files import DamagedWeights, refuse_damaged
-from posenc_runtime.vllm_adapter.contract.active import KEY, turning_deployment_of
+from posenc_runtime.vllm_adapter.contract.active import KEY, deployment_of
 from posenc_runtime.vllm_adapter.contract.names import (
     ALL_SECTIONS,
     FIT_INTO_MEMORY,
@@ -32,6 +31,7 @@ from posenc_runtime.vllm_adapter.processes.ending import exit_quickly
 from posenc_runtime.vllm_adapter.processes.signals import heed_repeated_signals
 from posenc_runtime.vllm_adapter.refusals.arguments import refuse_arguments
 from posenc_runtime.vllm_adapter.refusals.cpu_attention import refuse_head_size, refuse_latent_dtype
+from posenc_runtime.vllm_adapter.refusals.drafters import has_rotation
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_block_size, refuse_unsupported
 from posenc_runtime.vllm_adapter.refusals.shared_caches import needs_keys
 from posenc_runtime.vllm_adapter.refusals.tiers import with_tiers
@@ -287,11 +287,11 @@ def draft_as_long_as_served(vllm_config: VllmConfig) -> None:
 
     vLLM ends a drafter at the length of its own checkpoint, which was trained on as few tokens as the model that it
     drafts for. Past it, vLLM drafts zeros for every request of the batch. Our rotary embeddings reach the served length
-    in the drafter, too, and its queries turn as the model's do.
+    in the drafter, too: its queries turn as the model's do, or its keys have the model's scales.
     """
-    drafting = vllm_config.speculative_config
+    drafting, deployment = vllm_config.speculative_config, deployment_of(vllm_config)
     drafter = getattr(drafting, "draft_model_config", None)
-    if drafter is None or drafter is vllm_config.model_config or turning_deployment_of(vllm_config) is None:
+    if drafter is None or drafter is vllm_config.model_config or deployment is None or not deployment.rotates:
         return
-    if drafting.max_model_len is None and rotates(drafter.hf_text_config, drafter.architectures):
+    if drafting.max_model_len is None and has_rotation(drafter):
         drafter.max_model_len = vllm_config.model_config.max_model_len

@@ -43,6 +43,8 @@ class PosencScheduler(AsyncScheduler):
     known: its block table can only be exchanged when all of its tokens are there. No other request waits. Decision 9.
     """
 
+    dynamic_sd_lookup: list[int] | None
+
     def __new__(cls, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> Self:
         """Extend the scheduler that vLLM would take itself: ``AsyncScheduler`` or ``Scheduler``."""
         is_ahead = vllm_config.scheduler_config.async_scheduling
@@ -53,7 +55,12 @@ class PosencScheduler(AsyncScheduler):
         super().__init__(*args, **kwargs)
         self._half: SchedulerHalf = self.connector.scheduler_half
         self._coordinator = self._half.coordinator
-        self._blocks = CrossingBlocks(self.kv_cache_manager, self._half)
+        num_ahead = self.num_spec_tokens + self.num_lookahead_tokens
+        self._blocks = CrossingBlocks(self.kv_cache_manager, self._half, num_ahead=num_ahead)
+        if self.num_spec_tokens and self.dynamic_sd_lookup is None:
+            # vLLM makes the first step of a resumed request as long as one with drafted tokens, and ends if we shorten
+            # that step. Where the number of drafted tokens depends on that of requests, it does not; so let it depend.
+            self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.max_num_running_reqs + 1)
         self._reblocked: set[str] = set()  # requests whose block table the workers must replace, not append to
         self._read_by_now: list[int] = []  # sources of copies that the step being planned makes
         self._held_back: set[str] = set()  # requests to preempt when no step under way has them
@@ -141,7 +148,8 @@ class PosencScheduler(AsyncScheduler):
         pool.evict_blocks(set(held.block_id[~is_copied].tolist()))
         if is_copied.any():
             self._reblocked.add(request.request_id)
-        self._half.rerotate(request, to_index, self._blocks.exchange(request, held, is_copied))
+        ahead = self._blocks.ahead(request)
+        self._half.rerotate(request, to_index, self._blocks.exchange(request, held, is_copied), ahead)
         if not self._coordinator.is_private(request.request_id):
             self._blocks.name_again(request)
         return True
@@ -191,9 +199,14 @@ class PosencScheduler(AsyncScheduler):
         """
         request_id = request.request_id
         if request_id in self._held_back:
+            num_new_tokens = 0
+        else:
+            num_new_tokens = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
+            num_new_tokens = self._coordinator.allowance(request_id, num_computed_tokens, num_new_tokens)
+        if not num_new_tokens:
+            # It sits out this step. Workers keep the drafted tokens of the step before alone.
+            request.spec_token_ids = []
             return 0
-        num_new_tokens = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
-        num_new_tokens = self._coordinator.allowance(request_id, num_computed_tokens, num_new_tokens)
         if self._chunks and num_new_tokens > 1 and (unread := request.num_tokens - num_computed_tokens) > 1:
             return self._chunks.allow(position=num_computed_tokens, num_unread=unread, num_tokens=num_new_tokens)
         return num_new_tokens

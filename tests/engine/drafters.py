@@ -89,7 +89,8 @@ def save_with_mtp(folder: pathlib.Path) -> pathlib.Path:
     width = weights["lm_head.weight"].shape[1]
     ones = torch.ones(width)
     own |= {f"model.layers.3.{name}.weight": ones.clone() for name in ("enorm", "hnorm", "shared_head.norm")}
-    own["model.layers.3.eh_proj.weight"] = torch.cat((torch.zeros(width, width), torch.eye(width)), 1)
+    # It reads embeddings, too, which vLLM leaves out at position 0.
+    own["model.layers.3.eh_proj.weight"] = torch.cat((0.1 * torch.eye(width), torch.eye(width)), 1)
     own["model.layers.3.embed_tokens.weight"] = weights["model.embed_tokens.weight"].clone()
     own["model.layers.3.shared_head.head.weight"] = weights["lm_head.weight"].clone()
     save_file(weights | own, folder / "model.safetensors", metadata={"format": "pt"})

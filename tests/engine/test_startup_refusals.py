@@ -30,8 +30,8 @@ from tests.engine import forked
         ),
         pytest.param(
             {},
-            {"engine": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}},
-            "posenc does not serve speculative_config",
+            {"engine": {"speculative_config": {"method": "medusa", "num_speculative_tokens": 2}}},
+            "speculative_config.method must be one of ngram, draft_model, eagle, eagle3, mtp, got medusa",
             id="speculative-decoding",
             marks=pytest.mark.promise("refusals"),
         ),

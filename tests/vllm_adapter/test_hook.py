@@ -187,8 +187,8 @@ def test_where_queries_turn_offloading_to_memory_stays_vllms(model: str) -> None
         ),
         ({"kv_transfer_config": {"kv_connector": "PosencConnector"}}, r"kv_role must be kv_both, got None"),
         (
-            {"speculative_config": {"model": "nowhere", "num_speculative_tokens": 2}},
-            "does not serve speculative_config",
+            {"speculative_config": {"method": "suffix", "num_speculative_tokens": 2}},
+            r"speculative_config\.method must be one of ngram, .*, got suffix: its package arctic-inference",
         ),
         ({"decode_context_parallel_size": 2}, "does not serve decode_context_parallel_size above 1"),
         ({"prefill_context_parallel_size": 2}, "does not serve prefill_context_parallel_size above 1"),

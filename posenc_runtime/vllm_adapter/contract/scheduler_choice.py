@@ -1,6 +1,7 @@
 """Whether an engine needs our scheduler.
 
-vLLM's own is enough where no request changes its scale, and none is preempted out of the step being scheduled.
+vLLM's own is enough where no request changes its scale, none is preempted out of the step being scheduled, and no
+drafted token can lie behind the last position of a scale.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ class NeedsOurs:
     otherwise: str
 
 
-def needs_ours(deployment: Deployment, policy: str) -> NeedsOurs | None:
+def needs_ours(deployment: Deployment, policy: str, *, drafts: bool) -> NeedsOurs | None:
     """Why a deployment needs our scheduler; None where vLLM's own serves it correctly.
 
     Args:
         policy: vLLM's ``scheduling_policy``.
+        drafts: whether there is a ``speculative_config``.
     """
     if deployment.changes_scales:
         return NeedsOurs(
@@ -42,5 +44,11 @@ def needs_ours(deployment: Deployment, policy: str) -> NeedsOurs | None:
             "scheduling_policy is priority",
             "with another scheduler, blocks that were never computed stay in the prefix cache, and end the engine. "
             "Leave scheduler_cls out, or set scheduling_policy to fcfs",
+        )
+    if drafts and deployment.scales_keys and len(deployment.scales) > 1:
+        return NeedsOurs(
+            "speculative_config is given and there are several scales",
+            "with another scheduler, tokens drafted for the end of a request exceed the length of its scale, and end "
+            "the engine. Leave scheduler_cls out",
         )
     return None

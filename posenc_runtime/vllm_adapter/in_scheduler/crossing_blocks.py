@@ -22,11 +22,20 @@ if TYPE_CHECKING:
 
 
 class CrossingBlocks:
-    """Reads and changes the block tables that vLLM's scheduler keeps of its requests."""
+    """Reads and changes the block tables that vLLM's scheduler keeps of its requests.
 
-    def __init__(self, kv_cache_manager: KVCacheManager, half: SchedulerHalf) -> None:
+    Args:
+        num_ahead: tokens behind those of a request that it may need room for: drafted tokens of a step, and those that
+            the drafter writes behind them.
+    """
+
+    def __init__(self, kv_cache_manager: KVCacheManager, half: SchedulerHalf, *, num_ahead: int = 0) -> None:
         self._manager = kv_cache_manager
         self._half = half
+        self._num_ahead = num_ahead
+        # A request that goes on may need so many blocks in a step.
+        managers = kv_cache_manager.coordinator.single_type_managers
+        self._num_grown = sum(1 + cdiv(num_ahead, manager.block_size) for manager in managers)
 
     def tables(self, request: Request) -> Iterator[tuple[list[KVCacheBlock], int]]:
         """The request's blocks in each KV cache group, and the tokens of a block of the group."""
@@ -65,7 +74,8 @@ class CrossingBlocks:
         """
         held, coordinator = self._held(request), self._manager.coordinator
         num_computed, num_groups = request.num_computed_tokens, len(coordinator.single_type_managers)
-        num_tokens = min(request.num_tokens, num_computed + max_tokens)
+        num_tokens = min(request.num_tokens, num_computed + max_tokens) + self._num_ahead
+        num_tokens = min(num_tokens, self._manager.max_model_len)
         is_copied = blocks_to_copy(
             held,
             num_free=self._manager.block_pool.get_num_free_blocks() + num_coming,
@@ -78,10 +88,25 @@ class CrossingBlocks:
                 num_local_computed_tokens=num_computed,
                 num_tokens_main_model=num_tokens,
             ),
-            # Every other running request may need one more block in this very step.
-            num_reserved=(num_running - 1) * num_groups,
+            # Every other running request may need more blocks in this very step.
+            num_reserved=(num_running - 1) * self._num_grown,
         )
         return None if is_copied is None else (held, is_copied)
+
+    def ahead(self, request: Request) -> list[int]:
+        """Ids of the blocks with scaled keys that a request holds behind its computed tokens, for drafted tokens.
+
+        Whatever a drafter wrote there is not read again: a step writes its slots before it reads them.
+        """
+        if not self._num_ahead:
+            return []
+        return [
+            block.block_id
+            for group, (blocks, block_size) in enumerate(self.tables(request))
+            if group in self._half.scaled_groups
+            for block in blocks[cdiv(request.num_computed_tokens, block_size) :]
+            if not block.is_null
+        ]
 
     def exchange(self, request: Request, held: HeldBlocks, is_copied: Mask) -> Moves:
         """Put fresh blocks in the place of those that are to be copied. The old ones stay held until they were read.

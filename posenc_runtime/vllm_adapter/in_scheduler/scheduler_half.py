@@ -51,6 +51,7 @@ class SchedulerHalf:
         num_blocks: blocks of the pool, vLLM's null block among them.
         images_have_axes: whether the positions of images differ from their indices (M-RoPE), so that the keys of a
             request with images cannot be turned by index: it is computed again when it crosses. Decision 67.
+        num_drafted: the most tokens that are drafted for a request in a step.
 
     Attributes:
         hash_block_size: tokens that each of vLLM's block hashes covers; the connector sets it when vLLM says it.
@@ -65,16 +66,23 @@ class SchedulerHalf:
     """
 
     def __init__(
-        self, deployment: Deployment, block_sizes: Sequence[int], *, num_blocks: int, images_have_axes: bool = False
+        self,
+        deployment: Deployment,
+        block_sizes: Sequence[int],
+        *,
+        num_blocks: int,
+        images_have_axes: bool = False,
+        num_drafted: int = 0,
     ) -> None:
         self.deployment = deployment
         self.hash_block_size = min(block_sizes)
         self.scaled_groups = frozenset(range(len(block_sizes)))
         self.takes_histories = False
         self.tiers: Tiers | None = None
-        self.coordinator = ScaleCoordinator(deployment, num_blocks=num_blocks)
+        self.coordinator = ScaleCoordinator(deployment, num_blocks=num_blocks, num_drafted=num_drafted)
         self._block_sizes = block_sizes
         self._images_have_axes = images_have_axes
+        self._num_drafted = num_drafted
         # Clients' salts and admissions, of requests that the scheduler does not know yet.
         self._arrived: dict[str, tuple[str | None, Admission]] = {}
         self._client_salts: dict[str, str | None] = {}
@@ -162,10 +170,16 @@ class SchedulerHalf:
         """Whether a request was to cross and has not run since."""
         return request.request_id in self._waiting_since
 
-    def rerotate(self, request: Request, to_index: int, moves: Moves) -> None:
-        """Begin to re-rotate a request's cached keys. Requests of other histories do not find the blocks it fills."""
+    def rerotate(self, request: Request, to_index: int, moves: Moves, ahead: Sequence[int]) -> None:
+        """Begin to re-rotate a request's cached keys. Requests of other histories do not find the blocks it fills.
+
+        Args:
+            ahead: blocks behind these keys, which the request holds for drafted tokens.
+        """
         self._leave_tiers(request)
-        name = self.coordinator.rerotate(request.request_id, to_index, moves, num_tokens=request.num_computed_tokens)
+        name = self.coordinator.rerotate(
+            request.request_id, to_index, moves, num_tokens=request.num_computed_tokens, ahead=ahead
+        )
         if self.coordinator.is_private(request.request_id):
             self._leave_others(request, name)
         else:
@@ -275,7 +289,8 @@ class SchedulerHalf:
             coordinator.scheduled(request_id, num_computed_tokens, num_scheduled[request_id])
             if block_ids is None:
                 continue
-            coordinator.generated(request_id, cached.num_output_tokens[index])
+            # vLLM counts the drafted tokens of a step under way as if none of them would be rejected.
+            coordinator.generated(request_id, cached.num_output_tokens[index] - self._num_drafted)
             resumed = request_id in cached.resumed_req_ids
             if resumed:
                 coordinator.look_again(request_id)

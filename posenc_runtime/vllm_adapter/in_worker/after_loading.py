@@ -11,6 +11,7 @@ from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.in_worker.cpu_seeds import keep_seeds
 from posenc_runtime.vllm_adapter.in_worker.eager_functions import compile_nothing_while_serving
 from posenc_runtime.vllm_adapter.in_worker.query_rotations import turn_queries
+from posenc_runtime.vllm_adapter.in_worker.worker_state import STATE
 
 # What attends in layers whose attention on a CPU is one of our C++ kernels.
 _WITH_KERNELS = ("bias", "cope", "plain", "read_time")
@@ -41,8 +42,9 @@ def preparing(load_model: Callable[..., None]) -> Callable[..., None]:
             # illegal instruction.
             may_use_tiles()
             compile_kernels(self.vllm_config)
+        STATE.drafter = self.get_draft_model()
         with set_current_vllm_config(self.vllm_config):
-            turn_queries(self.get_model(), self.get_draft_model(), self.vllm_config)
+            turn_queries(self.get_model(), STATE.drafter, self.vllm_config)
 
     return load
 

@@ -21,7 +21,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbed
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
 from posenc_runtime.vllm_adapter.contract.errors import Refused
-from posenc_runtime.vllm_adapter.refusals.turning_drafters import is_drafter
+from posenc_runtime.vllm_adapter.refusals.drafters import is_drafter
 
 Load = Callable[[Any, nn.Module, Any], None]
 

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 # Keys that differ by less than this share of their largest element are equal: each was rounded a few times.
 _ROUNDING = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-_POSITION = 7  # of the second pass; at the first all tokens stand at 0
+# Where all tokens stand in the first pass and in the second. Not at 0, where layers that draft leave embeddings out. No
+# token gets these rows of a table.
+_POSITIONS = 3, 7
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,10 +65,11 @@ def layer_rotations(
     """
     _refuse_rotated_states(vllm_config.compilation_config.static_forward_context, rotaries)
     rows = _rows(rotaries[0])
-    with _without_first_row(rotaries), _at_rows(rows, model):
-        noted = noted_keys(model, vllm_config, layers, [0] * len(rows))
+    first, second = _POSITIONS
+    with _without_row(first, rotaries), _at_rows(rows, model):
+        noted = noted_keys(model, vllm_config, layers, [first] * len(rows))
     with _at_rows(rows, model):
-        later = noted_keys(model, vllm_config, layers, [_POSITION] * len(rows))
+        later = noted_keys(model, vllm_config, layers, [second] * len(rows))
     for name, keys in later.items():
         if not keys.isfinite().all():
             raise Unsupported(
@@ -108,23 +111,23 @@ def _refuse_rotated_states(every_layer: Mapping[str, Any], rotaries: Iterable[Ro
 
 
 def _rows(rotary: Rotary) -> list[int]:
-    """Rows of the stacked table for the tokens: one at scale 1, then some of each scale. None is row 0."""
+    """Rows of the stacked table for the tokens: one at scale 1, then some of each scale."""
     of_scales = zip(rotary.row_offsets, rotary.deployment.scale_set.lengths, strict=True)
     return [1, *itertools.chain.from_iterable((first + 2, first + length - 1) for first, length in of_scales)]
 
 
 @contextlib.contextmanager
-def _without_first_row(rotaries: Iterable[Rotary]) -> Iterator[None]:
-    """Replace row 0 of the stacked tables by NaN: code that reads them by position then shows."""
+def _without_row(number: int, rotaries: Iterable[Rotary]) -> Iterator[None]:
+    """Replace a row of the stacked tables by NaN: code that reads them by this position then shows."""
     tables = [_table(rotary) for rotary in rotaries]
-    kept = [table[0].clone() for table in tables]
+    kept = [table[number].clone() for table in tables]
     for table in tables:
-        table[0] = torch.nan
+        table[number] = torch.nan
     try:
         yield
     finally:
         for table, row in zip(tables, kept, strict=True):
-            table[0] = row
+            table[number] = row
 
 
 @contextlib.contextmanager

@@ -19,8 +19,9 @@ from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.in_worker.layer_rotations import are_equal, noted_keys
 from posenc_runtime.vllm_adapter.refusals.turning_backends import refuse_other_backends
 
-# Keys at the first are not rotated. At the others the fastest pairs differ much, and slower ones enough.
-_POSITIONS = (0, 1, 7, 64)
+# From the first to the others the fastest pairs turn much, and slower ones enough. The first is not 0, where layers
+# that draft leave embeddings out.
+_POSITIONS = (1, 2, 8, 65)
 
 
 def turn_queries(model: nn.Module, drafter: nn.Module | None, vllm_config: Any) -> None:
@@ -83,11 +84,12 @@ def _turn(model: nn.Module, layers: Mapping[str, Any], deployment: Deployment, v
             )
 
 
-def _rotated(unrotated: Tensor, own: Frequencies, is_neox_style: bool) -> Tensor:
-    """Keys ``[1, num_kv_heads, head_dim]`` of position 0 as they would be at each of ``_POSITIONS``."""
+def _rotated(at_first: Tensor, own: Frequencies, is_neox_style: bool) -> Tensor:
+    """Keys ``[1, num_kv_heads, head_dim]`` of the first position as they would be at each of ``_POSITIONS``."""
     inv_freq = own.inv_freq.double().cpu()
-    angles = torch.tensor(_POSITIONS, dtype=torch.float64)[:, None, None] * inv_freq
-    width, keys = 2 * len(inv_freq), unrotated.double()
+    distances = torch.tensor(_POSITIONS, dtype=torch.float64) - _POSITIONS[0]
+    angles = distances[:, None, None] * inv_freq
+    width, keys = 2 * len(inv_freq), at_first.double()
     pairs, rest = keys[..., :width], keys[..., width:]
     x, y = pairs.chunk(2, dim=-1) if is_neox_style else (pairs[..., ::2], pairs[..., 1::2])
     turned = x * angles.cos() - y * angles.sin(), y * angles.cos() + x * angles.sin()

@@ -15,6 +15,7 @@ from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.kv.step_plan import StepPlan
 from posenc_runtime.vllm_adapter.contract.active import engine_of
 from posenc_runtime.vllm_adapter.contract.cache_layers import attention_groups, layer_specs
+from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.in_worker.attention.record import RECORD
 from posenc_runtime.vllm_adapter.in_worker.layer_rotations import Turned, layer_rotations
 from posenc_runtime.vllm_adapter.in_worker.rerotation import Rerotation, of_like_changes
@@ -93,6 +94,8 @@ class WorkerHalf:
     def _ask(self, rotaries: Sequence[Rotary]) -> dict[str, Turned | None]:
         """What rotates the keys of each layer that caches keys.
 
+        A drafter's layers lie in the same blocks, have the same scales, and are turned in the same crossings.
+
         Raises:
             ValueError: when no layer's keys are rotated by an embedding that the deployment scales, or embeddings have
                 their scales in different rows.
@@ -112,10 +115,11 @@ class WorkerHalf:
             )
         if rotaries[0].is_fused or len(self._deployment.scales) == 1:
             return {name: Turned(rotaries[0], 0, rotaries[0].is_neox_style) for name in layers}
+        of_drafter = _of_drafter(layers)
         found = layer_rotations(
             self._model(),
             self._vllm_config,
-            layers,
+            {name: layer for name, layer in layers.items() if name not in of_drafter},
             rotaries,
             has_other_rotations=rotaries[0].has_other_rotations,
         )
@@ -124,6 +128,17 @@ class WorkerHalf:
                 "scaling needs a layer whose keys the model's rotary embedding rotates, but no layer of this model "
                 "uses that embedding: serve this model without scaling"
             )
+        if of_drafter:
+            assert STATE.drafter is not None
+            try:
+                found |= layer_rotations(
+                    STATE.drafter, self._vllm_config, of_drafter, rotaries, has_other_rotations=False
+                )
+            except Unsupported as error:
+                raise Unsupported(
+                    "speculative_config.model must rotate as the model does where requests have scales, but of the "
+                    f"drafter this holds: {error}. Or choose another drafter"
+                ) from None
         return found
 
     def _model(self) -> nn.Module:
@@ -138,7 +153,9 @@ class WorkerHalf:
                     "scaling has to see the worker build the whole model, but this worker did not build it: start "
                     "vLLM's own worker, which builds the model itself"
                 )
-            self._found = STATE.model.found(self._vllm_config.compilation_config.static_forward_context.values())
+            layers = self._vllm_config.compilation_config.static_forward_context
+            of_drafter = _of_drafter(layers)
+            self._found = STATE.model.found(layer for name, layer in layers.items() if name not in of_drafter)
             STATE.forget_model()
         return self._found
 
@@ -180,6 +197,14 @@ class WorkerHalf:
         taken = {"apply_seconds": self._apply_seconds, "rerotate_seconds": self._rerotate_seconds}
         self._apply_seconds, self._rerotate_seconds = [], []
         return {name: seconds for name, seconds in taken.items() if seconds} | RECORD.take()
+
+
+def _of_drafter(layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the layers that are part of the model that drafts tokens."""
+    if STATE.drafter is None:
+        return {}
+    parts = set(STATE.drafter.modules())
+    return {name: layer for name, layer in layers.items() if layer in parts}
 
 
 def _layers_with_keys(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Iterator[tuple[str, Any]]:

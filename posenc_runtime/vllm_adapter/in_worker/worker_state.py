@@ -99,6 +99,7 @@ class WorkerState:
         block_size: for each attention layer, tokens per block of its KV cache group.
         rotaries: the rotary embeddings of the engine that was built last.
         model: finds the model of the first rotary embedding.
+        drafter: the model that drafts tokens; None where none does, or what drafts is no model.
         query_factors: what queries of each scale are multiplied by; empty where by nothing (``latent_attention``).
         block_query_factor: float32 ``[num_blocks]``, that of the scale that each physical block carries.
         asked_rows: int64 ``[num_tokens]``, the rows that all tokens take while the model is asked how it rotates
@@ -109,6 +110,7 @@ class WorkerState:
     block_size: dict[str, int] = dataclasses.field(default_factory=dict)
     rotaries: list[Rotary] = dataclasses.field(default_factory=list)
     model: WholeModel | None = None
+    drafter: nn.Module | None = None
     query_factors: Sequence[float] = ()
     block_query_factor: Tensor | None = None
     asked_rows: Tensor | None = None

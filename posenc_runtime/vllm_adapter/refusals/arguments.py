@@ -13,6 +13,7 @@ from posenc_runtime.encodings.methods import turns_queries
 from posenc_runtime.vllm_adapter.contract.active import KEY
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.contract.names import CONNECTOR
+from posenc_runtime.vllm_adapter.refusals.drafters import refuse_method
 from posenc_runtime.vllm_adapter.refusals.shared_caches import (
     OFFLOADING,
     refuse_drafts_from_others,
@@ -43,6 +44,8 @@ def refuse_arguments(engine_args: Any) -> None:
     section = engine_args.additional_config.get(KEY)
     turns = isinstance(section, Mapping) and turns_queries(str(section.get("rope_type")))
     transfer = engine_args.kv_transfer_config
+    if (engine_args.speculative_config or {}).get("method") is not None:
+        refuse_method(engine_args.speculative_config["method"])
     if turns:
         rope_type = str(section["rope_type"])
         refuse_shared_cache(transfer, rope_type, is_completed=False)
@@ -63,7 +66,6 @@ def refuse_arguments(engine_args: Any) -> None:
             DECODE_CONTEXT: engine_args.decode_context_parallel_size > 1,
             UBATCHES: engine_args.enable_dbo or engine_args.ubatch_size > 1,
             ELASTIC: engine_args.enable_elastic_ep,
-            SPECULATIVE: engine_args.speculative_config is not None and not turns,
             DIFFUSION: engine_args.diffusion_config is not None,
         }
     )

@@ -27,11 +27,12 @@ from posenc_runtime.vllm_adapter.refusals.arguments import (
     refuse_connector,
     refuse_unshown,
 )
+from posenc_runtime.vllm_adapter.refusals.drafters import refuse_method as refuse_drafter
+from posenc_runtime.vllm_adapter.refusals.drafters import refuse_scaled_drafter
 from posenc_runtime.vllm_adapter.refusals.moving_requests import refuse_moving_requests
 from posenc_runtime.vllm_adapter.refusals.rotating_attention import reason_against_rotating
 from posenc_runtime.vllm_adapter.refusals.shared_caches import refuse_drafts_from_others, refuse_shared_cache
 from posenc_runtime.vllm_adapter.refusals.tiers import refuse_tiers, tiers_of
-from posenc_runtime.vllm_adapter.refusals.turning_drafters import refuse_drafter
 from posenc_runtime.vllm_adapter.refusals.turning_queries import refuse_turning
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
     if turning:
         refuse_shared_cache(transfer, turning.rope_type)
         refuse_drafts_from_others(transfer, vllm_config.speculative_config is not None, turning.rope_type)
-        refuse_drafter(vllm_config.speculative_config, turning.rope_type)
+        if vllm_config.speculative_config is not None:
+            refuse_drafter(vllm_config.speculative_config.method)
     else:
         refuse_connector(getattr(transfer, "kv_connector", None), getattr(transfer, "kv_role", None))
         refuse_tiers(transfer)
@@ -93,6 +95,8 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
             refuse_turning(vllm_config, deployment)
         else:
             refuse_moving_requests(vllm_config, deployment)
+            if deployment.scales_keys:
+                refuse_scaled_drafter(vllm_config)
     latents = any(caches_latents(model.hf_text_config, architecture) for architecture in model.architectures)
     refuse_unshown(
         {
@@ -111,7 +115,7 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
             DECODE_CONTEXT: parallel.decode_context_parallel_size > 1,
             UBATCHES: parallel.use_ubatching,
             ELASTIC: parallel.enable_elastic_ep,
-            SPECULATIVE: vllm_config.speculative_config is not None and turning is None,
+            SPECULATIVE: vllm_config.speculative_config is not None and (deployment is None or not deployment.rotates),
             DIFFUSION: vllm_config.diffusion_config is not None,
         },
     )

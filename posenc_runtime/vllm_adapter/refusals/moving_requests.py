@@ -45,7 +45,7 @@ def refuse_moving_requests(vllm_config: VllmConfig, deployment: Deployment) -> N
         Unsupported: when something is missing; the message names the setting and what to set it to.
     """
     scheduler = vllm_config.scheduler_config
-    needs = needs_ours(deployment, scheduler.policy)
+    needs = needs_ours(deployment, scheduler.policy, drafts=vllm_config.speculative_config is not None)
     if needs is None:
         return
     if scheduler.scheduler_cls != SCHEDULER:

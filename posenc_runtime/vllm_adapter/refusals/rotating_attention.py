@@ -49,6 +49,8 @@ def reason_against_rotating(vllm_config: VllmConfig) -> str | None:
         return "this model has multi-head latent attention, whose rotated part is cached behind a latent"
     if choice is not None and choice.takes_ours:
         return f"layers use attention of posenc (attention.backend {choice.backend}), which does not rotate"
+    if vllm_config.speculative_config is not None:
+        return "tokens are drafted (speculative_config), and no test shows that a drafter's layers then rotate"
     asked = vllm_config.attention_config.backend
     if asked is not None and asked.name not in _BACKENDS:
         return f"only {' and '.join(_BACKENDS)} rotate, and engine.attention_backend is {asked.name}"

@@ -154,6 +154,9 @@ ENGINE_NAMES: Names = (
         ),
     ),
     ("vllm.transformers_utils.config", "get_hf_text_config", ("config",)),
+    ("vllm.config", "VllmConfig.num_speculative_tokens", ()),
+    ("vllm.config", "SpeculativeConfig.use_gemma4_mtp", ("self",)),
+    ("vllm.config", "SpeculativeConfig.use_multi_module_mtp", ("self",)),
 )
 
 # Used only by the process with the HTTP routes; importing these modules takes seconds.
@@ -303,9 +306,14 @@ ENGINE_ATTRIBUTES: Names = (
             *("running", "requests", "policy", "kv_cache_manager", "prev_step_scheduled_req_ids"),
             *("use_v2_model_runner", "max_num_scheduled_tokens", "finished_recving_kv_req_ids", "_pause_state"),
             *("deferred_frees", "waiting", "kv_holding_waiting", "deferred_waiting", "_inflight_prefills"),
+            *("num_spec_tokens", "num_lookahead_tokens", "dynamic_sd_lookup", "max_num_running_reqs"),
         ),
     ),
-    ("vllm.v1.core.kv_cache_manager", "KVCacheManager", ("coordinator", "block_pool", "watermark_blocks")),
+    (
+        "vllm.v1.core.kv_cache_manager",
+        "KVCacheManager",
+        ("coordinator", "block_pool", "watermark_blocks", "max_model_len"),
+    ),
     ("vllm.v1.core.kv_cache_coordinator", "KVCacheCoordinator", ("single_type_managers",)),
     (
         "vllm.v1.core.single_type_kv_cache_manager",

@@ -28,7 +28,7 @@ from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, Scal
 # Engine arguments that those of a deployment depend on.
 LOOKED_AT = (
     *("scheduling_policy", "tensor_parallel_size", "pipeline_parallel_size", "async_scheduling"),
-    "disable_sliding_window",
+    *("disable_sliding_window", "speculative_config"),
 )
 # Engine arguments that a plan is made of.
 PLANNED_FROM = (

@@ -74,8 +74,8 @@ def test_a_crossing_takes_no_calls_for_each_block_but_vllms(monkeypatch: pytest.
     ours: dict[int, int] = {}
     stock = SchedulerHalf.rerotate
 
-    def counted(self: SchedulerHalf, request: Any, to_index: int, moves: Any) -> None:
-        ours[len(moves)] = calls(lambda: stock(self, request, to_index, moves))
+    def counted(self: SchedulerHalf, request: Any, to_index: int, moves: Any, ahead: Any) -> None:
+        ours[len(moves)] = calls(lambda: stock(self, request, to_index, moves, ahead))
 
     monkeypatch.setattr(SchedulerHalf, "rerotate", counted)
     for blocks in (16, 512):

@@ -89,12 +89,12 @@ def asked(
     vllm_config.compilation_config.static_forward_context = every_layer
     layers = {name: layer for name, layer in every_layer.items() if isinstance(layer, Attention)}
     rotaries = [rotary.as_built() for rotary in STATE.rotaries]
-    first_rows = [table(rotary)[0].clone() for rotary in rotaries]
+    tables = [table(rotary).clone() for rotary in rotaries]
     try:
         found = layer_rotations(model, vllm_config, layers, rotaries, has_other_rotations=has_other_rotations)
     finally:
         assert STATE.asked_rows is None
-        assert all(torch.equal(table(rotary)[0], row) for rotary, row in zip(rotaries, first_rows, strict=True))
+        assert all(torch.equal(table(rotary), before) for rotary, before in zip(rotaries, tables, strict=True))
         assert not any("forward" in vars(layer) for layer in every_layer.values())
     assert list(found) == list(layers)
     return list(found.values())
@@ -242,7 +242,7 @@ def test_a_model_whose_positions_have_three_axes_is_asked_by_all_of_them(interle
 
     found = asked(Seeing(Layer(embedding, Attention())), num_axes=3)
     assert found == [Turned(rotary, 0, is_neox_style=True)]
-    assert given == [[[position] * 7] * 3 for position in (0, 7)]
+    assert given == [[[position] * 7] * 3 for position in (3, 7)]
 
 
 def test_a_later_stage_of_a_pipeline_is_asked_by_states_and_not_by_tokens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Connectors and drafters beside queries that turn: those that were shown are served, the others refused by name."""
+"""Connectors beside queries that turn: those that were shown are served, the others refused by name."""
 
 from __future__ import annotations
 
@@ -9,16 +9,11 @@ import pytest
 from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
-from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.contract.names import KEYED_CONNECTORS
-from posenc_runtime.vllm_adapter.engine_configuration import draft_as_long_as_served
 from posenc_runtime.vllm_adapter.refusals import shared_caches
 from posenc_runtime.vllm_adapter.refusals.arguments import refuse_arguments
 from posenc_runtime.vllm_adapter.refusals.shared_caches import refuse_shared_cache
-from posenc_runtime.vllm_adapter.refusals.turning_drafters import refuse_drafter
-
-REROPE = Deployment(rope_type="rerope", original_max_position_embeddings=256, max_model_len=4096)
 
 
 def transfer(name: str, **said: Any) -> dict[str, Any]:
@@ -145,41 +140,3 @@ def test_a_connector_whose_package_is_missing_is_refused_with_the_way_to_it(
     for kind in (dict, lambda said: KVTransferConfig(**said)):
         with pytest.raises(Unsupported, match=rule):
             refuse_arguments(engine_args(kv_transfer_config=kind(transfer(name))))
-
-
-@pytest.mark.parametrize("method", ["ngram", "draft_model", "eagle", "eagle3", "mtp"])
-def test_drafters_that_were_shown_are_served(method: str) -> None:
-    refuse_drafter(None, "rerope")
-    refuse_drafter(types.SimpleNamespace(method=method), "rerope")
-
-
-@pytest.mark.parametrize("method", ["medusa", "dflash", "suffix", "extract_hidden_states"])
-def test_another_drafter_is_refused_by_its_method(method: str) -> None:
-    rule = (
-        r"^speculative_config\.method must be one of ngram, draft_model, eagle, eagle3, mtp where .* rerope, "
-        rf"got {method}: .* Choose"
-    )
-    with pytest.raises(Unsupported, match=rule):
-        refuse_drafter(types.SimpleNamespace(method=method), "rerope")
-
-
-@pytest.mark.parametrize(
-    ("rope_parameters", "asked", "longest"),
-    [({"rope_type": "default", "rope_theta": 1e4}, None, 4096), ({"rope_theta": 1e4}, 100, 256), (None, None, 256)],
-    ids=["as long as served", "as long as asked", "does not rotate"],
-)
-def test_a_drafter_that_rotates_drafts_for_requests_of_every_length(
-    rope_parameters: Any, asked: int | None, longest: int
-) -> None:
-    drafter = types.SimpleNamespace(
-        max_model_len=256,
-        hf_text_config=types.SimpleNamespace(rope_parameters=rope_parameters),
-        architectures=["LlamaForCausalLM"],
-    )
-    vllm_config: Any = types.SimpleNamespace(
-        model_config=types.SimpleNamespace(max_model_len=4096),
-        speculative_config=types.SimpleNamespace(draft_model_config=drafter, max_model_len=asked),
-        additional_config={"posenc": REROPE.to_mapping()},
-    )
-    draft_as_long_as_served(vllm_config)
-    assert drafter.max_model_len == longest

@@ -34,8 +34,8 @@ def checked_deployment() -> Deployment | None:
     """
     from vllm.config.vllm import get_current_vllm_config_or_none
 
+    from posenc_runtime.vllm_adapter.refusals.drafters import is_drafter
     from posenc_runtime.vllm_adapter.refusals.engine import refuse_unsupported
-    from posenc_runtime.vllm_adapter.refusals.turning_drafters import is_drafter
 
     vllm_config = get_current_vllm_config_or_none()
     deployment = deployment_of(vllm_config)
@@ -170,13 +170,18 @@ def _described(
 def _checkpoint_of(model_config: ModelConfig, deployment: Deployment) -> Checkpoint:
     """The configuration of the checkpoint that is being built, as it was read last.
 
+    A drafter may have been trained on shorter requests than the model: it then drafts worse, and changes no answer.
+
     Raises:
         ValueError: when the deployment's scale 1 differs from the checkpoint's own rotation.
     """
     from posenc_runtime.vllm_adapter.checkpoint.checkpoint import read_again, refuse_another
+    from posenc_runtime.vllm_adapter.refusals.drafters import is_drafter
 
     checkpoint = read_again(model_config)
     trained = deployment.original_max_position_embeddings
+    if is_drafter(model_config) and checkpoint.max_position_embeddings is not None:
+        trained = min(trained, checkpoint.max_position_embeddings)
     refuse_another(checkpoint, deployment.rope_type, deployment.parameters, trained)
     return checkpoint
 

@@ -99,7 +99,8 @@ def engine_arguments(
                 "vLLM's backends, set attention.backend to stock"
             )
         ours["attention_backend"] = "CUSTOM"
-    if needs_ours(deployment, given.get("scheduling_policy", "fcfs")):
+    drafts = given.get("speculative_config") is not None
+    if needs_ours(deployment, given.get("scheduling_policy", "fcfs"), drafts=drafts):
         ours["scheduler_cls"] = SCHEDULER
     if deployment.changes_scales and given.get("pipeline_parallel_size", 1) > 1:
         if given.get("async_scheduling"):
