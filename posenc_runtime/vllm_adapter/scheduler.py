@@ -55,6 +55,7 @@ class PosencScheduler(AsyncScheduler):
         super().__init__(*args, **kwargs)
         self._half: SchedulerHalf = self.connector.scheduler_half
         self._coordinator = self._half.coordinator
+        self._drafts_unseen = bool(self.num_spec_tokens) and self.scheduler_config.async_scheduling
         num_ahead = self.num_spec_tokens + self.num_lookahead_tokens
         self._blocks = CrossingBlocks(self.kv_cache_manager, self._half, num_ahead=num_ahead)
         if self.num_spec_tokens and self.dynamic_sd_lookup is None:
@@ -203,6 +204,8 @@ class PosencScheduler(AsyncScheduler):
         else:
             num_new_tokens = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
             num_new_tokens = self._coordinator.allowance(request_id, num_computed_tokens, num_new_tokens)
+            if self._drafts_unseen and num_new_tokens > 1:
+                num_new_tokens = self._without_last_drafts(request, num_computed_tokens, num_new_tokens)
         if not num_new_tokens:
             # It sits out this step. Workers keep the drafted tokens of the step before alone.
             request.spec_token_ids = []
@@ -210,6 +213,16 @@ class PosencScheduler(AsyncScheduler):
         if self._chunks and num_new_tokens > 1 and (unread := request.num_tokens - num_computed_tokens) > 1:
             return self._chunks.allow(position=num_computed_tokens, num_unread=unread, num_tokens=num_new_tokens)
         return num_new_tokens
+
+    def _without_last_drafts(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
+        """Leave drafted tokens out of a step that would end a scale, where steps are planned before drafts are checked.
+
+        With them the request might be at its last position, and would have to sit out until that is known. Rejected
+        tokens would make it sit out again.
+        """
+        num_sure = request.num_tokens + request.num_output_placeholders - num_computed_tokens
+        reaches_end = self._coordinator.allowance(request.request_id, num_computed_tokens + num_new_tokens, 1) == 0
+        return min(num_new_tokens, num_sure) if reaches_end else num_new_tokens
 
     def _get_local_prefix_cache_hit(
         self, request: Request, max_cache_hit_length: int | None = None

@@ -13,7 +13,7 @@ import pytest
 
 from tests.checkpoints import TRAINED
 from tests.engine.conftest import PromptMaker
-from tests.engine.drafters import NUM_DRAFTED, save_with_mtp, speculative_config
+from tests.engine.drafters import NUM_DRAFTED, save_shorter, save_with_mtp, speculative_config
 from tests.engine.run_engine import Answer, blocks_in_use, counted, run_engine
 from tests.engine.test_crossing import (
     SCALES,
@@ -75,8 +75,10 @@ def test_drafts_change_no_answer_over_crossings(
 def test_drafts_change_no_answer_of_requests_that_are_recomputed(
     tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
+    """The drafter was trained on shorter requests than the model, and drafts for all of them."""
     asked = crossing(prompts)
-    engine = drafting("draft_model", tiny, tmp_path, {"on_crossing": "recompute"})
+    shorter = save_shorter(tiny, tmp_path / "shorter")
+    engine = drafting("draft_model", shorter, tmp_path, {"on_crossing": "recompute"})
     answers = run_engine(tiny, engine, asked, folder=tmp_path)
     assert_all_answer_as_recomputed(tiny, asked, answers)
     assert_counts(tmp_path, asked, accepts_all=True)

@@ -86,6 +86,7 @@ class DraftingWorkers(ModelWorkers):
         self._drafts_in_step: dict[str, list[int]] = {}
         self.drafts: dict[str, list[int]] = {}
         self.num_accepted = self.num_rejected = 0
+        self.num_lacking = 0  # drafted tokens that no worker has, which vLLM reads as token 0
 
     @property
     def batch(self) -> list[str]:
@@ -109,8 +110,10 @@ class DraftingWorkers(ModelWorkers):
     def _forward(self, name: str, num_computed: int, num_new: int) -> list[int]:
         kept, drafts = self._kept[name], list(self._drafts_in_step.get(name, ()))
         begin = self._begin(name, num_computed)
-        if _NOT_HERE_YET in drafts:  # vLLM reads those that a worker lacks as token 0
-            drafts = (self.drafts.get(name, []) + [0] * len(drafts))[: len(drafts)]
+        if _NOT_HERE_YET in drafts:
+            known = self.drafts[name] if name in self._batch and name in self.drafts else []
+            self.num_lacking += max(len(drafts) - len(known), 0)
+            drafts = (known + [0] * len(drafts))[: len(drafts)]
         num_said = begin + num_new - len(drafts)
         if num_said > len(kept.tokens):
             raise Broken(f"{name} is to compute {num_said} tokens, but has said {len(kept.tokens)}")
@@ -169,25 +172,17 @@ class DraftingCore(EngineCore):
         super().__init__(*arguments, **named)
         self._ahead = named["ahead"]
         settings = {name: named[name] for name in ("num_blocks", "block_size", "model_runner", "ahead")}
-        self._drafting = DraftingWorkers(**settings, groups=self._workers._groups, **drafting)
-        self._workers = self._drafting
+        self.drafting = DraftingWorkers(**settings, groups=self._workers._groups, **drafting)
+        self._workers = self.drafting
 
     @property
     def known(self) -> Mapping[str, list[int]]:
         """What each request says alone."""
-        return self._drafting._known
-
-    @property
-    def num_accepted(self) -> int:
-        return self._drafting.num_accepted
-
-    @property
-    def num_rejected(self) -> int:
-        return self._drafting.num_rejected
+        return self.drafting._known
 
     def step(self) -> None:
         has_run = self.scheduler.has_requests()
         super().step()
         if has_run and not self._ahead:
-            drafts = [list(self._drafting.drafts.get(name, ())) for name in self._drafting.batch]
-            self.scheduler.update_draft_token_ids(DraftTokenIds(self._drafting.batch, drafts))
+            drafts = [list(self.drafting.drafts.get(name, ())) for name in self.drafting.batch]
+            self.scheduler.update_draft_token_ids(DraftTokenIds(self.drafting.batch, drafts))

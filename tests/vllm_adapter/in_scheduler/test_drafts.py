@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from typing import Any
 
@@ -10,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posenc_runtime.kv.deployment import Deployment
+from tests.kv.model_groups import MODELS, Groups
 from tests.kv.model_request import Request
 from tests.kv.test_state_machine import deployments
-from tests.vllm_adapter.in_scheduler.model_core import Asked, said_alone
+from tests.vllm_adapter.in_scheduler.model_core import Asked, num_needed, said_alone
 from tests.vllm_adapter.in_scheduler.model_drafts import HAVE_CACHES, DraftingCore, speculative_config
-from tests.vllm_adapter.in_scheduler.test_scheduler_ahead import PIPELINES, arrivals
+from tests.vllm_adapter.in_scheduler.test_scheduler_ahead import CROWD, PIPELINES, TEXT, arrivals
 
 METHODS = {"in-step": ("ngram", "draft_model", "eagle"), "ahead": ("ngram", "draft_model", "mtp")}
 
@@ -63,7 +65,7 @@ def test_every_request_says_what_it_would_say_without_drafts(
 ) -> None:
     total: Counter[str] = Counter()
 
-    @settings(max_examples=60, database=None, derandomize=True, deadline=None)
+    @settings(max_examples=80, database=None, derandomize=True, deadline=None)
     @given(data=st.data())
     def holds(data: st.DataObject) -> None:
         deployment = data.draw(deployments())
@@ -104,8 +106,108 @@ def test_every_request_says_what_it_would_say_without_drafts(
             assert report.get("generation_tokens", {}) == counted
         assert sum(report.get("generation_tokens", {}).values()) == counted.total()
         assert core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == num_blocks - 1
-        total["accepted"] += core.num_accepted
-        total["rejected"] += core.num_rejected
+        total["accepted"] += core.drafting.num_accepted
+        total["rejected"] += core.drafting.num_rejected
 
     holds()
     assert min(total[what] for what in ("crossings", "accepted", "rejected")) > 20
+
+
+IN_STEP_AND_AHEAD = pytest.mark.parametrize("pipeline", ["in-step", "ahead"])
+ALONE = Asked(0, TEXT[:8], 60)  # it crosses at 40
+
+
+def alone(pipeline: str, method: str, vllm_config: Any, monkeypatch: pytest.MonkeyPatch, **how: Any) -> DraftingCore:
+    """A core for one request, with four tokens drafted in a step."""
+    monkeypatch.setattr(vllm_config, "speculative_config", speculative_config(method, 4))
+    vllm_config.scheduler_config.max_num_seqs, vllm_config.scheduler_config.max_num_batched_tokens = 4, 40
+    deployment = dataclasses.replace(CROWD, on_crossing=how.pop("on_crossing", "rerotate"))
+    pool = {"block_size": 4, "num_blocks": 60, "model_runner": 1}
+    return drafting_core(vllm_config, deployment, [ALONE], pipeline, method, num_drafted=4, **pool, **how)
+
+
+@IN_STEP_AND_AHEAD
+@pytest.mark.parametrize("method", ["ngram", "eagle"])
+def test_a_request_stands_idle_at_a_crossing_until_its_last_tokens_are_known(
+    method: str, pipeline: str, vllm_config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many of its drafted tokens are rejected on the way; and nobody verifies drafts that no worker has."""
+    for seed in range(20):
+        core = alone(pipeline, method, vllm_config, monkeypatch, seed=seed)
+        core.admit("r0", ALONE)
+        num_idle = 0
+        while "r0" not in core.responses:
+            core.step()
+            num_idle += bool(core.scheduler.requests) and not core.drafting.batch
+        assert core.responses["r0"]["crossings"] == [{"at": 40, "from": 1.0, "to": 2.0, "how": "rerotate"}]
+        assert num_idle == (1 if pipeline == "ahead" else 0)
+        assert not core.drafting.num_lacking
+
+
+@IN_STEP_AND_AHEAD
+@pytest.mark.parametrize("on_crossing", ["rerotate", "recompute"])
+def test_rejected_tokens_are_not_counted(
+    on_crossing: str, pipeline: str, vllm_config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor in the report of an answer that a client ends in the middle."""
+    for num_steps in range(3, 50):
+        core = alone(pipeline, "eagle", vllm_config, monkeypatch, on_crossing=on_crossing)
+        half = core.scheduler._half
+        take_report, half.take_report = half.take_report, dict  # all of it at the end
+        core.serve([dataclasses.replace(ALONE, cancelled_after=num_steps)])
+        counted, num_said = take_report()["generation_tokens"], len(core.said["r0"])
+        # A token is said after each of 8 to 40 tokens at scale 1, and after those behind at scale 2.
+        assert counted == {
+            scale: count for scale, count in (("1", min(num_said, 33)), ("2", num_said - 33)) if count > 0
+        }
+    assert core.drafting.num_rejected and num_said == 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_runner", [1, 2])
+@IN_STEP_AND_AHEAD
+@pytest.mark.parametrize("groups", [*MODELS.values()][1:], ids=[*MODELS][1:])
+def test_with_windows_every_request_says_what_it_would_say_without_drafts(
+    groups: Groups, pipeline: str, model_runner: int, vllm_config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_crossings = num_rejected = 0
+
+    @settings(max_examples=20, database=None, derandomize=True, deadline=None)
+    @given(data=st.data())
+    def holds(data: st.DataObject) -> None:
+        nonlocal num_crossings, num_rejected
+        deployment = data.draw(deployments())
+        asked = data.draw(arrivals(deployment))
+        # vLLM finds wrong prefixes where a chunk does not end with a block.
+        block_size = data.draw(st.sampled_from([1, 2, 4]))
+        num_drafted = data.draw(st.integers(1, 4))
+        monkeypatch.setattr(vllm_config, "speculative_config", speculative_config("eagle", num_drafted))
+        vllm_config.scheduler_config.max_num_seqs = data.draw(st.integers(2, 5))
+        vllm_config.scheduler_config.max_num_batched_tokens = max_tokens = data.draw(st.sampled_from([12, 16, 40]))
+        in_flight = PIPELINES[pipeline][0] * max_tokens
+        needed = [num_needed(group, deployment.max_model_len, block_size, in_flight) for group in groups]
+        num_blocks = 1 + sum(needed) + data.draw(st.sampled_from([40, 16, 4, 1, 0]))
+        core = drafting_core(
+            vllm_config,
+            deployment,
+            asked,
+            pipeline,
+            "eagle",
+            num_drafted,
+            block_size=block_size,
+            num_blocks=num_blocks,
+            model_runner=model_runner,
+            groups=groups,
+        )
+        core.serve(asked, resets=data.draw(st.sampled_from([(), (), (5,), (12, 25)])))
+        for index, one in enumerate(asked):
+            said, response = core.said[f"r{index}"], core.responses[f"r{index}"]
+            num_crossings += len(response["crossings"])
+            if "prefixes_reused" not in response:
+                known = core.known[f"r{index}"]
+                assert said == (known if one.cancelled_after is None else known[: len(said)])
+        assert core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == num_blocks - 1
+        num_rejected += core.drafting.num_rejected
+
+    holds()
+    assert num_crossings and num_rejected
