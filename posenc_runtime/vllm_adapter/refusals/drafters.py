@@ -59,6 +59,7 @@ def refuse_scaled_drafter(vllm_config: VllmConfig) -> None:
         "parallel_drafting": drafting.parallel_drafting,
         "num_speculative_tokens_per_batch_size": bool(drafting.num_speculative_tokens_per_batch_size),
         "a model with recurrent layers": model.is_hybrid,
+        "multi-head latent attention (MLA)": model.use_mla,
         "a model whose tokens have several positions (M-RoPE)": model.uses_mrope,
         "pipeline_parallel_size above 1": parallel.pipeline_parallel_size > 1,
     }.items():

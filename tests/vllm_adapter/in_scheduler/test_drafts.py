@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from posenc_runtime.kv.crossing import blocks_to_copy
 from posenc_runtime.kv.deployment import Deployment
+from posenc_runtime.vllm_adapter.in_scheduler import crossing_blocks
 from tests.kv.model_groups import MODELS, Groups
 from tests.kv.model_request import Request
 from tests.kv.test_state_machine import deployments
@@ -121,9 +123,10 @@ def alone(pipeline: str, method: str, vllm_config: Any, monkeypatch: pytest.Monk
     """A core for one request, with four tokens drafted in a step."""
     monkeypatch.setattr(vllm_config, "speculative_config", speculative_config(method, 4))
     vllm_config.scheduler_config.max_num_seqs, vllm_config.scheduler_config.max_num_batched_tokens = 4, 40
-    deployment = dataclasses.replace(CROWD, on_crossing=how.pop("on_crossing", "rerotate"))
-    pool = {"block_size": 4, "num_blocks": 60, "model_runner": 1}
-    return drafting_core(vllm_config, deployment, [ALONE], pipeline, method, num_drafted=4, **pool, **how)
+    settings = {name: how.pop(name) for name in ("on_crossing", "max_model_len") if name in how}
+    how = {"block_size": 4, "num_blocks": 60, "model_runner": 1} | how
+    deployment = dataclasses.replace(CROWD, **settings)
+    return drafting_core(vllm_config, deployment, [ALONE], pipeline, method, num_drafted=4, **how)
 
 
 @IN_STEP_AND_AHEAD
@@ -161,6 +164,39 @@ def test_rejected_tokens_are_not_counted(
             scale: count for scale, count in (("1", min(num_said, 33)), ("2", num_said - 33)) if count > 0
         }
     assert core.drafting.num_rejected and num_said == 60
+
+
+@IN_STEP_AND_AHEAD
+def test_a_request_crosses_in_a_pool_that_holds_no_more_than_the_longest_one(
+    pipeline: str, vllm_config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no room for drafts behind the longest request, and there need not be any."""
+    core = alone(pipeline, "eagle", vllm_config, monkeypatch, max_model_len=44, num_blocks=1 + 11)
+    asked = dataclasses.replace(ALONE, max_tokens=36)
+    core.serve([asked])
+    assert core.responses["r0"]["crossings"] and core.said["r0"] == core.known["r0"][:36]
+
+
+def test_a_crossing_leaves_blocks_for_the_drafts_of_all_that_run(
+    vllm_config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the request itself: two, for its next token and eight behind it. Of each other one: at most three."""
+    core = alone("in-step", "eagle", vllm_config, monkeypatch)
+    asked: list[dict[str, int]] = []
+
+    def noted(held: Any, **rooms: int) -> Any:
+        asked.append(rooms)
+        return blocks_to_copy(held, **rooms)
+
+    monkeypatch.setattr(crossing_blocks, "blocks_to_copy", noted)
+    core.admit("r0", ALONE)
+    core.drafting._known |= {"r1": core.known["r0"]}
+    core.admit("r1", dataclasses.replace(ALONE, on_crossing="pin"))
+    while "r0" not in core.responses:
+        core.step()
+    [rooms] = asked
+    # It holds eleven blocks for 40 tokens and four that the drafter wrote behind them.
+    assert (rooms["num_needed"], rooms["num_reserved"]) == (2, 3)
 
 
 @pytest.mark.slow

@@ -90,6 +90,7 @@ def test_a_drafter_that_rotates_otherwise_is_refused_beside_scales(rope_paramete
         (drafting(parallel_drafting=True), {}, "parallel_drafting"),
         (drafting(num_speculative_tokens_per_batch_size=[(1, 4, 2)]), {}, "num_speculative_tokens_per_batch_size"),
         (drafting(), {"model_config__is_hybrid": True}, "a model with recurrent layers"),
+        (drafting(), {"model_config__use_mla": True}, r"multi-head latent attention \(MLA\)"),
         (drafting(), {"model_config__uses_mrope": True}, "a model whose tokens have several positions"),
         (drafting(), {"parallel_config__pipeline_parallel_size": 2}, "pipeline_parallel_size above 1"),
     ],
