@@ -141,6 +141,24 @@ def test_layers_with_recurrent_states_do_not_make_tokens_differ() -> None:
     assert [turned is not None for turned in asked(model)] == [True, False]
 
 
+def test_a_drafter_that_leaves_embeddings_out_at_position_0_depends_on_positions_in_no_other_way() -> None:
+    """As layers of MTP do. Neither pass is at that position."""
+
+    class Drafter(Model):
+        def forward(
+            self, input_ids: Tensor | None, positions: Tensor, intermediate_tensors: Any, inputs_embeds: Tensor | None
+        ) -> Tensor:
+            assert input_ids is not None
+            states = self.embedding(input_ids) * (positions > 0)[:, None]
+            for layer in self.layers:
+                states = layer(positions, states)
+            return states
+
+    embedding = scaled()
+    [rotary] = STATE.rotaries
+    assert asked(Drafter(Layer(embedding, Attention()))) == [Turned(rotary, 0, is_neox_style=True)]
+
+
 def test_neighbours_or_halves_are_told_by_the_keys_and_not_by_the_name_of_a_style() -> None:
     embedding = scaled(is_neox_style=False)
     assert [turned and turned.is_neox_style for turned in asked(Model(Layer(embedding, Attention())))] == [False]

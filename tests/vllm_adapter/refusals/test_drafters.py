@@ -103,6 +103,14 @@ def test_what_was_not_shown_together_is_refused_by_name(
         refuse_unsupported(beside(speculative_config, **changed))
 
 
+def test_drafts_are_refused_where_nothing_rotates() -> None:
+    unrotated = Deployment(rope_type="none", original_max_position_embeddings=512, max_model_len=512)
+    vllm_config = beside(drafting("ngram"))
+    vllm_config.additional_config = {"posenc": unrotated.to_mapping()}
+    with pytest.raises(Unsupported, match=r"^posenc does not serve speculative_config"):
+        refuse_unsupported(vllm_config)
+
+
 def test_drafts_at_the_end_of_a_scale_need_our_scheduler_even_if_nobody_crosses() -> None:
     stock = {"scheduler_config__scheduler_cls": None}
     refuse_unsupported(deployed(engine(**stock), on_crossing="pin"))

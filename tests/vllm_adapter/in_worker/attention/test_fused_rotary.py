@@ -44,6 +44,7 @@ def engine(
             backend=None if backend is None else types.SimpleNamespace(name=backend), backend_per_kind=per_kind or {}
         ),
         cache_config=types.SimpleNamespace(cache_dtype=cache_dtype),
+        speculative_config=None,
         quant_config=types.SimpleNamespace(kv_cache_scheme=kv_cache_scheme) if kv_cache_scheme else None,
         model_config=types.SimpleNamespace(
             architectures=[architecture],
