@@ -87,8 +87,8 @@ def test_drafts_change_no_answer_of_requests_that_are_recomputed(
 def test_drafts_at_the_end_of_a_pinned_request_change_no_answer(
     tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
-    """Each may grow to the length of its scale, and drafts would go on behind it."""
-    batch = [(prompts(TRAINED - 30), 30), (prompts(2 * TRAINED - 50), 50)]
+    """Each may grow to the length of its scale. The drafts of its last step would go on behind it, in another block."""
+    batch = [(prompts(scale * TRAINED - new), new) for scale, new in ((1, 31), (2, 51))]
     engine = drafting("draft_model", tiny, tmp_path, {"on_crossing": "pin"})
     [answers] = run_engine(tiny, engine, [batch], folder=tmp_path)
     for scale, (prompt, _), answer in zip((1, 2), batch, answers, strict=True):

@@ -141,7 +141,7 @@ def test_layers_with_recurrent_states_do_not_make_tokens_differ() -> None:
     assert [turned is not None for turned in asked(model)] == [True, False]
 
 
-def test_a_drafter_that_leaves_embeddings_out_at_position_0_depends_on_positions_in_no_other_way() -> None:
+def test_a_drafter_may_leave_embeddings_out_at_position_0() -> None:
     """As layers of MTP do. Neither pass is at that position."""
 
     class Drafter(Model):
