@@ -86,6 +86,11 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
                 f"max_model_len must be additional_config.posenc.max_model_len {longest}, which the largest scale "
                 f"covers, got {model.max_model_len}: set both to the same length"
             )
+        if vllm_config.speculative_config is not None and tiers_of(transfer):
+            raise Unsupported(
+                "speculative_config must be left out where the KV cache is offloaded and requests are scaled: no test "
+                "shows that a drafter's blocks are stored before they are turned"
+            )
         if deployment.reuses_prefixes and tiers_of(transfer):
             raise Unsupported(
                 "prefix_reuse must be exact or continue where the KV cache is offloaded, got rerotate: no test shows "

@@ -223,3 +223,9 @@ def said_alone(deployment: Deployment, asked: Asked, first: int | None = None) -
         if tokens[-1] == asked.stops_at:
             break
     return tokens[len(asked.prompt) :]
+
+
+def first_of(deployment: Deployment, response: dict[str, Any]) -> int | None:
+    """Index of the scale at which an answer says that its first token was computed; None for the one of admission."""
+    continued = response.get("continued")
+    return None if continued is None else deployment.scales.index(continued["first_scale"])

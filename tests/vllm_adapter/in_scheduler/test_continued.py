@@ -13,7 +13,7 @@ from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.kv.regime import suffix
 from tests.kv.model_request import smallest_scale
 from tests.kv.test_state_machine import TEXTS, deployments
-from tests.vllm_adapter.in_scheduler.model_core import Asked, EngineCore, said_alone
+from tests.vllm_adapter.in_scheduler.model_core import Asked, EngineCore, first_of, said_alone
 from tests.vllm_adapter.in_scheduler.test_scheduler_ahead import PIPELINES
 
 CONVERSATION = Deployment(
@@ -30,12 +30,6 @@ CONVERSATION = Deployment(
 def core_of(vllm_config: Any, deployment: Deployment, **settings: Any) -> EngineCore:
     sizes = {"block_size": 4, "num_blocks": 400, "model_runner": 1, "depth": 1, "ahead": False}
     return EngineCore(vllm_config, deployment, **(sizes | settings))
-
-
-def first_of(deployment: Deployment, response: dict[str, Any]) -> int | None:
-    """The scale at which an answer says that its first token was computed, None for the one it was admitted at."""
-    continued = response.get("continued")
-    return None if continued is None else deployment.scales.index(continued["first_scale"])
 
 
 def crossings_of(

@@ -16,7 +16,7 @@ from posenc_runtime.vllm_adapter.in_scheduler import crossing_blocks
 from tests.kv.model_groups import MODELS, Groups
 from tests.kv.model_request import Request
 from tests.kv.test_state_machine import deployments
-from tests.vllm_adapter.in_scheduler.model_core import Asked, num_needed, said_alone
+from tests.vllm_adapter.in_scheduler.model_core import Asked, first_of, num_needed, said_alone
 from tests.vllm_adapter.in_scheduler.model_drafts import HAVE_CACHES, DraftingCore, speculative_config
 from tests.vllm_adapter.in_scheduler.test_scheduler_ahead import CROWD, PIPELINES, TEXT, arrivals
 
@@ -45,9 +45,14 @@ def drafting_core(
     return DraftingCore(vllm_config, deployment, depth=depth, ahead=ahead, drafting=drafting, **engine)
 
 
-def said_by_scale(deployment: Deployment, one: Asked, num_said: int) -> Counter[str]:
-    """How many tokens a request says at which scale, if it says so many."""
+def said_by_scale(deployment: Deployment, one: Asked, num_said: int, first: int | None = None) -> Counter[str]:
+    """How many tokens a request says at which scale, if it says so many.
+
+    Args:
+        first: index of the scale at which it begins, None for the one that it is admitted at.
+    """
     request = Request(deployment, "alone", one.prompt, one.max_tokens, one.on_crossing, 1)
+    request.first = request.first if first is None else first
     positions = range(len(one.prompt) - 1, len(one.prompt) - 1 + num_said)
     return Counter(f"{deployment.scales[request.scale_at(position)]:g}" for position in positions)
 
@@ -71,6 +76,8 @@ def test_every_request_says_what_it_would_say_without_drafts(
     @given(data=st.data())
     def holds(data: st.DataObject) -> None:
         deployment = data.draw(deployments())
+        if deployment.on_crossing == "rerotate" and data.draw(st.booleans()):
+            deployment = dataclasses.replace(deployment, prefix_reuse="continue")
         asked = data.draw(arrivals(deployment))
         block_size, num_drafted = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
         config = speculative_config(method, num_drafted, drops_block=data.draw(st.booleans()))
@@ -99,9 +106,10 @@ def test_every_request_says_what_it_would_say_without_drafts(
         for index, one in enumerate(asked):
             said, response = core.said[f"r{index}"], core.responses[f"r{index}"]
             total["crossings"] += len(response["crossings"])
-            counted += said_by_scale(deployment, one, len(said))
+            first = first_of(deployment, response)
+            counted += said_by_scale(deployment, one, len(said), first)
             if "prefixes_reused" not in response:
-                alone = core.known[f"r{index}"]
+                alone = said_alone(deployment, one, first)
                 assert said == (alone if one.cancelled_after is None else alone[: len(said)])
         report = take_report()
         if deployment.on_crossing == "rerotate" and not any(one.on_crossing == "recompute" for one in asked):
