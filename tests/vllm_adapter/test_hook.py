@@ -171,6 +171,18 @@ def test_where_queries_turn_a_connector_to_other_engines_is_keyed(
     keyed_connectors._lmcache.cache_clear()
 
 
+def test_with_scales_offloading_to_memory_is_a_tier_beside_our_connector(model: str) -> None:
+    vllm_config = configured(model, kv_offloading_size=1)
+    transfer = vllm_config.kv_transfer_config
+    assert (transfer.kv_connector, transfer.kv_role) == ("PosencConnector", "kv_both")
+    assert transfer.kv_connector_module_path == "posenc_runtime.vllm_adapter.connector_with_tiers"
+    [tier] = transfer.kv_connector_extra_config["connectors"]
+    assert (tier["kv_connector"], tier["kv_connector_extra_config"]) == (
+        "OffloadingConnector",
+        {"cpu_bytes_to_use": 2**30},
+    )
+
+
 def test_where_queries_turn_offloading_to_memory_stays_vllms(model: str) -> None:
     transfer = configured(model, {"rope_type": "rerope"}, kv_offloading_size=1).kv_transfer_config
     assert (transfer.kv_connector, transfer.kv_connector_module_path) == ("OffloadingConnector", None)
@@ -179,8 +191,7 @@ def test_where_queries_turn_offloading_to_memory_stays_vllms(model: str) -> None
 @pytest.mark.parametrize(
     ("arguments", "rule"),
     [
-        ({"kv_offloading_size": 4}, "^kv_offloading_size must be left out, got 4"),
-        ({"kv_offloading_size": 4, "kv_offloading_backend": "lmcache"}, "^kv_offloading_size must be left out, got 4"),
+        ({"kv_offloading_size": 4, "kv_offloading_backend": "lmcache"}, "^kv_offloading_backend must be native where"),
         (
             {"kv_transfer_config": {"kv_connector": "Nope", "kv_role": "kv_both"}},
             r"needs kv_transfer_config\.kv_connector to be PosencConnector, got Nope",
