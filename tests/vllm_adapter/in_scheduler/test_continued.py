@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.kv.regime import suffix
+from posenc_runtime.vllm_adapter.contract.errors import Unsupported
+from tests.kv.model_groups import MODELS, ONE
 from tests.kv.model_request import smallest_scale
 from tests.kv.test_state_machine import TEXTS, deployments
-from tests.vllm_adapter.in_scheduler.model_core import Asked, EngineCore, first_of, said_alone
+from tests.vllm_adapter.in_scheduler.model_core import Asked, EngineCore, first_of, num_needed, said_alone
 from tests.vllm_adapter.in_scheduler.test_scheduler_ahead import PIPELINES
 
 CONVERSATION = Deployment(
@@ -141,6 +143,11 @@ def test_a_turn_goes_on_whether_or_not_a_router_has_written_the_scale_into_its_s
     assert "continued" not in core.responses["other"]
 
 
+def test_layers_that_no_scale_changes_are_refused(vllm_config: Any) -> None:
+    with pytest.raises(Unsupported, match="^prefix_reuse must be exact or rerotate for a model in which some layers"):
+        core_of(vllm_config, CONVERSATION, groups=MODELS["local ropes"])
+
+
 @st.composite
 def rounds(draw: st.DrawFn, deployment: Deployment) -> list[list[tuple[int, int, list[int], int, str | None]]]:
     """Who asks at the same time: whose tokens are gone on from, how many of these, what is added, and what is asked."""
@@ -166,7 +173,7 @@ def test_every_turn_says_what_its_history_says(depth: int, ahead: bool, model_ru
     """Many conversations at once, in a pool so tight that they preempt each other, with branches and other choices."""
     num_continued = num_crossed = 0
 
-    @settings(max_examples=60, database=None, derandomize=True)
+    @settings(max_examples=80, database=None, derandomize=True)
     @given(data=st.data())
     def holds(data: st.DataObject) -> None:
         nonlocal num_continued, num_crossed
@@ -175,9 +182,12 @@ def test_every_turn_says_what_its_history_says(depth: int, ahead: bool, model_ru
         )
         block_size = data.draw(st.integers(1, 4))
         vllm_config.scheduler_config.max_num_seqs = data.draw(st.integers(2, 5))
-        vllm_config.scheduler_config.max_num_batched_tokens = data.draw(st.sampled_from([6, 16, 40]))
+        max_tokens = data.draw(st.sampled_from([6, 16, 40]))
+        vllm_config.scheduler_config.max_num_batched_tokens = max_tokens
         vllm_config.scheduler_config.policy = data.draw(st.sampled_from(["fcfs", "priority"]))
-        num_blocks = 1 + -(-deployment.max_model_len // block_size) + data.draw(st.sampled_from([40, 16, 4, 1, 0]))
+        groups = data.draw(st.sampled_from([ONE, MODELS["windowed"], MODELS["every other windowed"]]))
+        needed = [num_needed(group, deployment.max_model_len, block_size, depth * max_tokens) for group in groups]
+        num_blocks = 1 + sum(needed) + data.draw(st.sampled_from([40, 16, 4, 1, 0]))
         core = core_of(
             vllm_config,
             deployment,
@@ -186,15 +196,16 @@ def test_every_turn_says_what_its_history_says(depth: int, ahead: bool, model_ru
             model_runner=model_runner,
             depth=depth,
             ahead=ahead,
+            groups=groups,
         )
         texts: list[list[int]] = [list(TEXTS[0])]
         for number, together in enumerate(data.draw(rounds(deployment))):
             asked = {}
-            for index, (of, length, more, max_tokens, on_crossing) in enumerate(together):
+            for index, (of, length, more, num_asked, on_crossing) in enumerate(together):
                 prompt = (texts[of % len(texts)][:length] + more)[: deployment.max_model_len - 1]
                 longest = deployment.max_model_len - len(prompt)
                 asked[f"{number}-{index}"] = Asked(
-                    0, prompt, min(max_tokens, longest), on_crossing=on_crossing, priority=index % 2
+                    0, prompt, min(num_asked, longest), on_crossing=on_crossing, priority=index % 2
                 )
             for name, one in asked.items():
                 core.admit(name, one)
