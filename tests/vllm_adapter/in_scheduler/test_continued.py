@@ -144,7 +144,7 @@ def test_a_turn_goes_on_whether_or_not_a_router_has_written_the_scale_into_its_s
 
 
 def test_layers_that_no_scale_changes_are_refused(vllm_config: Any) -> None:
-    with pytest.raises(Unsupported, match="^prefix_reuse must be exact or rerotate for a model in which some layers"):
+    with pytest.raises(Unsupported, match=r"^prefix_reuse must be exact or rerotate for a model in which some layers"):
         core_of(vllm_config, CONVERSATION, groups=MODELS["local ropes"])
 
 
