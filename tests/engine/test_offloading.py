@@ -10,6 +10,7 @@ import pytest
 from tests.engine.conftest import PromptMaker
 from tests.engine.device import on_the_cpu
 from tests.engine.run_engine import blocks_in_use, counted, run_engine
+from tests.engine.running_lmcache import CHUNK, QUIET, needs_lmcache, running_lmcache
 from tests.engine.test_crossing import SCALES, Request, arguments, first_scale
 from tests.engine.unrotated_oracle import UnrotatedOracle
 from tests.tolerance import LOGPROB_AFTER_CROSSING
@@ -68,3 +69,31 @@ def test_offloaded_blocks_are_loaded_at_the_scale_that_they_were_stored_at(
             assert max(abs(a - b) for a, b in zip(answer.logprobs, logprobs, strict=True)) < LOGPROB_AFTER_CROSSING
     assert counted(tmp_path, "vllm:external_prefix_cache_hits") >= 3 * STORED
     assert blocks_in_use(tmp_path) == 0
+
+
+@needs_lmcache
+@pytest.mark.timeout(900)
+def test_an_engine_reads_what_another_has_stored_in_lmcache_at_the_same_scale(
+    tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    """One engine stores, and a request crosses; the next one reads and stores. Another method shares scale 1 alone."""
+    stored: list[Request] = [(prompts(210), 8), (prompts(400), 8), (prompts(230), 60)]
+    longer: list[Request] = [(prompt + prompts(15), 8) for prompt, _ in stored]
+    whole, grown = ([len(prompt) // CHUNK * CHUNK for prompt, _ in batch] for batch in (stored, longer))
+    said = {}
+    with running_lmcache() as transfer:
+        for name, rope_type, batch in (
+            ("first", "yarn", stored),
+            ("again", "yarn", longer),
+            ("other", "linear", longer),
+        ):
+            engine = arguments(rope_type) | {"kv_transfer_config": transfer}
+            (said[name],) = run_engine(tiny, engine, [batch], environment=QUIET, folder=tmp_path)
+    cached = {name: [answer.num_cached_tokens for answer in answers] for name, answers in said.items()}
+    assert cached == {"first": [0, 0, 0], "again": whole, "other": [grown[0], 0, grown[2]]}
+    for name, rope_type, batch in (("first", "yarn", stored), ("again", "yarn", longer), ("other", "linear", longer)):
+        oracle = UnrotatedOracle(tiny, rope_type, SCALES)
+        for (prompt, max_tokens), answer in zip(batch, said[name], strict=True):
+            greedy, logprobs = oracle.score(prompt, answer.token_ids, first_scale(prompt, max_tokens))
+            assert answer.token_ids == greedy
+            assert max(abs(a - b) for a, b in zip(answer.logprobs, logprobs, strict=True)) < LOGPROB_AFTER_CROSSING

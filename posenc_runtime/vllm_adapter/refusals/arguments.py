@@ -12,7 +12,7 @@ from typing import Any
 from posenc_runtime.encodings.methods import turns_queries
 from posenc_runtime.vllm_adapter.contract.active import KEY
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
-from posenc_runtime.vllm_adapter.contract.names import CONNECTOR
+from posenc_runtime.vllm_adapter.contract.names import CONNECTOR, LMCACHE
 from posenc_runtime.vllm_adapter.refusals.drafters import refuse_method
 from posenc_runtime.vllm_adapter.refusals.shared_caches import (
     OFFLOADING,
@@ -56,7 +56,7 @@ def refuse_arguments(engine_args: Any) -> None:
         refuse_offloading(engine_args.kv_offloading_size, engine_args.kv_offloading_backend)
         if transfer is not None:
             read = transfer.get if isinstance(transfer, Mapping) else lambda name: getattr(transfer, name)
-            if read("kv_connector") != OFFLOADING:
+            if read("kv_connector") not in (OFFLOADING, LMCACHE):
                 refuse_connector(read("kv_connector"), read("kv_role"))
             refuse_tiers(transfer)
     refuse_unshown({POOLING: engine_args.runner in ("pooling", "draft")}, "serve it with vLLM, without posenc")

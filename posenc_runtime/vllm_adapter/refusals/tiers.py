@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
-from posenc_runtime.vllm_adapter.contract.names import CONNECTOR, CONNECTOR_MODULE, CONNECTOR_WITH_TIERS_MODULE
-from posenc_runtime.vllm_adapter.refusals.shared_caches import IN_MEMORY, OFFLOADING
+from posenc_runtime.vllm_adapter.contract.names import CONNECTOR, CONNECTOR_MODULE, CONNECTOR_WITH_TIERS_MODULE, LMCACHE
+from posenc_runtime.vllm_adapter.refusals.shared_caches import IN_MEMORY, OFFLOADING, refuse_missing_package
 
 if TYPE_CHECKING:
     from vllm.config import KVTransferConfig
@@ -23,7 +23,6 @@ _UNSHOWN = "no test shows that its answers are right"
 _REASONS = {
     "ExampleConnector": _BY_TOKENS,
     "LMCacheConnectorV1": _BY_TOKENS,
-    "LMCacheMPConnector": "it does not end its stores before the keys of a request that crosses are turned",
     "NixlConnector": "the engines of prefill and decode would choose a request's scale from different lengths",
 }
 _WHERE = "kv_transfer_config.kv_connector_extra_config.connectors"
@@ -44,13 +43,13 @@ def with_tiers(transfer: KVTransferConfig, offloading_gib: float | None) -> KVTr
     """A configuration of our connector, with the tiers beside it that a user asks for.
 
     Args:
-        transfer: of our connector, maybe with tiers; or of vLLM's connector for offloading, which becomes a tier.
+        transfer: of our connector, maybe with tiers; or of a connector of vLLM, which becomes a tier.
         offloading_gib: vLLM's ``kv_offloading_size``.
     """
     tiers = [dict(tier) for tier in tiers_of(transfer)]
     made = copy.copy(transfer)
-    if transfer.kv_connector == OFFLOADING:
-        tiers = [_tier(transfer.kv_connector_extra_config)]
+    if transfer.kv_connector in (OFFLOADING, LMCACHE):
+        tiers = [_tier(transfer.kv_connector_extra_config, transfer.kv_connector)]
         made.kv_connector, made.kv_role, made.kv_connector_extra_config = CONNECTOR, "kv_both", {}
     if offloading_gib is not None:
         tiers.append(_tier({"cpu_bytes_to_use": offloading_gib * (1 << 30)}))
@@ -61,8 +60,16 @@ def with_tiers(transfer: KVTransferConfig, offloading_gib: float | None) -> KVTr
     return made
 
 
-def _tier(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {"kv_connector": OFFLOADING, "kv_role": "kv_both", "kv_connector_extra_config": dict(settings)}
+def _tier(settings: Mapping[str, Any], name: str = OFFLOADING) -> dict[str, Any]:
+    return {"kv_connector": name, "kv_role": "kv_both", "kv_connector_extra_config": dict(settings)}
+
+
+def is_on_cpu() -> bool:
+    """Whether engines of this process run on the CPU."""
+    from vllm.platforms import current_platform
+
+    found: bool = current_platform.is_cpu()
+    return found
 
 
 def refuse_tiers(transfer: Any) -> None:
@@ -75,13 +82,20 @@ def refuse_tiers(transfer: Any) -> None:
         Unsupported: when one was not shown to be right beside scales; the message gives the reason.
     """
     said = transfer if isinstance(transfer, Mapping) else vars(transfer) if transfer else {}
-    alone = [_tier(said.get("kv_connector_extra_config") or {})] if said.get("kv_connector") == OFFLOADING else []
+    name, settings = said.get("kv_connector"), said.get("kv_connector_extra_config") or {}
+    alone = [_tier(settings, name)] if name in (OFFLOADING, LMCACHE) else []
     for tier in (*tiers_of(transfer), *alone):
         name = tier.get("kv_connector") if isinstance(tier, Mapping) else tier
-        if name != OFFLOADING or tier.get("kv_connector_module_path"):
+        if name not in (OFFLOADING, LMCACHE) or tier.get("kv_connector_module_path"):
             raise Unsupported(
-                f"{_WHERE} must name {OFFLOADING} of vLLM alone, got {name!r}: "
-                f"{_REASONS.get(str(name), _UNSHOWN)}. Take {OFFLOADING}, or leave it out"
+                f"{_WHERE} must name {OFFLOADING} or {LMCACHE} of vLLM, got {name!r}: "
+                f"{_REASONS.get(str(name), _UNSHOWN)}. Take one of these, or leave it out"
+            )
+        refuse_missing_package(tier)
+        if name == LMCACHE and not is_on_cpu():
+            raise Unsupported(
+                f"{_WHERE} must not name {LMCACHE} on a GPU: there its server reads blocks by itself, and does not end "
+                f"that before the keys of a request that crosses are turned. Take {OFFLOADING}, or leave it out"
             )
         spec = (tier.get("kv_connector_extra_config") or {}).get("spec_name", IN_MEMORY)
         if spec != IN_MEMORY:

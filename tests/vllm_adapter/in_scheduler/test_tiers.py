@@ -13,6 +13,7 @@ from vllm.v1.request import RequestStatus
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.contract.names import CONNECTOR
 from posenc_runtime.vllm_adapter.in_scheduler.tiers import Tiers
+from posenc_runtime.vllm_adapter.refusals import tiers
 from posenc_runtime.vllm_adapter.refusals.tiers import refuse_tiers, tiers_of, with_tiers
 
 
@@ -111,7 +112,6 @@ def test_vllms_size_of_offloading_is_a_tier_too_and_none_without_it() -> None:
     [
         ({"kv_connector": "ExampleConnector"}, "it names blocks by their tokens alone"),
         ({"kv_connector": "LMCacheConnectorV1"}, "it names blocks by their tokens alone"),
-        ({"kv_connector": "LMCacheMPConnector"}, "it does not end its stores before the keys"),
         ({"kv_connector": "SimpleCPUOffloadConnector"}, "no test shows"),
         ({"kv_connector": "OffloadingConnector", "kv_connector_module_path": "mine"}, "no test shows"),
         (
@@ -124,3 +124,16 @@ def test_vllms_size_of_offloading_is_a_tier_too_and_none_without_it() -> None:
 def test_another_tier_is_refused_with_the_reason(tier: dict[str, Any], reason: str) -> None:
     with pytest.raises(Unsupported, match=reason):
         refuse_tiers({"kv_connector": CONNECTOR, "kv_connector_extra_config": {"connectors": [tier]}})
+
+
+def test_lmcaches_server_is_a_tier_on_a_cpu_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    transfer = KVTransferConfig(kv_connector="LMCacheMPConnector", kv_role="kv_both")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(Unsupported, match="needs the package lmcache, which is not installed"):
+        refuse_tiers(transfer)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    refuse_tiers(transfer)
+    assert [tier["kv_connector"] for tier in tiers_of(with_tiers(transfer, None))] == ["LMCacheMPConnector"]
+    monkeypatch.setattr(tiers, "is_on_cpu", lambda: False)
+    with pytest.raises(Unsupported, match="must not name LMCacheMPConnector on a GPU"):
+        refuse_tiers(transfer)
