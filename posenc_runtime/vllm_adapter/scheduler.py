@@ -145,8 +145,7 @@ class PosencScheduler(AsyncScheduler):
         if chosen is None:
             return False
         held, is_copied = chosen
-        pool = self.kv_cache_manager.block_pool
-        pool.evict_blocks(set(held.block_id[~is_copied].tolist()))
+        self._blocks.evict(held.block_id[~is_copied].tolist())
         if is_copied.any():
             self._reblocked.add(request.request_id)
         ahead = self._blocks.ahead(request)
@@ -287,13 +286,13 @@ class PosencScheduler(AsyncScheduler):
         vLLM puts blocks into the prefix cache when it allocates them. With priorities, it may then preempt the request
         out of the very step that is being scheduled and was to fill them.
         """
-        self.kv_cache_manager.block_pool.evict_blocks(
-            {
+        self._blocks.evict(
+            [
                 block.block_id
                 for blocks, block_size in self._blocks.tables(request)
                 for block in blocks[request.num_computed_tokens // block_size :]
                 if not block.is_null
-            }
+            ]
         )
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:

@@ -57,6 +57,15 @@ class CrossingBlocks:
             num_prompt_tokens=request.num_prompt_tokens,
         )
 
+    def evict(self, block_ids: list[int]) -> None:
+        """Take blocks of a request out of the prefix cache; they are given in the order of its tokens.
+
+        The last one goes first, as when vLLM evicts. Dynamo's index of KV events forgets a block's followers with it,
+        and fails at an event that removes one of them after that.
+        """
+        for block_id in reversed(block_ids):
+            self._manager.block_pool.evict_blocks({block_id})
+
     def name_again(self, request: Request) -> None:
         """Let vLLM put all blocks of a request into the prefix cache under its present names, when it runs again."""
         for manager in self._manager.coordinator.single_type_managers:
