@@ -122,41 +122,45 @@ class Conversation:
         self._messages: list[dict[str, str]] = []
         self._computed = 0  # tokens that the engine has
 
-    def begin(self, num_words: int = 60) -> None:
-        self._said(num_words)
+    def begin(self) -> int:
+        """Which engine answered."""
+        engine, _ = self._said(num_words=60)
+        return engine
 
     def turn(self) -> tuple[int, dict[str, Any]]:
-        """Which engine answered, and what the answer says of its scale; all whole blocks were found."""
-        before = [total(engine, "vllm:request_success_total") for engine in self._engines]
+        """Which engine answered, and what the answer says of its scale; what the engine had computed was found."""
         computed = self._computed
-        answer = self._said(num_words=20)
-        after = [total(engine, "vllm:request_success_total") for engine in self._engines]
-        (engine,) = [number for number in range(2) if after[number] > before[number]]
+        engine, answer = self._said(num_words=20)
         cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
         # The answer's words may be other tokens in the prompt of the next turn.
         assert computed - BLOCK - 20 <= cached <= computed
         said: dict[str, Any] = answer["kv_transfer_params"]["posenc"]
         return engine, said
 
-    def _said(self, num_words: int) -> dict[str, Any]:
+    def _said(self, num_words: int) -> tuple[int, dict[str, Any]]:
+        before = [total(engine, "vllm:request_success_total") for engine in self._engines]
         self._messages.append({"role": "user", "content": " ".join(self._random.choices(WORDS, k=num_words))})
         body = {"model": "demo", "messages": self._messages, "max_tokens": 10, "temperature": 0}
         response = self._client.post("/v1/chat/completions", json=body, headers=self._session)
         answer: dict[str, Any] = response.raise_for_status().json()
         self._messages.append({"role": "assistant", "content": answer["choices"][0]["message"]["content"]})
         self._computed = answer["usage"]["total_tokens"] - 1
-        return answer
+        after = [total(engine, "vllm:request_success_total") for engine in self._engines]
+        (engine,) = [number for number in range(2) if after[number] > before[number]]
+        return engine, answer
 
 
 def test_turns_of_a_session_reach_the_engine_that_has_the_turns_before(engines: list[str]) -> None:
-    """Seven conversations, on both engines, which take turns, and come to scale 2; by turns they would go to either."""
+    """Conversations on both engines take turns, and come to scale 2; their number is odd, so that taking the engines by
+    turns would not do."""
+    conversations: list[Conversation] = []
+    begun: list[int] = []
     with routing(engines, "consistent_hash") as client:
-        conversations = [Conversation(client, engines, f"session {number}") for number in range(7)]
-        for conversation in conversations:
-            conversation.begin()
+        while len(begun) < 5 or set(begun) != {0, 1} or len(begun) % 2 == 0:
+            conversations.append(Conversation(client, engines, f"session {len(begun)}"))
+            begun.append(conversations[-1].begin())
+            assert len(begun) < 50
         turns = [[conversation.turn() for conversation in conversations] for _ in range(8)]
-    served_by = [[engine for engine, _ in of_all] for of_all in turns]
-    assert served_by == [served_by[0]] * len(turns)
-    assert set(served_by[0]) == {0, 1}
+    assert [[engine for engine, _ in of_all] for of_all in turns] == [begun] * len(turns)
     assert [said["scale"] for _, said in turns[-1]] == [2.0] * len(conversations)
     assert all(any(of_all[number][1]["crossings"] for of_all in turns) for number in range(len(conversations)))
