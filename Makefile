@@ -44,7 +44,7 @@ ENGINE_TESTS = $(PYTEST) -v -rsfE -n auto --dist loadfile --no-loadscope-reorder
 # Test runs follow each other even under -j: engines and the fast tests together would starve each other. Tests run in
 # the order of their files: by size, the default, the longest would come last.
 .NOTPARALLEL:
-.PHONY: help help-all setup environment constraints fuzz soak serve test test-all test-fast test-promises test-slow test-compiled test-engine test-release tools test-gpu test-page test-clients newcomer faults check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture screenshots architectures routes train-demo train-counting zoo lengths clean clean-env
+.PHONY: help help-all setup environment constraints fuzz soak serve test test-all test-fast test-promises test-slow test-compiled test-engine test-release tools test-gpu test-page test-clients newcomer faults check docs format matrix bench bench-scheduler bench-budget bench-gpu accuracy growth counting picture screenshots architectures combinations routes train-demo train-counting zoo lengths clean clean-env
 
 # `## ` begins what make says of a verb, and `#: ` what make help-all says beside it.
 help:
@@ -177,6 +177,9 @@ screenshots: environment #: take the pictures of the page, with Chromium: ARGS=.
 architectures: environment #: write docs/architectures.md from the installed vLLM and unpacked ones: ARGS="FOLDER ..."
 	@$(BIN)/python -m posenc_runtime.vllm_adapter.checkpoint.model_code $(ARGS) > docs/architectures.md.new
 	@mv docs/architectures.md.new docs/architectures.md
+
+combinations: environment #: write the tables of features in docs/limits.md from what start-up refuses
+	@$(BIN)/python -m tests.combinations
 
 routes: environment #: write the table of routes in docs/security.md from a running server
 	@$(BIN)/python -m tests.engine.route_table

@@ -46,7 +46,7 @@ PROMISES = {
     "llama3": Promise("docs/models.md", "| Llama 3.1, 3.2 and 3.3, Step 3.5 | `llama3` |"),
     "distance bias": Promise("docs/attention.md", "vLLM's model with Posenc's `bias` attention"),
     "contextual positions": Promise("docs/attention.md", "and vLLM serves the same weights"),
-    "tensor parallelism": Promise("docs/limits.md", "| tensor parallelism, also with pipeline parallelism | yes |"),
+    "tensor parallelism": Promise("docs/limits.md", "| tensor parallelism | yes |"),
     "one flag": Promise(
         "docs/plugin.md",
         "Routes, the scale in answers, refusals, defaults and metrics are the same as with `posenc serve`.",

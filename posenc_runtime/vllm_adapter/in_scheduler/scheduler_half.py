@@ -127,7 +127,8 @@ class SchedulerHalf:
         if self.deployment.continues and not all_scaled:
             raise Unsupported(
                 "prefix_reuse must be exact or rerotate for a model in which some layers cache what no scale changes, "
-                f"got continue: of the {len(self._block_sizes)} KV cache groups {len(scaled_groups)} are scaled"
+                f"got continue and {len(scaled_groups)} scaled of {len(self._block_sizes)} KV cache groups: blocks of "
+                "the others would keep the names that they had before a crossing. Set prefix_reuse to exact or rerotate"
             )
         self.coordinator.shares_histories = self.takes_histories and all_scaled
 

@@ -208,8 +208,9 @@ def _refuse_disabled_window(engine: Mapping[str, Any], checkpoint: Checkpoint, m
     if engine.get("disable_sliding_window") and window is not None and max_model_len > window:
         raise SettingRefused(
             f"engine.disable_sliding_window: must be false where max_model_len is above {window}, the window that "
-            f"{checkpoint.architecture} was trained with, got true and max_model_len {max_model_len}: lower "
-            "max_model_len, or keep the window"
+            f"{checkpoint.architecture} was trained with, got true and max_model_len {max_model_len}: without its "
+            "window, a layer attends as it was trained only while a request fits into it. Lower max_model_len, or keep "
+            "the window"
         )
 
 

@@ -307,6 +307,11 @@ def test_what_keys_cannot_be_turned_in_is_served_by_computing_them_again(changed
     refuse_unsupported(deployed(engine(**changed, scheduler_config__scheduler_cls=None), on_crossing="pin"))
 
 
+@pytest.mark.parametrize(("changed", "rule"), MOVING)
+def test_what_crossings_do_not_allow_is_served_where_nobody_crosses(changed: dict[str, Any], rule: str) -> None:
+    refuse_unsupported(deployed(engine(**changed), on_crossing="pin"))
+
+
 def test_requests_with_priorities_need_our_scheduler_even_if_nobody_crosses() -> None:
     with_priorities = {"scheduler_config__policy": "priority"}
     refuse_unsupported(deployed(engine(**with_priorities), on_crossing="pin"))
