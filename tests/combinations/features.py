@@ -449,8 +449,8 @@ _REQUESTS = (
     Feature(
         "LoRA",
         (given(enable_lora=True),),
-        shown=(shown.ADAPTERS,),
-        at_read_time=False,
+        shown=(shown.ADAPTED, shown.ADAPTERS),
+        shown_at_read_time=(shown.TURNED_ADAPTED,),
     ),
     Feature(
         "LoRA with MPT and Baichuan",

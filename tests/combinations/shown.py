@@ -39,6 +39,8 @@ BEAMS = "engine/test_one_scale.py::test_beams_over_a_boundary_equal_those_of_its
 BEAMS_OF_LLM = "engine/test_one_scale.py::test_beams_of_several_prompts_run_at_a_scale_for_each"
 ITEMS = "engine/test_one_scale.py::test_items_are_scored_at_the_scale_of_the_longest"
 SEVERAL_ANSWERS = "engine/test_one_scale.py::test_each_of_several_answers_says_its_own_crossings"
+ADAPTED = "engine/test_adapters.py::test_requests_cross_with_an_adapter"
+TURNED_ADAPTED = "engine/test_adapters.py::test_queries_turn_with_an_adapter"
 ADAPTERS = "vllm_adapter/in_scheduler/test_scheduler.py::test_a_request_that_is_crossing_keeps_its_adapters_place"
 RAY = "engine/test_read_time_beside.py::test_an_engine_in_an_actor_of_ray_answers_as_any_other"
 

@@ -159,6 +159,7 @@ def noted_keys(
     positions = torch.tensor(at, dtype=torch.int64, device=device)
     if vllm_config.model_config.uses_mrope:
         positions = positions.expand(vllm_config.model_config.mrope_num_dims, num_tokens).contiguous()
+    _give_no_adapter(model, vllm_config, num_tokens)
     with (
         _noting_keys(layers, vllm_config.compilation_config.static_forward_context) as noted,
         torch.inference_mode(),
@@ -168,6 +169,21 @@ def noted_keys(
     if unseen := sorted(layers.keys() - noted.keys()):
         raise Unsupported(f"scaling asks the model how it rotates, but no token reached {unseen[0]}")
     return noted
+
+
+def _give_no_adapter(model: nn.Module, vllm_config: VllmConfig, num_tokens: int) -> None:
+    """Say that tokens have no LoRA adapter. Until vLLM's runner says so, layers read memory that nobody has written."""
+    lora = vllm_config.lora_config
+    if lora is None:
+        return
+    from vllm.lora.layers import LoRAMapping
+
+    without = LoRAMapping(index_mapping=(0,) * num_tokens, prompt_mapping=(0,), is_prefill=True)
+    found = (getattr(module, "punica_wrapper", None) for module in model.modules())
+    for wrapper in {id(each): each for each in found if each is not None}.values():
+        wrapper.update_metadata(
+            without, [None] * lora.max_loras, lora.max_loras, vllm_config.model_config.get_vocab_size()
+        )
 
 
 def _inputs(model: Any, vllm_config: VllmConfig, num_tokens: int, device: torch.device) -> dict[str, Any]:
