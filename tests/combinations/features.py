@@ -20,7 +20,7 @@ NAMES_OF_MTP = sorted({*get_args(MTPModelTypes)} - {"mtp"})
 UNRUN = "vLLM serves few models with it, and no engine of ours has run it"
 ANOTHER_TYPE = "`on_crossing: recompute` or `pin`, and `prefix_reuse: exact`, on a GPU; or another type"
 OTHER_DRAFTS = "`ngram`, `draft_model`, `eagle`, `eagle3` or `mtp`"
-OTHER_CONNECTORS = "`OffloadingConnector`; at read time `LMCacheMPConnector` or `NixlConnector`, too"
+OTHER_CONNECTORS = "`OffloadingConnector` or `LMCacheMPConnector`; at read time `NixlConnector`, too"
 
 _PARALLEL = (
     Feature(
@@ -317,8 +317,11 @@ _TIERS = (
     Feature(
         "LMCache's server (`LMCacheMPConnector`)",
         (connector("LMCacheMPConnector"),),
+        shown=(shown.LMCACHE,),
         shown_at_read_time=(shown.TURNED_LMCACHE,),
-        instead="positions at read time",
+        instead="`OffloadingConnector`; `prefix_reuse: exact` or `continue`",
+        known="[How to set it up](operations.md#lmcache), with LMCache 0.5.6. Engines with equal `scaling` read each "
+        "other's blocks, and blocks of scale 1 are those of every engine of the model",
         known_at_read_time="[How to set it up](operations.md#caches-that-engines-share), with LMCache 0.5.6 on a CPU; "
         "its keys have the distances of the deployment. No GPU has run it. An LMCache that makes its keys in another "
         "way is refused when the engine starts",

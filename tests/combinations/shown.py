@@ -29,6 +29,7 @@ DRAFTS_RECOMPUTED = "engine/test_drafts.py::test_drafts_change_no_answer_of_requ
 DRAFTS_PINNED = "engine/test_drafts.py::test_drafts_at_the_end_of_a_pinned_request_change_no_answer"
 DRAFTS_OF_MTP = "engine/test_drafts.py::test_drafts_of_a_models_own_layer_change_no_answer"
 DRAFTS_AHEAD = "vllm_adapter/in_scheduler/test_drafts.py::test_every_request_says_what_it_would_say_without_drafts"
+LMCACHE = "engine/test_offloading.py::test_an_engine_reads_what_another_has_stored_in_lmcache_at_the_same_scale"
 OFFLOADED = "engine/test_offloading.py::test_offloaded_blocks_are_loaded_at_the_scale_that_they_were_stored_at"
 NOBODY_CROSSES = (
     "vllm_adapter/refusals/test_support.py::test_what_crossings_do_not_allow_is_served_where_nobody_crosses"
