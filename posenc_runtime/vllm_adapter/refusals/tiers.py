@@ -94,8 +94,8 @@ def refuse_tiers(transfer: Any) -> None:
         refuse_missing_package(tier)
         if name == LMCACHE and not is_on_cpu():
             raise Unsupported(
-                f"{_WHERE} must not name {LMCACHE} on a GPU: on a GPU its server reads blocks by itself, and does not end "
-                f"that before the keys of a request that crosses are turned. Take {OFFLOADING}, or leave it out"
+                f"{_WHERE} must not name {LMCACHE} on a GPU: on a GPU its server reads blocks by itself, and does not "
+                f"end that before the keys of a request that crosses are turned. Take {OFFLOADING}, or leave it out"
             )
         spec = (tier.get("kv_connector_extra_config") or {}).get("spec_name", IN_MEMORY)
         if spec != IN_MEMORY:
