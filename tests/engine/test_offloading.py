@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from tests.engine.conftest import PromptMaker
-from tests.engine.device import on_the_cpu
+from tests.engine.device import ON_CUDA, on_the_cpu
 from tests.engine.run_engine import blocks_in_use, counted, run_engine
 from tests.engine.running_lmcache import CHUNK, QUIET, needs_lmcache, running_lmcache
 from tests.engine.test_crossing import SCALES, Request, arguments, first_scale
 from tests.engine.unrotated_oracle import UnrotatedOracle
 from tests.tolerance import LOGPROB_AFTER_CROSSING
-
-pytestmark = on_the_cpu("vLLM's own copies are for GPUs; these tests bring some of their own")
 
 BLOCK_SIZE = 32
 NUM_BLOCKS = 68  # of the pool: 2,144 tokens
@@ -54,7 +52,7 @@ def test_offloaded_blocks_are_loaded_at_the_scale_that_they_were_stored_at(
         arguments("yarn", scaling, **engine),
         asked,
         environment={"LAG": "40"},  # steps: a request of 230 tokens crosses while its prompt is being stored
-        module="tests.engine.offloading_on_cpu",
+        module="tests.engine.run_engine" if ON_CUDA else "tests.engine.offloading_on_cpu",
         folder=tmp_path,
     )
     oracle = UnrotatedOracle(tiny, "yarn", SCALES)
@@ -72,6 +70,7 @@ def test_offloaded_blocks_are_loaded_at_the_scale_that_they_were_stored_at(
 
 
 @needs_lmcache
+@on_the_cpu("LMCache's server is refused beside scales on a GPU")
 @pytest.mark.timeout(900)
 def test_an_engine_reads_what_another_has_stored_in_lmcache_at_the_same_scale(
     tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
