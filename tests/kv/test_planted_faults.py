@@ -97,7 +97,7 @@ def a_request_runs_while_it_crosses(patch: pytest.MonkeyPatch) -> None:
 @fault
 def a_request_is_looked_at_one_step_late(patch: pytest.MonkeyPatch) -> None:
     stock = coordinator_module.steps_until_due
-    patch.setattr(coordinator_module, "steps_until_due", lambda *lengths: stock(*lengths) + 1)
+    patch.setattr(coordinator_module, "steps_until_due", lambda *lengths, **drafts: stock(*lengths, **drafts) + 1)
 
 
 @fault
