@@ -6,6 +6,7 @@ what was turned. Which blocks move, and when, is the product's.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from typing import Any
@@ -24,6 +25,7 @@ _store = _custom_ops.cpu_attn_reshape_and_cache
 _NOTED: dict[int, tuple[Tensor, Tensor]] = {}
 
 
+@functools.wraps(_store)
 def _noting(
     key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor, *of: Any, **how: Any
 ) -> None:
