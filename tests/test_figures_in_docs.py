@@ -21,6 +21,7 @@ STORED = {
         "2026-11-26-smollm2-text/report",
         "2026-11-26-smollm2-crossing/report",
         "2026-11-28-smollm2-read-time-text/report",
+        "2026-11-28-smollm2-read-time-temperature/report",
     ],
     "RULER": [
         "2026-11-26-smollm2-ruler/report",
