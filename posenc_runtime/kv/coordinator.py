@@ -262,9 +262,9 @@ class ScaleCoordinator:
                 ahead=ahead,
             )
         )
-        if self.shares_histories and not running.num_reused_tokens:
-            return str(history(self.deployment, running.first_index, to_index))
-        return self._private_regime(to_index)
+        if self.is_private(request_id):
+            return self._private_regime(to_index)
+        return str(history(self.deployment, running.first_index, to_index))
 
     def is_private(self, request_id: str) -> bool:
         """Whether the blocks that a request fills after a crossing are its own."""

@@ -34,10 +34,10 @@ from posenc_runtime.vllm_adapter.refusals.cpu_attention import refuse_head_size,
 from posenc_runtime.vllm_adapter.refusals.drafters import has_rotation
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_block_size, refuse_unsupported
 from posenc_runtime.vllm_adapter.refusals.shared_caches import needs_keys
-from posenc_runtime.vllm_adapter.refusals.tiers import with_tiers
 from posenc_runtime.vllm_adapter.settings.api_keys import refuse_unreadable
 from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
 from posenc_runtime.vllm_adapter.settings.arguments.flags import ArgumentRefused
+from posenc_runtime.vllm_adapter.settings.arguments.tiers import with_tiers
 from posenc_runtime.vllm_adapter.settings.plan import LOOKED_AT, PLANNED_FROM, Plan, plan_of
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 

@@ -22,7 +22,7 @@ from posenc_runtime.vllm_adapter.refusals import moving_requests, shared_caches
 from posenc_runtime.vllm_adapter.refusals.arguments import refuse_arguments
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_unsupported
 from posenc_runtime.vllm_adapter.refusals.shared_caches import needs_keys
-from posenc_runtime.vllm_adapter.refusals.tiers import with_tiers
+from posenc_runtime.vllm_adapter.settings.arguments.tiers import with_tiers
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from tests.vllm_adapter.refusals.test_drafters import drafting
 from tests.vllm_adapter.refusals.test_shared_caches import engine_args

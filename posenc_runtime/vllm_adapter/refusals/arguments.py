@@ -12,16 +12,15 @@ from typing import Any
 from posenc_runtime.encodings.methods import turns_queries
 from posenc_runtime.vllm_adapter.contract.active import KEY
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
-from posenc_runtime.vllm_adapter.contract.names import CONNECTOR, LMCACHE
+from posenc_runtime.vllm_adapter.contract.names import CONNECTOR
 from posenc_runtime.vllm_adapter.refusals.drafters import refuse_method
 from posenc_runtime.vllm_adapter.refusals.shared_caches import (
-    OFFLOADING,
     refuse_drafts_from_others,
     refuse_missing_package,
     refuse_shared_cache,
     refuse_shared_offloading,
 )
-from posenc_runtime.vllm_adapter.refusals.tiers import refuse_tiers
+from posenc_runtime.vllm_adapter.refusals.tiers import TIERS, refuse_tiers
 
 POOLING = "pooling and draft models"
 PREFILL_CONTEXT = "prefill_context_parallel_size above 1"
@@ -56,7 +55,7 @@ def refuse_arguments(engine_args: Any) -> None:
         refuse_offloading(engine_args.kv_offloading_size, engine_args.kv_offloading_backend)
         if transfer is not None:
             read = transfer.get if isinstance(transfer, Mapping) else lambda name: getattr(transfer, name)
-            if read("kv_connector") not in (OFFLOADING, LMCACHE):
+            if read("kv_connector") not in TIERS:
                 refuse_connector(read("kv_connector"), read("kv_role"))
             refuse_tiers(transfer)
     refuse_unshown({POOLING: engine_args.runner in ("pooling", "draft")}, "serve it with vLLM, without posenc")

@@ -56,6 +56,13 @@ def needs_keys(name: str | None) -> bool:
     return name in KEYED
 
 
+def fields_of(transfer: Any) -> Mapping[str, Any]:
+    """The fields of vLLM's ``KVTransferConfig``, or of a mapping in its place; none where it is None."""
+    if isinstance(transfer, Mapping):
+        return transfer
+    return vars(transfer) if transfer else {}
+
+
 def refuse_shared_cache(transfer: Any, rope_type: str, *, is_completed: bool = True) -> None:
     """Check ``kv_transfer_config`` of an engine whose queries turn.
 
@@ -69,7 +76,7 @@ def refuse_shared_cache(transfer: Any, rope_type: str, *, is_completed: bool = T
     """
     if transfer is None:
         return
-    said: Mapping[str, Any] = transfer if isinstance(transfer, Mapping) else vars(transfer)
+    said = fields_of(transfer)
     name, module = said.get("kv_connector"), said.get("kv_connector_module_path")
     if name is None:
         return  # vLLM makes no connector of it

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 from vllm.config import KVTransferConfig
+from vllm.platforms import current_platform
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import RequestStatus
 
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.contract.names import CONNECTOR
 from posenc_runtime.vllm_adapter.in_scheduler.tiers import Tiers
-from posenc_runtime.vllm_adapter.refusals import tiers
-from posenc_runtime.vllm_adapter.refusals.tiers import refuse_tiers, tiers_of, with_tiers
+from posenc_runtime.vllm_adapter.refusals.tiers import refuse_tiers, tiers_of
+from posenc_runtime.vllm_adapter.settings.arguments.tiers import with_tiers
 
 
 def request(name: str, **changed: Any) -> Any:
@@ -134,6 +135,6 @@ def test_lmcaches_server_is_a_tier_on_a_cpu_where_it_is_installed(monkeypatch: p
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     refuse_tiers(transfer)
     assert [tier["kv_connector"] for tier in tiers_of(with_tiers(transfer, None))] == ["LMCacheMPConnector"]
-    monkeypatch.setattr(tiers, "is_on_cpu", lambda: False)
+    monkeypatch.setattr(type(current_platform), "is_cpu", lambda self: False)
     with pytest.raises(Unsupported, match="must not name LMCacheMPConnector on a GPU"):
         refuse_tiers(transfer)
