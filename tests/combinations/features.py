@@ -321,7 +321,8 @@ _TIERS = (
         shown_at_read_time=(shown.TURNED_LMCACHE,),
         instead="`OffloadingConnector`; `prefix_reuse: exact` or `continue`",
         known="[How to set it up](operations.md#lmcache), with LMCache 0.5.6. Engines with equal `scaling` read each "
-        "other's blocks, and blocks of scale 1 are those of every engine of the model",
+        "other's blocks, and blocks of scale 1 are those of every engine of the model. A float8 cache beside it is "
+        "refused: by `on_crossing`, keys or queries carry the attention factor",
         known_at_read_time="[How to set it up](operations.md#caches-that-engines-share), with LMCache 0.5.6 on a CPU; "
         "its keys have the distances of the deployment. No GPU has run it. An LMCache that makes its keys in another "
         "way is refused when the engine starts",

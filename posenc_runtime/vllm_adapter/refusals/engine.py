@@ -14,8 +14,9 @@ from posenc_runtime.vllm_adapter.checkpoint.scalable_checkpoints import (
 )
 from posenc_runtime.vllm_adapter.contract.active import deployment_of
 from posenc_runtime.vllm_adapter.contract.attention_choice import choice_of
+from posenc_runtime.vllm_adapter.contract.cached_keys import are_float8
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
-from posenc_runtime.vllm_adapter.contract.names import FIT_INTO_MEMORY
+from posenc_runtime.vllm_adapter.contract.names import FIT_INTO_MEMORY, LMCACHE
 from posenc_runtime.vllm_adapter.refusals.arguments import (
     DECODE_CONTEXT,
     DIFFUSION,
@@ -90,6 +91,12 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
             raise Unsupported(
                 "speculative_config must be left out where the KV cache is offloaded and requests are scaled: no test "
                 "shows that a drafter's blocks are stored before they are turned"
+            )
+        if are_float8(vllm_config) and any(tier.get("kv_connector") == LMCACHE for tier in tiers_of(transfer)):
+            raise Unsupported(
+                f"kv_cache_dtype must not be float8 where {LMCACHE} is a tier of scaled requests, got "
+                f"{vllm_config.cache_config.cache_dtype}: whether keys or queries carry the attention factor depends "
+                "on on_crossing, and the names of blocks that engines share do not say it. Set it to auto"
             )
         if deployment.reuses_prefixes and tiers_of(transfer):
             raise Unsupported(

@@ -380,6 +380,15 @@ def test_requests_may_end_where_the_memory_does() -> None:
     refuse_unsupported(deployed(engine(**lengths)))
 
 
+def test_a_shared_tier_has_no_float8_keys_whose_factor_may_lie_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    tier = {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both"}
+    beside = {"kv_transfer_config__kv_connector_extra_config": {"connectors": [tier]}}
+    refuse_unsupported(deployed(engine(**beside)))
+    with pytest.raises(Unsupported, match=r"^kv_cache_dtype must not be float8 where LMCacheMPConnector .* got fp8:"):
+        refuse_unsupported(deployed(engine(**beside, cache_config__cache_dtype="fp8")))
+
+
 def test_offloading_in_the_place_of_our_connector_is_refused() -> None:
     offloading = {"cache_config__kv_offloading_size": 4.0, "kv_transfer_config__kv_connector": "OffloadingConnector"}
     with pytest.raises(Unsupported, match=r"needs kv_transfer_config\.kv_connector to be PosencConnector, got Offl"):
