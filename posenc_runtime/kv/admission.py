@@ -29,6 +29,7 @@ def admit(
     num_prompt_tokens: int,
     max_tokens: int | None,
     on_crossing: str | None = None,
+    prefilled_scale: float | None = None,
 ) -> Admission:
     """Choose the first scale of a request.
 
@@ -38,9 +39,12 @@ def admit(
     Args:
         max_tokens: the request's ``max_tokens``. Without it (None) the request is admitted for ``headroom_tokens``.
         on_crossing: the request's own choice, None for the deployment's.
+        prefilled_scale: at which another engine has prefilled the prompt. The request begins there, whatever its
+            length, because the keys are there.
 
     Raises:
-        ValueError: when the prompt alone exceeds ``max_model_len``, or the deployment does not offer the choice.
+        ValueError: when the prompt alone exceeds ``max_model_len``, the deployment does not offer the choice, or the
+            request cannot begin at the scale of the keys that it brings.
     """
     chosen = choose_on_crossing(deployment, on_crossing)
     new_tokens = deployment.headroom_tokens if max_tokens is None else max_tokens
@@ -50,11 +54,32 @@ def admit(
         raise ValueError(f"a prompt may have at most {deployment.max_model_len} tokens, got {num_prompt_tokens}")
     # An engine stops a request at max_model_len, whatever it asked for.
     admission_tokens = min(num_prompt_tokens + new_tokens, deployment.max_model_len)
-    return Admission(
-        scale_index=deployment.scale_set.for_length(admission_tokens),
-        admission_tokens=admission_tokens,
-        on_crossing=chosen,
-    )
+    scale_index = deployment.scale_set.for_length(admission_tokens)
+    if prefilled_scale is not None and prefilled_scale != deployment.scales[scale_index]:
+        if chosen == "pin":
+            raise ValueError(
+                f"on_crossing must not be pin where another engine has prefilled the prompt at scale "
+                f"{prefilled_scale:g}, because this request needs scale {deployment.scales[scale_index]:g} for its "
+                "whole length: leave posenc_on_crossing out"
+            )
+        scale_index = _index_of_prefilled(deployment, prefilled_scale, num_prompt_tokens)
+        admission_tokens = min(admission_tokens, deployment.scale_set.lengths[scale_index])
+    return Admission(scale_index=scale_index, admission_tokens=admission_tokens, on_crossing=chosen)
+
+
+def _index_of_prefilled(deployment: Deployment, scale: float, num_prompt_tokens: int) -> int:
+    if scale not in deployment.scales:
+        raise ValueError(
+            f"the prompt must be prefilled at one of the scales {', '.join(f'{each:g}' for each in deployment.scales)} "
+            f"of this deployment, got {scale:g}: give both servers the same scaling"
+        )
+    index = deployment.scales.index(scale)
+    if deployment.scale_set.lengths[index] < num_prompt_tokens:
+        raise ValueError(
+            f"scale {scale:g}, at which the prompt was prefilled, must reach its {num_prompt_tokens} tokens, but it "
+            f"ends at {deployment.scale_set.lengths[index]}: give both servers the same scaling"
+        )
+    return index
 
 
 def choose_on_crossing(deployment: Deployment, asked: object) -> OnCrossing:

@@ -7,10 +7,12 @@ they fill get the request's scale. vLLM imports this class by its name. Decision
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, cast
 
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata, KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector, MultiKVConnectorMetadata
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl import NixlConnector
 
 from posenc_runtime.vllm_adapter import connector
 from posenc_runtime.vllm_adapter.contract.names import CONNECTOR
@@ -36,6 +38,13 @@ if TYPE_CHECKING:
     from posenc_runtime.vllm_adapter.in_scheduler.scheduler_half import SchedulerHalf
 
 
+@dataclasses.dataclass
+class Handshakes(KVConnectorHandshakeMetadata):
+    """What a worker tells the scheduler before the first step: of each connector, None where it has nothing to tell."""
+
+    of_each: tuple[KVConnectorHandshakeMetadata | None, ...]
+
+
 class PosencConnector(MultiConnector):
     """Ours first, then the tiers in the order of ``kv_connector_extra_config.connectors``."""
 
@@ -44,6 +53,7 @@ class PosencConnector(MultiConnector):
         super().__init__(vllm_config, role, kv_cache_config)
         self._ours = cast(connector.PosencConnector, self._connectors[0])
         self._tiers: list[KVConnectorBase_V1] = self._connectors[1:]
+        self._hands_over = {tier for tier in self._tiers if isinstance(tier, NixlConnector)}
         self._seen = Tiers()
         self._loading: dict[str, tuple[KVConnectorBase_V1, int]] = {}  # by request: who loads, and from which token on
         if role == KVConnectorRole.SCHEDULER:
@@ -58,6 +68,19 @@ class PosencConnector(MultiConnector):
         tiers: list[tuple[Any, VllmConfig]] = super()._get_connector_classes_and_configs(vllm_config)
         return [(connector.PosencConnector, vllm_config), *tiers]
 
+    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata:
+        """Of all connectors; vLLM's class passes on that of the first alone."""
+        return Handshakes(tuple(each.get_handshake_metadata() for each in self._connectors))
+
+    def set_xfer_handshake_metadata_pp_aware(
+        self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]
+    ) -> None:
+        told = {rank: each.of_each for rank, each in metadata.items() if isinstance(each, Handshakes)}
+        for index, each in enumerate(self._connectors):
+            of_it = {rank: said for rank, of_each in told.items() if (said := of_each[index]) is not None}
+            if of_it or each is self._ours:
+                each.set_xfer_handshake_metadata_pp_aware(of_it)
+
     def on_new_request(self, request: Request) -> None:
         self._ours.on_new_request(request)  # sets the salt, of which the tiers' names are made
         seen = self._seen.on_new_request(request)
@@ -71,10 +94,14 @@ class PosencConnector(MultiConnector):
         if not seen.stands_still:
             most = self.scheduler_half.longest_prefix(request) - num_computed_tokens
             for tier in self._tiers:
+                if tier in self._hands_over and not self.scheduler_half.may_take_keys(request):
+                    continue
                 num_tokens, is_async = tier.get_num_new_matched_tokens(seen, num_computed_tokens)
                 if num_tokens is None:
                     return None, False
-                if (num_tokens := min(num_tokens, most)) > 0:
+                if tier not in self._hands_over:  # which pairs blocks from the last one on: fewer would be others
+                    num_tokens = min(num_tokens, most)
+                if num_tokens > 0:
                     self._loading[request.request_id] = tier, num_computed_tokens
                     self.scheduler_half.offered.pop(request.request_id, None)
                     return num_tokens, is_async

@@ -34,12 +34,14 @@ from posenc_runtime.vllm_adapter.refusals.cpu_attention import refuse_head_size,
 from posenc_runtime.vllm_adapter.refusals.drafters import has_rotation
 from posenc_runtime.vllm_adapter.refusals.engine import refuse_block_size, refuse_unsupported
 from posenc_runtime.vllm_adapter.refusals.shared_caches import needs_keys
+from posenc_runtime.vllm_adapter.refusals.tiers import hands_over
 from posenc_runtime.vllm_adapter.settings.api_keys import refuse_unreadable
 from posenc_runtime.vllm_adapter.settings.arguments.engine_args import engine_arguments
 from posenc_runtime.vllm_adapter.settings.arguments.flags import ArgumentRefused
 from posenc_runtime.vllm_adapter.settings.arguments.tiers import with_tiers
 from posenc_runtime.vllm_adapter.settings.plan import LOOKED_AT, PLANNED_FROM, Plan, plan_of
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
+from posenc_runtime.vllm_adapter.settings.transfer_key import transfer_key
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -105,6 +107,8 @@ def configure(
         heed_repeated_signals()
         exit_quickly()
     refuse_unsupported(vllm_config)
+    if serves and not plan.deployment.turns_queries and hands_over(vllm_config.kv_transfer_config):
+        transfer_key()  # refused where there is none
     refuse_block_size(vllm_config)
     refuse_head_size(vllm_config, vllm_config.model_config.get_head_size())
     refuse_latent_dtype(vllm_config)

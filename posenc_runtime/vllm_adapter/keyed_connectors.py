@@ -1,9 +1,10 @@
-"""vLLM's connectors to caches that other engines read, keyed by how this engine's queries turn.
+"""vLLM's connectors to caches that other engines read, keyed by what this engine's keys and values depend on.
 
-Where queries turn, keys and values of tokens past the trained length depend on the method and its distances. vLLM's
-connectors name what they share by the model, the tokens and the layout. So an engine with another window, or stock
-vLLM, would take such keys for its own. The classes here add the deployment's fingerprint to that name, and are vLLM's
-own in everything else. vLLM imports them by their names. Decision 73.
+Where queries turn, keys and values of tokens past the trained length depend on the method and its distances. Where
+requests are scaled, keys depend on the method. vLLM's connectors name what they share by the model, the tokens and the
+layout. So an engine with another window or method, or stock vLLM, would take such keys for its own. The classes here
+add the deployment's fingerprint to that name, and are vLLM's own in everything else. vLLM imports them by their names.
+Decisions 73 and 78.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl import NixlConnector as StockNixlConnector
 
 from posenc_runtime.vllm_adapter import releases
-from posenc_runtime.vllm_adapter.contract.active import KEY, turning_deployment_of
+from posenc_runtime.vllm_adapter.contract.active import KEY, deployment_of
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.contract.names import LMCACHE
 from posenc_runtime.vllm_adapter.refusals.shared_caches import refuse_shared_cache
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class NixlConnector(StockNixlConnector):
-    """vLLM's ``NixlConnector``: two engines that turn queries differently refuse each other when they shake hands."""
+    """vLLM's ``NixlConnector``: two engines with different fingerprints refuse each other when they shake hands."""
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         releases.verify_nixl()
@@ -70,7 +71,7 @@ class KeyedByModelName:
 
 
 def keyed_hash(stocks: str, fingerprint: str) -> str:
-    """What engines compare in a handshake: vLLM's hash, and how queries turn."""
+    """What engines compare in a handshake: vLLM's hash, and how queries turn or keys are scaled."""
     return hashlib.sha256(f"{stocks} {fingerprint}".encode()).hexdigest()
 
 
@@ -99,19 +100,20 @@ def _name_keys(adapter: Any, fingerprint: str) -> None:
 
 
 def _fingerprint(vllm_config: VllmConfig) -> str:
-    """How this engine's queries turn.
+    """How this engine's queries turn, or how its keys are scaled.
 
     Raises:
-        ValueError: when they do not, so that another class of ours belongs into ``kv_transfer_config``.
+        ValueError: when there is no deployment.
         Unsupported: when the connector's settings would let another engine's keys pass, or the layers of this worker
             turn their queries for other pages than the deployment's.
     """
-    deployment = turning_deployment_of(vllm_config)
+    deployment = deployment_of(vllm_config)
     if deployment is None:
         raise ValueError(
-            f"a connector of {__name__} needs additional_config.{KEY} with a rope_type that turns queries, got none: "
-            "leave kv_connector_module_path out"
+            f"a connector of {__name__} needs additional_config.{KEY}, got none: leave kv_connector_module_path out"
         )
+    if not deployment.turns_queries:
+        return deployment.fingerprint
     refuse_shared_cache(vllm_config.kv_transfer_config, deployment.rope_type)
     pages = deployment.pages(vllm_config.cache_config.block_size or None)
     for name, layer in vllm_config.compilation_config.static_forward_context.items():

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from posenc_runtime.vllm_adapter.contract.active import deployment_of
 from posenc_runtime.vllm_adapter.in_server import front_end, stopping
 from posenc_runtime.vllm_adapter.in_server.engine_state import Pulse
+from posenc_runtime.vllm_adapter.in_server.handing_over import hand_over
 from posenc_runtime.vllm_adapter.in_server.one_scale import keep_at_one_scale
 from posenc_runtime.vllm_adapter.in_server.request_log import Format, RequestLinesMiddleware, log_requests
 from posenc_runtime.vllm_adapter.in_server.stopping import Draining
@@ -70,6 +71,7 @@ class EndpointPlugin:
         )
         turns_past = deployment.original_max_position_embeddings if deployment.turns_queries else None
         log_requests(engine_client, getattr(args, REQUEST_LOG, _of_vllm(args)), turns_past)
+        hand_over(engine_client, deployment)
         keep_at_one_scale(engine_client, state, deployment)
         await front_end.warm_up(engine_client)
         budget = await front_end.rerotate_budget(engine_client, deployment)

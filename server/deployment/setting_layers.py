@@ -10,10 +10,11 @@ import yaml
 
 from posenc_runtime.vllm_adapter.settings.api_keys import VARIABLE as API_KEYS
 from posenc_runtime.vllm_adapter.settings.setting_names import TOP_LEVEL, known_names, meant
+from posenc_runtime.vllm_adapter.settings.transfer_key import VARIABLE as TRANSFER_KEY
 
 PREFIX = "POSENC_"
 # No settings: deploy/environment.sh reads the first two, and the API server reads the keys.
-NO_SETTINGS = {"POSENC_DEVICE", "POSENC_VENV", API_KEYS}
+NO_SETTINGS = {"POSENC_DEVICE", "POSENC_VENV", API_KEYS, TRANSFER_KEY}
 
 
 class UniqueKeysLoader(yaml.SafeLoader):

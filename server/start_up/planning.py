@@ -20,7 +20,7 @@ def written_arguments(settings: Settings) -> dict[str, Any]:
     Raises:
         ArgumentRefused: when ``engine`` has an argument that follows from other settings.
     """
-    refuse_given(settings.engine, settings.scaling.rope_type)
+    refuse_given(settings.engine)
     engine: dict[str, Any] = {"shutdown_timeout": DEFAULT_SECONDS, **settings.engine}
     if settings.log_format == "json" and "logging_config" in argument_names()["engine"]:
         engine.setdefault("logging_config", {"formatter": "json"})

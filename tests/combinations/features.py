@@ -19,8 +19,9 @@ NAMES_OF_MTP = sorted({*get_args(MTPModelTypes)} - {"mtp"})
 
 UNRUN = "vLLM serves few models with it, and no engine of ours has run it"
 ANOTHER_TYPE = "`on_crossing: recompute` or `pin`, and `prefix_reuse: exact`, on a GPU; or another type"
+NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
 OTHER_DRAFTS = "`ngram`, `draft_model`, `eagle`, `eagle3` or `mtp`"
-OTHER_CONNECTORS = "`OffloadingConnector` or `LMCacheMPConnector`; at read time `NixlConnector`, too"
+OTHER_CONNECTORS = "`OffloadingConnector`, `LMCacheMPConnector` or `NixlConnector`"
 
 _PARALLEL = (
     Feature(
@@ -330,8 +331,12 @@ _TIERS = (
     Feature(
         "prefill and decode apart over NIXL (`NixlConnector`)",
         (connector("NixlConnector"),),
+        shown=(shown.NIXL, shown.NIXL_WINDOWS, shown.NIXL_REFUSES),
         shown_at_read_time=(shown.TURNED_NIXL, shown.TURNED_NIXL_REFUSES),
-        instead="positions at read time",
+        instead="`on_crossing: rerotate` or `recompute`, and `prefix_reuse: exact`",
+        known="[How to set it up](operations.md#prefill-and-decode-apart), on a CPU, over TCP. A request begins at the "
+        "scale at which it was prefilled. That scale is signed, so both servers need the same `POSENC_TRANSFER_KEY`. "
+        "No GPU has run it with scales",
         known_at_read_time="[How to set it up](operations.md#prefill-and-decode-apart), on a CPU, over TCP; servers "
         "compare their distances when they meet. No GPU has run it. A server with another `window`, `page` or "
         "`rope_type`, or stock vLLM, refuses the handshake",
@@ -339,12 +344,30 @@ _TIERS = (
     Feature(
         "NIXL with `enforce_handshake_compat: false`",
         (connector("NixlConnector", kv_connector_extra_config={"enforce_handshake_compat": False}),),
-        with_scales=False,
     ),
     Feature(
         "NIXL with `bidirectional_kv_xfer: true`",
         (connector("NixlConnector", kv_connector_extra_config={"bidirectional_kv_xfer": True}),),
-        with_scales=False,
+    ),
+    Feature(
+        "NIXL beside another tier",
+        (given(kv_offloading_size=4.0, kv_transfer_config=NIXL),),
+        instead="one of the two",
+        at_read_time=False,
+    ),
+    Feature(
+        "NIXL with a float8 cache",
+        (given(kv_cache_dtype="fp8", kv_transfer_config=NIXL),),
+        instead="`kv_cache_dtype: auto`",
+        at_read_time=False,
+    ),
+    Feature(
+        "NIXL with recurrent layers or M-RoPE",
+        (
+            given({"is_hybrid": True}, kv_transfer_config=NIXL),
+            given({"uses_mrope": True}, kv_transfer_config=NIXL),
+        ),
+        at_read_time=False,
     ),
     Feature(
         "`speculative_config` beside LMCache's server or NIXL",
@@ -359,12 +382,12 @@ _TIERS = (
         with_scales=False,
     ),
     Feature(
-        "a role of prefill or of decode alone (`kv_role: kv_producer` or `kv_consumer`)",
+        "a role of prefill or of decode alone (`kv_role: kv_producer` or `kv_consumer`) for Posenc's own connector",
         tuple(
             Asked({"kv_transfer_config": {"kv_connector": CONNECTOR, "kv_role": role}}, in_our_place=True)
             for role in ("kv_producer", "kv_consumer")
         ),
-        instead="`kv_role: kv_both`; or positions at read time, with `NixlConnector`",
+        instead="`NixlConnector` as `kv_transfer_config.kv_connector`; it has the role",
         at_read_time=False,
     ),
     Feature(

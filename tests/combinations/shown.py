@@ -62,5 +62,8 @@ TURNED_GRAPHS = "gpu/test_read_time.py::test_short_and_long_requests_together_an
 TURNED_LMCACHE = (
     "engine/test_read_time_lmcache.py::test_an_engine_reads_what_one_with_the_same_distances_has_stored_and_no_other"
 )
+NIXL = "engine/test_nixl.py::test_a_server_goes_on_at_the_scale_at_which_another_has_prefilled"
+NIXL_WINDOWS = "engine/test_nixl.py::test_layers_with_windows_go_on_as_in_one_server"
+NIXL_REFUSES = "engine/test_nixl.py::test_what_no_server_has_signed_is_refused_and_reaches_no_cache"
 TURNED_NIXL = "engine/test_read_time_nixl.py::test_a_server_decodes_over_the_keys_of_another"
 TURNED_NIXL_REFUSES = "engine/test_read_time_nixl.py::test_a_server_with_another_window_refuses_the_handshake"

@@ -1,80 +1,36 @@
-"""Queries that turn, and prefill and decode in two servers: NIXL carries keys between equal deployments alone.
-
-Over loopback and TCP, from memory to memory. The router is the test.
-"""
+"""Queries that turn, and prefill and decode in two servers: NIXL carries keys between equal deployments alone."""
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import pathlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.benchmarks.servers import free_port
 from tests.checkpoints import TRAINED
+from tests.engine import prefilled_elsewhere
 from tests.engine.conftest import PromptMaker
 from tests.engine.metrics import total
+from tests.engine.prefilled_elsewhere import answer_of, asked, needs_nixl
 from tests.engine.read_time_oracle import ReadTimeOracle
-from tests.engine.run_engine import Answer
-from tests.engine.running_server import running_server
 from tests.engine.test_read_time import ENGINE, METHODS, Case, assert_as, rerope
 from tests.engine.test_read_time_beside import Request, oracle_of
 
-pytestmark = [
-    pytest.mark.skipif(
-        importlib.util.find_spec("nixl") is None, reason="needs NIXL: pip install --no-deps nixl nixl-cu12"
-    ),
-    pytest.mark.timeout(900),  # two servers at once
-]
+pytestmark = [needs_nixl, pytest.mark.timeout(900)]  # two servers at once
 
 REROPE = METHODS["rerope with the defaults"]
-TO_PREFILL = {
-    **{"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None, "remote_block_ids": None},
-    **{"remote_host": None, "remote_port": None},
-}
 
 
-@contextlib.contextmanager
-def serving(model: pathlib.Path, folder: pathlib.Path, case: Case, role: str) -> Iterator[httpx.Client]:
-    """A server that gives keys to others, or takes theirs."""
-    folder.mkdir()
-    settings = {
-        **{"model": str(model), "served_model_name": "tiny", "scaling": case.section, "max_model_len": 4 * TRAINED},
-        "engine": ENGINE | {"kv_transfer_config": {"kv_connector": "NixlConnector", "kv_role": role}},
-    }
-    environment = {
-        **{"VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port())},
-        **{"UCX_TLS": "tcp,self,sm", "UCX_NET_DEVICES": "lo", "OMP_NUM_THREADS": "1"},
-    }
-    log = folder / "server.log"
-    with (
-        running_server(folder, settings, environment, imported=True, log=log) as address,
-        httpx.Client(base_url=address, timeout=300) as client,
-    ):
-        yield client
-
-
-def asked(client: httpx.Client, prompt: list[int], max_tokens: int, params: dict[str, Any] | None) -> httpx.Response:
-    body = {"model": "tiny", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
-    return client.post(
-        "/v1/completions", json=body | {"logprobs": 0, "return_token_ids": True, "kv_transfer_params": params}
-    )
-
-
-def answer_of(response: httpx.Response) -> Answer:
-    said = response.raise_for_status().json()
-    [choice] = said["choices"]
-    return Answer(choice["token_ids"], choice["logprobs"]["token_logprobs"], 0, None)
+def serving(model: pathlib.Path, folder: pathlib.Path, case: Case, role: str) -> AbstractContextManager[httpx.Client]:
+    return prefilled_elsewhere.serving(model, folder, case.section, role, ENGINE)
 
 
 def prefilled(client: httpx.Client, prompt: list[int]) -> dict[str, Any]:
-    """What a server that has prefilled a prompt says of where its keys are."""
-    params: dict[str, Any] = asked(client, prompt, 1, TO_PREFILL).raise_for_status().json()["kv_transfer_params"]
-    assert params["remote_block_ids"] and params["posenc"]["tokens_past_trained"] == max(0, len(prompt) + 1 - TRAINED)
+    params = prefilled_elsewhere.prefilled(client, prompt)
+    assert params["posenc"]["tokens_past_trained"] == max(0, len(prompt) + 1 - TRAINED)
     return params
 
 

@@ -57,6 +57,49 @@ def test_a_request_that_may_cross_is_admitted_for_the_headroom_at_most(
 
 
 @pytest.mark.parametrize(
+    ("num_prompt_tokens", "prefilled_scale", "admission_tokens"),
+    [
+        (300, 1.0, 512),  # by its own length it would begin at scale 2
+        (512, 1.0, 512),
+        (100, 4.0, 356),
+        (300, 2.0, 556),
+    ],
+)
+def test_a_prompt_that_another_engine_has_prefilled_begins_at_the_scale_of_its_keys(
+    num_prompt_tokens: int, prefilled_scale: float, admission_tokens: int
+) -> None:
+    admission = admit(YARN, num_prompt_tokens=num_prompt_tokens, max_tokens=900, prefilled_scale=prefilled_scale)
+    assert YARN.scales[admission.scale_index] == prefilled_scale
+    assert admission.admission_tokens == admission_tokens
+
+
+@pytest.mark.parametrize(
+    ("num_prompt_tokens", "prefilled_scale", "on_crossing", "rule"),
+    [
+        (513, 1.0, None, "scale 1, at which the prompt was prefilled, must reach its 513 tokens, but it ends at 512"),
+        (300, 3.0, None, "must be prefilled at one of the scales 1, 2, 4 of this deployment, got 3"),
+        (300, 1.0, "pin", "on_crossing must not be pin where .* at scale 1, because this request needs scale 4"),
+    ],
+)
+def test_a_scale_at_which_a_request_cannot_begin_is_refused(
+    num_prompt_tokens: int, prefilled_scale: float, on_crossing: str | None, rule: str
+) -> None:
+    with pytest.raises(ValueError, match=rule):
+        admit(
+            YARN,
+            num_prompt_tokens=num_prompt_tokens,
+            max_tokens=900,
+            on_crossing=on_crossing,
+            prefilled_scale=prefilled_scale,
+        )
+
+
+def test_a_pinned_request_takes_keys_of_the_scale_that_it_needs() -> None:
+    admission = admit(YARN, num_prompt_tokens=300, max_tokens=900, on_crossing="pin", prefilled_scale=4.0)
+    assert (YARN.scales[admission.scale_index], admission.admission_tokens) == (4.0, 1200)
+
+
+@pytest.mark.parametrize(
     ("deployment", "asked", "rule"),
     [
         (YARN, "hope", "on_crossing must be one of rerotate, recompute, pin, got 'hope'"),

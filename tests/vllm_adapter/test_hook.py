@@ -183,6 +183,23 @@ def test_with_scales_offloading_to_memory_is_a_tier_beside_our_connector(model: 
     )
 
 
+def test_with_scales_a_server_that_hands_keys_over_needs_the_key_for_signatures(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_caches, "_PACKAGES", {})  # whether it is installed or not
+    said = {"kv_connector": "NixlConnector", "kv_role": "kv_consumer"}
+    section = YARN | {"on_crossing": "rerotate", "rerotate_budget_tokens": 64}
+    vllm_adapter.register()
+    engine_args = EngineArgs(model=model, additional_config={"posenc": section}, kv_transfer_config=said)
+    monkeypatch.delenv("POSENC_TRANSFER_KEY", raising=False)
+    with pytest.raises(SettingRefused, match=r"^POSENC_TRANSFER_KEY must have at least 32 characters"):
+        engine_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+    monkeypatch.setenv("POSENC_TRANSFER_KEY", "0123456789abcdef" * 2)
+    vllm_config = engine_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+    [tier] = vllm_config.kv_transfer_config.kv_connector_extra_config["connectors"]
+    assert (tier["kv_connector"], tier["kv_role"]) == ("NixlConnector", "kv_consumer")
+
+
 def test_where_queries_turn_offloading_to_memory_stays_vllms(model: str) -> None:
     transfer = configured(model, {"rope_type": "rerope"}, kv_offloading_size=1).kv_transfer_config
     assert (transfer.kv_connector, transfer.kv_connector_module_path) == ("OffloadingConnector", None)
@@ -196,7 +213,10 @@ def test_where_queries_turn_offloading_to_memory_stays_vllms(model: str) -> None
             {"kv_transfer_config": {"kv_connector": "Nope", "kv_role": "kv_both"}},
             r"needs kv_transfer_config\.kv_connector to be PosencConnector, got Nope",
         ),
-        ({"kv_transfer_config": {"kv_connector": "PosencConnector"}}, r"kv_role must be kv_both, got None"),
+        (
+            {"kv_transfer_config": {"kv_connector": "PosencConnector"}},
+            r"kv_role must be kv_both where its kv_connector is .*, got None",
+        ),
         (
             {"speculative_config": {"method": "suffix", "num_speculative_tokens": 2}},
             r"speculative_config\.method must be one of ngram, .*, got suffix: its package arctic-inference",

@@ -22,6 +22,8 @@ PROMPT_ALONE = "posenc_prompt_alone"
 # Key of a request's ``extra_args`` that our code alone sets: the length at which it is admitted, and does not cross,
 # because other requests of the same answer are as long.
 ADMISSION_TOKENS = "posenc_admission_tokens"
+# Key of a request's ``extra_args`` that our front end alone sets: the scale at which another engine has prefilled it.
+PREFILLED_SCALE = "posenc_prefilled_scale"
 FORCED_TOKENS = "posenc_runtime.vllm_adapter.forced_tokens:ForcedTokens"
 FORCED_TOKEN_IDS = "forced_token_ids"  # key of vllm_xargs: what a request must say, where FORCED_TOKENS is loaded
 _MODELS = "posenc_runtime.vllm_adapter.in_worker.models"

@@ -24,7 +24,7 @@ from posenc_runtime.kv.prefills import Prefills
 from posenc_runtime.kv.regime import history, of_client, regime, salted
 from posenc_runtime.kv.step_plan import StepPlan
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
-from posenc_runtime.vllm_adapter.contract.names import ADMISSION_TOKENS, ON_CROSSING, PROMPT_ALONE
+from posenc_runtime.vllm_adapter.contract.names import ADMISSION_TOKENS, ON_CROSSING, PREFILLED_SCALE, PROMPT_ALONE
 from posenc_runtime.vllm_adapter.in_scheduler.block_hashes import CrossedHashes, PrivateHashes, SaltedHashes
 from posenc_runtime.vllm_adapter.in_scheduler.tiers import Tiers
 
@@ -233,6 +233,12 @@ class SchedulerHalf:
         most: int = min(request.num_tokens, self.coordinator.length_of_scale(request.request_id)) - 1
         return most - most % math.lcm(*self._block_sizes)
 
+    def may_take_keys(self, request: Request) -> bool:
+        """Whether keys that another engine has prefilled have the scale at which a request begins."""
+        extra = getattr(request.sampling_params, "extra_args", None) or {}
+        first = self.deployment.scales[self.coordinator.first_index(request.request_id)]
+        return bool(extra.get(PREFILLED_SCALE) == first)
+
     def loads(self, request: Request, block_ids: Sequence[Sequence[int]], begin: int, end: int) -> None:
         """A tier fills the blocks of tokens ``begin`` to ``end``, with keys of the request's scale."""
         for group in self.scaled_groups:
@@ -367,7 +373,13 @@ class SchedulerHalf:
             asked = "recompute"
         if extra.get(PROMPT_ALONE) and max_tokens == 1:  # vLLM makes 1 of 0; that token is never cached
             max_tokens = 0
-        return admit(self.deployment, num_prompt_tokens=num_prompt_tokens, max_tokens=max_tokens, on_crossing=asked)
+        return admit(
+            self.deployment,
+            num_prompt_tokens=num_prompt_tokens,
+            max_tokens=max_tokens,
+            on_crossing=asked,
+            prefilled_scale=extra.get(PREFILLED_SCALE),
+        )
 
     def _has_axes(self, request: Request | EngineCoreRequest) -> bool:
         return self._images_have_axes and bool(request.mm_features)

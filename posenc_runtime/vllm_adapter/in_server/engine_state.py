@@ -10,7 +10,7 @@ import time
 import uuid
 from typing import Any
 
-from posenc_runtime.vllm_adapter.contract.names import NIXL
+from posenc_runtime.vllm_adapter.refusals.tiers import hands_over
 
 _STARTING = 1024  # sequences at once, as long as no engine says how many
 PREFIX = "posenc-probe-"
@@ -38,7 +38,7 @@ def capacity_of(engine: Any) -> Capacity:
     if config is None:
         return Capacity()
     connectors = (
-        ("kv_transfer_params", getattr(config.kv_transfer_config, "kv_connector", None) == NIXL),
+        ("kv_transfer_params", hands_over(config.kv_transfer_config)),
         ("ec_transfer_params", getattr(config, "ec_transfer_config", None) is not None),
     )
     return Capacity(

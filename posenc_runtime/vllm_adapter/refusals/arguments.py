@@ -12,7 +12,7 @@ from typing import Any
 from posenc_runtime.encodings.methods import turns_queries
 from posenc_runtime.vllm_adapter.contract.active import KEY
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
-from posenc_runtime.vllm_adapter.contract.names import CONNECTOR
+from posenc_runtime.vllm_adapter.contract.names import CONNECTOR, NIXL
 from posenc_runtime.vllm_adapter.refusals.drafters import refuse_method
 from posenc_runtime.vllm_adapter.refusals.shared_caches import (
     refuse_drafts_from_others,
@@ -92,12 +92,12 @@ def refuse_connector(name: str | None, role: str | None) -> None:
     if name != CONNECTOR:
         raise Unsupported(
             f"additional_config.posenc needs kv_transfer_config.kv_connector to be {CONNECTOR}, got {name}: without it "
-            "no block gets its scale"
+            f"no block gets its scale. Leave it out, or name one of {', '.join(TIERS)}, which stand beside it"
         )
     if role != "kv_both":
         raise Unsupported(
-            f"kv_transfer_config.kv_role must be kv_both, got {role}: with prefill and decode in separate engines, "
-            "each would choose a request's scale from a different length"
+            f"kv_transfer_config.kv_role must be kv_both where its kv_connector is {CONNECTOR}, got {role}: that "
+            f"connector hands nothing over. Give the role to {NIXL}, as kv_transfer_config.kv_connector"
         )
 
 

@@ -30,10 +30,11 @@ from posenc_runtime.vllm_adapter.refusals.arguments import (
 )
 from posenc_runtime.vllm_adapter.refusals.drafters import refuse_method as refuse_drafter
 from posenc_runtime.vllm_adapter.refusals.drafters import refuse_scaled_drafter
+from posenc_runtime.vllm_adapter.refusals.handing_over import refuse_handing_over
 from posenc_runtime.vllm_adapter.refusals.moving_requests import refuse_moving_requests
 from posenc_runtime.vllm_adapter.refusals.rotating_attention import reason_against_rotating
 from posenc_runtime.vllm_adapter.refusals.shared_caches import refuse_drafts_from_others, refuse_shared_cache
-from posenc_runtime.vllm_adapter.refusals.tiers import refuse_tiers, tiers_of
+from posenc_runtime.vllm_adapter.refusals.tiers import hands_over, refuse_tiers, tiers_of
 from posenc_runtime.vllm_adapter.refusals.turning_queries import refuse_turning
 
 if TYPE_CHECKING:
@@ -87,10 +88,12 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
                 f"max_model_len must be additional_config.posenc.max_model_len {longest}, which the largest scale "
                 f"covers, got {model.max_model_len}: set both to the same length"
             )
+        if hands_over(transfer) and not turning:
+            refuse_handing_over(vllm_config, deployment)
         if vllm_config.speculative_config is not None and tiers_of(transfer):
             raise Unsupported(
-                "speculative_config must be left out where the KV cache is offloaded and requests are scaled: no test "
-                "shows that a drafter's blocks are stored before they are turned"
+                "speculative_config must be left out where the KV cache is offloaded or handed over and requests are "
+                "scaled: no test shows that a drafter's blocks are stored or sent before they are turned"
             )
         if are_float8(vllm_config) and any(tier.get("kv_connector") == LMCACHE for tier in tiers_of(transfer)):
             raise Unsupported(

@@ -83,7 +83,7 @@ def refuse_shared_cache(transfer: Any, rope_type: str, *, is_completed: bool = T
     extra = said.get("kv_connector_extra_config") or {}
     if needs_keys(name) and (module == KEYED_CONNECTORS or (not module and not is_completed)):
         if name == NIXL:
-            _refuse_settings_of_nixl(extra, rope_type)
+            refuse_settings_of_nixl(extra, f"where rope_type is {rope_type}")
         return
     if name != OFFLOADING or module:
         reason = _UNSHOWN if module else _REASONS.get(str(name), _OTHER_ENGINES if needs_keys(name) else _UNSHOWN)
@@ -101,12 +101,20 @@ def refuse_shared_cache(transfer: Any, rope_type: str, *, is_completed: bool = T
         )
 
 
-def _refuse_settings_of_nixl(extra: Mapping[str, Any], rope_type: str) -> None:
+def refuse_settings_of_nixl(extra: Mapping[str, Any], where: str) -> None:
+    """Check the ``kv_connector_extra_config`` of NIXL's connector.
+
+    Args:
+        where: these rules hold, for the message.
+
+    Raises:
+        Unsupported: when a setting would let other keys pass, or no test shows it.
+    """
     for name, (must_be, reason) in _OF_NIXL.items():
         if (value := extra.get(name, must_be)) is not must_be:
             raise Unsupported(
-                f"kv_transfer_config.kv_connector_extra_config.{name} must be {str(must_be).lower()} where rope_type "
-                f"is {rope_type}, got {value}: {reason}. Leave it out"
+                f"kv_transfer_config.kv_connector_extra_config.{name} must be {str(must_be).lower()} {where}, got "
+                f"{value}: {reason}. Leave it out"
             )
 
 

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from posenc_runtime.encodings.methods import available, turns_queries
+from posenc_runtime.encodings.methods import available
 from posenc_runtime.vllm_adapter.releases.arguments import argument_names
 from posenc_runtime.vllm_adapter.settings.front_end import AccessSettings, HealthSettings, LimitSettings
 from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings, parameters_model
@@ -21,15 +21,9 @@ DERIVED = {
     "model": "model",
     "served_model_name": "served_model_name",
     "max_model_len": "max_model_len",
-    "kv_transfer_config": "scaling",
     "scheduler_cls": "scaling.on_crossing and engine.scheduling_policy",
     "worker_extension_cls": "scaling",
 }
-
-
-def derived(rope_type: str) -> dict[str, str]:
-    """``DERIVED`` for a method: where queries turn, no connector is ours, so that a user may have one."""
-    return {name: of for name, of in DERIVED.items() if name != "kv_transfer_config" or not turns_queries(rope_type)}
 
 
 # Arguments by which vllm serve has API servers other than the one in its own process; posenc serve refuses them.
@@ -58,7 +52,7 @@ def known_names(rope_type: str, sections: Collection[str] = SECTIONS) -> dict[st
         "access": frozenset(AccessSettings.model_fields),
         "limits": frozenset(LimitSettings.model_fields),
         "health": frozenset(HealthSettings.model_fields),
-        "engine": vllms["engine"] - derived(rope_type).keys(),
+        "engine": vllms["engine"] - DERIVED.keys(),
         "server": vllms["server"],
     }
     return {TOP_LEVEL: frozenset({*_BESIDE_SECTIONS, *sections}), **{name: every[name] for name in sections}}

@@ -108,8 +108,8 @@ def test_what_is_no_flag_is_refused_with_what_was_meant(line: str, said: str) ->
     ("line", "said"),
     [
         (
-            "--kv-transfer-config '{}'",
-            "engine.kv_transfer_config: must be left out, got {}: posenc sets it from scaling",
+            "--worker-extension-cls mine",
+            "engine.worker_extension_cls: must be left out, got 'mine': posenc sets it from scaling",
         ),
         ("--api-server-count 2", "server.api_server_count: must be left out, got 2: posenc serve runs one API server"),
         ("--headless", "server.headless: must be left out, got True: posenc serve runs one API server"),

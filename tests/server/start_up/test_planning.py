@@ -12,7 +12,6 @@ import pytest
 
 from posenc_runtime.vllm_adapter import releases
 from posenc_runtime.vllm_adapter.in_server.request_log import Format
-from posenc_runtime.vllm_adapter.settings.arguments.flags import ArgumentRefused
 from posenc_runtime.vllm_adapter.settings.section import ScalingSettings
 from server.app import plugin
 from server.deployment.settings import Settings
@@ -159,12 +158,11 @@ def test_a_model_in_an_object_store_is_planned_from_the_settings_alone(
     assert "posenc cannot read an object store" in " ".join(err.split())
 
 
-def test_where_queries_turn_the_command_has_the_connector_of_the_settings() -> None:
+@pytest.mark.parametrize("rope_type", ["rerope", "yarn"])
+def test_the_command_has_the_connector_of_the_settings(rope_type: str) -> None:
     transfer = {"kv_connector": "NixlConnector", "kv_role": "kv_producer"}
     settings = Settings(
-        model="some/model", scaling=ScalingSettings(rope_type="rerope"), engine={"kv_transfer_config": transfer}
+        model="some/model", scaling=ScalingSettings(rope_type=rope_type), engine={"kv_transfer_config": transfer}
     )
     words = command(settings)
     assert json.loads(words[words.index("--kv-transfer-config") + 1]) == transfer
-    with pytest.raises(ArgumentRefused, match=r"^engine\.kv_transfer_config: must be left out, got .* from scaling"):
-        command(settings.model_copy(update={"scaling": ScalingSettings(rope_type="yarn")}))

@@ -126,7 +126,7 @@ def test_a_hub_that_stays_busy_is_told_as_what_it_answers(there: LocalHub) -> No
     there.refusals = [(503, "")]
     error = str(refused())
     assert "503 Service Unavailable" in error and "out of reach" not in error
-    assert len(there.asked) > 3
+    assert len(there.asked) > 1
 
 
 def test_what_is_cached_is_served_without_a_hub(there: LocalHub, at: Callable[[str], None]) -> None:

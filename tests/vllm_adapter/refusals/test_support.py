@@ -389,6 +389,30 @@ def test_a_shared_tier_has_no_float8_keys_whose_factor_may_lie_elsewhere(monkeyp
         refuse_unsupported(deployed(engine(**beside, cache_config__cache_dtype="fp8")))
 
 
+@pytest.mark.parametrize(
+    ("settings", "changed", "rule"),
+    [
+        ({"on_crossing": "pin"}, {}, r"on_crossing must be rerotate or recompute where NixlConnector .*, got pin:"),
+        ({"prefix_reuse": "continue"}, {}, r"prefix_reuse must be exact where NixlConnector .*, got continue:"),
+        ({}, {"cache_config__cache_dtype": "fp8"}, r"kv_cache_dtype must not be float8 where NixlConnector .* got fp8"),
+        ({}, {"model_config__is_hybrid": True}, "NixlConnector must be left out for models with recurrent layers"),
+        ({}, {"model_config__uses_mrope": True}, "NixlConnector must be left out for models with positions of images"),
+    ],
+    ids=["pinned", "reused", "float8", "recurrent", "M-RoPE"],
+)
+def test_keys_are_handed_over_only_where_their_scale_says_all_of_them(
+    settings: dict[str, Any], changed: dict[str, Any], rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    tier = {"kv_connector": "NixlConnector", "kv_role": "kv_producer"}
+    beside = {"kv_transfer_config__kv_connector_extra_config": {"connectors": [tier]}}
+    crossing = {"on_crossing": "rerotate", "rerotate_budget_tokens": 64}
+    refuse_unsupported(deployed(engine(**beside), **crossing))
+    asked = {**crossing, **settings} if "on_crossing" not in settings else settings
+    with pytest.raises(Unsupported, match=f"^{rule}"):
+        refuse_unsupported(deployed(engine(**beside, **changed), **asked))
+
+
 def test_offloading_in_the_place_of_our_connector_is_refused() -> None:
     offloading = {"cache_config__kv_offloading_size": 4.0, "kv_transfer_config__kv_connector": "OffloadingConnector"}
     with pytest.raises(Unsupported, match=r"needs kv_transfer_config\.kv_connector to be PosencConnector, got Offl"):

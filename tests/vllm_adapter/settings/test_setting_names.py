@@ -54,10 +54,9 @@ def test_a_parameter_belongs_to_the_method_that_has_it() -> None:
     assert did_you_mean("engine", "beta_fast", known_names("no method")) == ""
 
 
-@pytest.mark.parametrize("name", ["max_model_len", "kv_transfer_config"])
+@pytest.mark.parametrize("name", ["max_model_len", "scheduler_cls"])
 def test_what_follows_from_other_settings_is_no_engine_argument_to_be_meant(name: str) -> None:
     assert name not in known_names("yarn")["engine"]
-    assert (name in known_names("rerope")["engine"]) == (name == "kv_transfer_config")
 
 
 def test_of_sections_that_are_not_there_nothing_is_meant() -> None:

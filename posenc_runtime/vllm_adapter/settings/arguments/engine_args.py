@@ -33,7 +33,6 @@ from posenc_runtime.vllm_adapter.settings.setting_names import (
     OF_SEVERAL_SERVERS,
     TOP_LEVEL,
     as_path,
-    derived,
     no_argument,
 )
 
@@ -52,7 +51,7 @@ def engine_arguments(
         ArgumentRefused: when one of the caller's arguments contradicts the deployment.
     """
     given = dict(engine or {})
-    refuse_given(given, deployment.rope_type)
+    refuse_given(given)
     hf_overrides = given.pop("hf_overrides", None) or {}
     if not isinstance(hf_overrides, Mapping):
         raise ArgumentRefused(
@@ -80,7 +79,7 @@ def engine_arguments(
         },
         "worker_extension_cls": WORKER_EXTENSION,
     }
-    if not deployment.turns_queries:
+    if not deployment.turns_queries and given.get("kv_transfer_config") is None:
         ours["kv_transfer_config"] = {
             "kv_connector": CONNECTOR,
             "kv_connector_module_path": CONNECTOR_MODULE,
@@ -113,16 +112,13 @@ def engine_arguments(
     return given | ours
 
 
-def refuse_given(engine: Mapping[str, Any], rope_type: str) -> None:
+def refuse_given(engine: Mapping[str, Any]) -> None:
     """Check a caller's engine arguments: they leave out what follows from a deployment.
-
-    Args:
-        rope_type: the method that the caller asks for.
 
     Raises:
         ArgumentRefused: when one is given, with the setting that it follows from, or a number of workers is none.
     """
-    for key, setting in derived(rope_type).items():
+    for key, setting in DERIVED.items():
         if key in engine:
             source = as_path(TOP_LEVEL, key) if key == setting else setting
             raise ArgumentRefused(f"engine.{key}: must be left out, got {engine[key]!r}: posenc sets it from {source}")

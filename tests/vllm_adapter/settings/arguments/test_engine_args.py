@@ -54,12 +54,16 @@ def test_a_deployment_that_turns_queries_keeps_scheduler_and_connector_of_stock(
     }
 
 
-def test_a_deployment_that_turns_queries_keeps_the_connector_of_its_user() -> None:
+@pytest.mark.parametrize("rope_type", ["rerope", "yarn"])
+def test_a_user_keeps_a_connector_to_other_engines(rope_type: str) -> None:
     rerope = Deployment(rope_type="rerope", original_max_position_embeddings=256, max_model_len=2048)
+    deployment = rerope if rope_type == "rerope" else YARN
     given = {"kv_connector": "NixlConnector", "kv_role": "kv_producer"}
-    complete = engine_arguments(rerope, {"kv_transfer_config": given})
+    complete = engine_arguments(deployment, {"kv_transfer_config": given})
     assert complete["kv_transfer_config"] == given
-    args = serve_arguments(model="some/model", served_model_name="served", rope_type="rerope", engine=complete, http={})
+    args = serve_arguments(
+        model="some/model", served_model_name="served", rope_type=rope_type, engine=complete, http={}
+    )
     assert (args.kv_transfer_config.kv_connector, args.kv_transfer_config.kv_role) == ("NixlConnector", "kv_producer")
 
 
@@ -137,8 +141,8 @@ def test_true_gives_a_flag_that_has_no_opposite() -> None:
             "engine.async_scheduling: must be false where engine.pipeline_parallel_size is above 1",
         ),
         (
-            {"kv_transfer_config": {}},
-            "engine.kv_transfer_config: must be left out, got {}: posenc sets it from scaling",
+            {"worker_extension_cls": "mine"},
+            "engine.worker_extension_cls: must be left out, got 'mine': posenc sets it from scaling",
         ),
         (
             {"hf_overrides": {"rope_theta": 5.0}},
