@@ -32,6 +32,9 @@ LOGPROB_RMS_FLOAT8 = 1.0
 # cuts the others off. Seen: 0.16; with queries turned the wrong way 1.17.
 LOGPROB_RMS_FLOAT8_CACHE = 0.4
 
+# The same of a cache in int8, each key and value with a scale of its own: they have 8 bits. Seen: 1.8e-2.
+LOGPROB_RMS_INT8_CACHE = 0.05
+
 # How many times larger errors of logprobs may be from float8 keys that were turned than from recomputed ones, root mean
 # squares over answers that crossed up to three times: keys are rounded once more for each. Seen: 1.08; of e5m2 1.06.
 FLOAT8_TURNED_OVER_RECOMPUTED = 1.3
@@ -66,6 +69,15 @@ REROTATED_NTK_BFLOAT16 = (2.4e-3, 3.0e-3, 3.4e-3, 3.8e-3, 4.1e-3, 4.5e-3)
 REROTATED_YARN_E4M3 = (3.5e-2, 4.1e-2, 4.6e-2, 5.0e-2, 5.4e-2, 5.7e-2)
 REROTATED_YARN_E5M2 = (6.9e-2, 8.0e-2, 9.0e-2, 9.8e-2, 10.4e-2, 11.0e-2)
 
+# The same of keys that each have a scale of their own, in int8 and in float8 e4m3. Such a scale grows where a turned
+# key needs it, and takes the attention factor. Written once, they are off by 6.5e-3 and 2.6e-2. Seen: 8.73e-3 to
+# 1.49e-2, and 3.30e-2 to 5.50e-2.
+OWN_SCALES_INT8 = (9.1e-3, 1.09e-2, 1.24e-2, 1.36e-2, 1.47e-2, 1.56e-2)
+OWN_SCALES_FLOAT8 = (3.5e-2, 4.1e-2, 4.6e-2, 5.0e-2, 5.4e-2, 5.75e-2)
+
+# How far such a scale may be off, relative: it is one product in float32, of a largest number in float32.
+OWN_SCALE = 1e-5
+
 # float32 cosine and sine, absolute: an eighth of a turn is rounded by 6e-8 when it becomes an angle, and its polynomial
 # as much again. Seen: 1.24e-7, there; with fused multiply-adds no more.
 COS_SIN_OF_TURNS = 1.3e-7
@@ -76,15 +88,16 @@ KEY_TURNED_BY_KERNEL = 8 * 2.0**-24
 
 # What storing a key rounds, in parts of it. Triton's interpreter cuts bfloat16 off where a GPU rounds to nearest, which
 # doubles it; float16 and float8 are rounded to nearest by both. Below the smallest normal number of float8, half of its
-# last bit is absolute.
+# last bit is absolute; of int8 always.
 KEY_STORED_BY_INTERPRETER = {
     "float32": 0.0,
     "bfloat16": 2.0**-7,
     "float16": 2.0**-11,
     "float8_e4m3fn": 2.0**-4,
     "float8_e5m2": 2.0**-3,
+    "int8": 0.0,
 }
-KEY_STORED_AT_ZERO = {"float8_e4m3fn": 2.0**-10, "float8_e5m2": 2.0**-17}
+KEY_STORED_AT_ZERO = {"float8_e4m3fn": 2.0**-10, "float8_e5m2": 2.0**-17, "int8": 0.5}
 
 # Logits of size 6, of a two-layer decoder, after the same float32 sums in another order. Seen: 1.6e-5.
 LOGIT_TINY_DECODER = 1e-4

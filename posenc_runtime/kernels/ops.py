@@ -35,7 +35,7 @@ def rope_rows(positions: Tensor, slot_mapping: Tensor, block_row_offset: Tensor,
 
 
 def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange, layout: KeyLayout) -> None:
-    """See ``reference.rerotate``."""
+    """See ``reference.rerotate``, and ``reference.rerotate_own_scales`` for a layout with scales of their own."""
     layout.check(kv_caches)
     layout.check_moves(moves)
     if not kv_caches or not len(moves):
@@ -44,6 +44,8 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
         from posenc_runtime.kernels.rotary.rerotate import rerotate as kernel
 
         kernel(kv_caches, moves, change, layout)
+    elif layout.has_own_scales:  # vLLM caches no such keys on a CPU
+        reference.rerotate_own_scales(kv_caches, moves, change, layout)
     else:
         rerotate_cpu.rerotate(kv_caches, moves, change, layout)
 

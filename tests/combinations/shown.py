@@ -62,6 +62,10 @@ TURNED_GRAPHS = "gpu/test_read_time.py::test_short_and_long_requests_together_an
 TURNED_LMCACHE = (
     "engine/test_read_time_lmcache.py::test_an_engine_reads_what_one_with_the_same_distances_has_stored_and_no_other"
 )
+OWN_SCALES_AS_ON_A_GPU = (
+    "engine/test_as_on_a_gpu.py::test_requests_cross_in_a_cache_whose_keys_have_scales_of_their_own"
+)
+OWN_SCALES = "kernels/test_own_scales.py::test_keys_drift_with_every_crossing_no_further_than_rounding_takes_them"
 NIXL = "engine/test_nixl.py::test_a_server_goes_on_at_the_scale_at_which_another_has_prefilled"
 NIXL_WINDOWS = "engine/test_nixl.py::test_layers_with_windows_go_on_as_in_one_server"
 NIXL_REFUSES = "engine/test_nixl.py::test_what_no_server_has_signed_is_refused_and_reaches_no_cache"

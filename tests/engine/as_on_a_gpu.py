@@ -48,7 +48,7 @@ def install(arguments: dict[str, Any]) -> None:
     from posenc_runtime.kernels.attention import key_norms
     from posenc_runtime.vllm_adapter.in_worker import cpu_key_order, speed
     from posenc_runtime.vllm_adapter.in_worker.activation import activate
-    from posenc_runtime.vllm_adapter.refusals import cpu_attention, turning_backends, turning_queries
+    from posenc_runtime.vllm_adapter.refusals import cpu_attention, moving_requests, turning_backends, turning_queries
     from posenc_runtime.vllm_adapter.refusals import rotating_attention as fused_rotary
     from posenc_runtime.vllm_adapter.settings.arguments import engine_args
     from tests.engine import flash_attention_in_torch
@@ -73,7 +73,8 @@ def install(arguments: dict[str, Any]) -> None:
     cpu_attention.has_kernel = lambda *_: True
     engine_args._is_cuda = lambda: True
     fused_rotary._capability = lambda: (9, 0)
-    turning_backends.is_on_cuda = turning_queries.is_on_cuda = lambda: True
+    for each in (turning_backends, turning_queries, moving_requests):
+        each.is_on_cuda = lambda: True  # type: ignore[attr-defined]
     torch.cuda.get_device_capability = lambda device=None: (9, 0)
     CpuPlatform.has_device_capability = lambda *_, **__: True
 

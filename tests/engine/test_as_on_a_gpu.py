@@ -38,7 +38,7 @@ from tests.engine.unrotated_oracle import UnrotatedOracle
 from tests.gpu.modes import ATTENTION, over
 from tests.gpu.test_engine import WITHOUT_ROTATION
 from tests.gpu.test_engine_bfloat16 import assert_near
-from tests.tolerance import LOGPROB_RMS_FLOAT8
+from tests.tolerance import LOGPROB_RMS_FLOAT8, LOGPROB_RMS_FLOAT8_CACHE, LOGPROB_RMS_INT8_CACHE
 
 pytestmark = [
     on_the_cpu("a GPU runs all of this by itself, in tests/gpu/test_engine.py"),
@@ -131,6 +131,29 @@ def test_requests_cross_in_a_float8_cache_nearly_as_in_an_unrotated_one(
     oracle = UnrotatedOracle(model, "yarn", test_crossing.SCALES)
     for (prompt, _), answer, crossings in zip(batch, answers, (0, 1), strict=True):
         assert_near(oracle, prompt, answer, 1, LOGPROB_RMS_FLOAT8)
+        assert answer.posenc is not None and len(answer.posenc["crossings"]) == crossings
+
+
+@pytest.mark.parametrize(
+    ("kept", "tolerance"),
+    [("int8_per_token_head", LOGPROB_RMS_INT8_CACHE), ("fp8_per_token_head", LOGPROB_RMS_FLOAT8_CACHE)],
+)
+def test_requests_cross_in_a_cache_whose_keys_have_scales_of_their_own(
+    kept: str, tolerance: float, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    model = save_tiny(tmp_path / "wide", **WIDE)
+    batch = [(prompts(40), 6), (prompts(248), 14), (prompts(500), 16)]
+    arguments = test_crossing.arguments(
+        "yarn",
+        attention_backend="TRITON_ATTN",
+        kv_cache_dtype=kept,
+        async_scheduling=True,
+        max_num_batched_tokens=512,
+    )
+    (answers,) = run(model, arguments, [batch], "TRITON_ATTN", tmp_path)
+    oracle = UnrotatedOracle(model, "yarn", test_crossing.SCALES)
+    for request, answer, crossings in zip(batch, answers, (0, 1, 1), strict=True):
+        assert_near(oracle, request[0], answer, test_crossing.first_scale(*request), tolerance)
         assert answer.posenc is not None and len(answer.posenc["crossings"]) == crossings
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from tests.checkpoints import save_tiny
 from tests.engine import test_crossing, test_prefix_reuse
 from tests.engine.conftest import PromptMaker
-from tests.engine.device import ON_CUDA
+from tests.engine.device import ON_CUDA, on_the_cpu
 from tests.engine.run_engine import Answer, blocks_in_use, run_engine
 from tests.engine.test_crossing import SCALES, Request, first_scale
 from tests.engine.test_prefix_reuse import reported
@@ -45,7 +45,18 @@ def recomputed(static: dict[int, Oracle], path: UnrotatedOracle, request: Reques
     return [scored[scale][index] for index, scale in enumerate(scales)]
 
 
-@pytest.mark.parametrize(("kept", "mode"), [("fp8", "eager"), ("fp8_e5m2", "compiled")])
+ON_A_GPU = pytest.mark.skipif(not ON_CUDA, reason="vLLM keeps such keys on GPUs only; test_as_on_a_gpu.py has others")
+
+
+@pytest.mark.parametrize(
+    ("kept", "mode"),
+    [
+        ("fp8", "eager"),
+        pytest.param("fp8_e5m2", "compiled", marks=on_the_cpu("vLLM's other backends keep no e5m2")),
+        pytest.param("int8_per_token_head", "eager", marks=ON_A_GPU),
+        pytest.param("fp8_per_token_head", "eager", marks=ON_A_GPU),
+    ],
+)
 def test_turned_float8_keys_answer_about_as_well_as_recomputed_ones(
     kept: str, mode: str, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:

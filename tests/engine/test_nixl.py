@@ -90,7 +90,7 @@ def test_a_server_goes_on_at_the_scale_at_which_another_has_prefilled(
     assert total(str(decoding.base_url), "vllm:nixl_bytes_transferred_sum") > 0
 
 
-def test_a_request_that_is_computed_again_when_it_crosses_begins_over_the_keys_of_another_server(
+def test_a_request_that_is_recomputed_when_it_crosses_begins_over_pulled_keys(
     prefilling: httpx.Client, oracle: UnrotatedOracle, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     prompt, new = prompts(240), 40

@@ -9,6 +9,7 @@ from posenc_runtime.kernels import ops
 from posenc_runtime.kernels.attention.window import record_key_norms
 from posenc_runtime.kernels.rotary import reference
 from tests.gpu.moved import DEVICE, fields_on_gpu, on_gpu
+from tests.kernels import own_scale_cases
 from tests.kernels.rerotate_cases import CASES
 from tests.tolerance import SOME_FLOAT32_OPERATIONS
 
@@ -16,6 +17,15 @@ from tests.tolerance import SOME_FLOAT32_OPERATIONS
 @pytest.mark.parametrize("name", CASES)
 def test_keys_are_turned_to_the_new_scale_and_nothing_else_changes(name: str) -> None:
     case = CASES[name]
+    before = case.memory()
+    after = [on_gpu(of_layer) for of_layer in before]
+    ops.rerotate(case.caches(after), fields_on_gpu(case.moves()), case.change(), fields_on_gpu(case.layout()))
+    assert case.faults(before, [of_layer.cpu() for of_layer in after]) == []
+
+
+@pytest.mark.parametrize("name", own_scale_cases.CASES)
+def test_own_scales_grow_where_a_turned_key_needs_it(name: str) -> None:
+    case = own_scale_cases.CASES[name]
     before = case.memory()
     after = [on_gpu(of_layer) for of_layer in before]
     ops.rerotate(case.caches(after), fields_on_gpu(case.moves()), case.change(), fields_on_gpu(case.layout()))

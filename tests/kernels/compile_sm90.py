@@ -10,7 +10,7 @@ import json
 
 import torch
 
-from posenc_runtime.kernels.rotary import rerotate, rope_rows, rotary_store
+from posenc_runtime.kernels.rotary import own_scales, rerotate, rope_rows, rotary_store
 from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange
 from posenc_runtime.kernels.rotary.rotary_scales import RotaryScales
 from posenc_runtime.kernels.rotary.rotary_step import RotaryStep
@@ -54,6 +54,17 @@ def rerotation_of_latents(is_neox_style: bool) -> MachineCode:
     return rerotation(576, 64, is_neox_style, num_heads=1, block_size=64, rotary_offset=512, row_dim=576)
 
 
+def rerotation_with_own_scales(dtype: torch.dtype, head_dim: int = 128, rotary_dim: int = 128) -> MachineCode:
+    launch = Launch(_OWN_SCALES)
+    own_scales._own_scales_kernel = launch
+    row_dim = 2 * (head_dim + 4)
+    layout = KeyLayout(16, head_dim, rotary_dim, True, row_dim=row_dim, has_own_scales=True)
+    cache = torch.empty(1, 16, 8, row_dim, dtype=torch.uint8).view(dtype).transpose(1, 2)
+    block, phases = torch.zeros(1, dtype=torch.int64), torch.ones(rotary_dim // 2, dtype=torch.int64)
+    rerotate.rerotate([cache], BlockMoves(block, block, block), ScaleChange(phases), layout)
+    return launch.machine_code()
+
+
 def row_lookup() -> MachineCode:
     launch = Launch(rope_rows._rope_rows_kernel)
     rope_rows._rope_rows_kernel = launch
@@ -88,6 +99,7 @@ def rotation(
 
 
 _REROTATE, _ROTARY_STORE = rerotate._rerotate_kernel, rotary_store._rotary_store_kernel
+_OWN_SCALES = own_scales._own_scales_kernel
 
 COMPILED = {
     "neox-128": lambda: rerotation(128, 128, True),
@@ -108,6 +120,9 @@ COMPILED = {
     "gptj-axes-128": lambda: rerotation(128, 128, False, num_axes=3),
     "float8-128": lambda: rerotation(128, 128, True, dtype=torch.float8_e4m3fn),
     "float8-gptj-128": lambda: rerotation(128, 128, False, dtype=torch.float8_e4m3fn),
+    "own-scales-int8": lambda: rerotation_with_own_scales(torch.int8),
+    "own-scales-float8": lambda: rerotation_with_own_scales(torch.float8_e4m3fn),
+    "own-scales-half-of-128": lambda: rerotation_with_own_scales(torch.int8, rotary_dim=64),
     "rope-rows": row_lookup,
 }
 STORED = {

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from posenc_runtime.kernels.rotary.launches import heads_of_program
 from tests.kernels.processes import output_of
 from tests.kernels.rerotate_cases import CASES
 from tests.tolerance import COS_SIN_OF_TURNS
@@ -47,8 +48,6 @@ def test_cosines_and_sines_are_right_over_the_whole_range_of_angles(found: tuple
 def test_layers_share_cosines_and_sines_as_far_as_programs_are_many_enough(
     num_tiles: int, heads: int, programs: int
 ) -> None:
-    from posenc_runtime.kernels.rotary import rerotate
-
     all_heads = 32 * 8
-    assert rerotate._heads_of_program(num_tiles, all_heads) == heads
+    assert heads_of_program(num_tiles, all_heads) == heads
     assert num_tiles * -(-all_heads // heads) == programs

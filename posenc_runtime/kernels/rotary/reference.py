@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange, largest
+from posenc_runtime.kernels.rotary.rerotation import SCALE_BYTES, BlockMoves, KeyLayout, ScaleChange, largest
 
 
 def rope_rows(positions: Tensor, slot_mapping: Tensor, block_row_offset: Tensor, block_size: int, out: Tensor) -> None:
@@ -71,6 +71,48 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
         rotated = torch.cat(changed, -1) if layout.is_neox_style else torch.stack(changed, -1).flatten(-2)
         _set_keys(_bits(blocks), layout, torch.cat((_bits(before), rotated, _bits(after)), dim=-1))
         _bits(cache)[moves.targets] = _bits(blocks)
+
+
+def rerotate_own_scales(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange, layout: KeyLayout) -> None:
+    """``rerotate`` for keys of which each has a scale of its own: a number times the key's scale is what it stands for.
+
+    A scale stays, unless an element of the turned key exceeds the largest number: ``q_max`` is 127 for int8 and 448 for
+    float8 e4m3, by which vLLM divides the largest element of a key. Then int8 gets the scale that fits the largest
+    element, and float8 twice its scale, so that halved numbers are exact but for the smallest ones. Both round as vLLM
+    does when it writes a key: int8 to the nearest, half away from zero, and float8 to even. The scale takes the
+    attention ratio, so the ratio rounds nothing. What does not turn in a key whose scale does not grow, and values,
+    equal the source's to the bit.
+
+    Args, raises: as ``rerotate``.
+    """
+    token = torch.arange(layout.block_size, device=moves.sources.device)[:, None]
+    pair = torch.arange(layout.rotary_dim // 2, device=moves.sources.device)
+    angle = (layout.positions(moves, token, pair)[:, None] * change.phases).double() * (2 * math.pi / 2**64)
+    cos, sin = angle.cos(), angle.sin()
+    first = layout.rotary_offset + (pair if layout.is_neox_style else 2 * pair)
+    second = first + (layout.rotary_dim // 2 if layout.is_neox_style else 1)
+    for cache in kv_caches:
+        is_int8, q_max = cache.dtype == torch.int8, 127.0 if cache.dtype == torch.int8 else largest(cache.dtype)
+        assert q_max is not None
+        blocks = _bits(cache)[moves.sources]
+        old = blocks[..., : layout.head_dim].view(cache.dtype)
+        keys = old.double()
+        x, y = keys[..., first], keys[..., second]
+        keys[..., first] = torch.where(change.phases != 0, x * cos - y * sin, x)
+        keys[..., second] = torch.where(change.phases != 0, y * cos + x * sin, y)
+        biggest = keys.abs().amax(-1, keepdim=True)
+        growth = torch.where(biggest > q_max, biggest / q_max if is_int8 else 2.0, 1.0)
+        keys = (keys / growth).clamp(-q_max, q_max)
+        new = ((keys.abs() + 0.5).floor().copysign(keys) if is_int8 else keys.float()).to(cache.dtype)
+        turns = torch.zeros(layout.head_dim, dtype=torch.bool, device=cache.device)
+        turns[torch.cat((first, second))] = (change.phases != 0).repeat(2)
+        stored = torch.where(turns | (growth > 1), _bits(new), _bits(old))
+        scale_end = layout.head_dim + SCALE_BYTES
+        scale = blocks[..., layout.head_dim : scale_end].contiguous().view(torch.float32)
+        grown = (scale * (growth * change.attention_ratio)).float()
+        blocks[..., : layout.head_dim] = stored
+        blocks[..., layout.head_dim : scale_end] = grown.view(blocks.dtype)
+        _bits(cache)[moves.targets] = blocks
 
 
 def _bits(keys: Tensor) -> Tensor:

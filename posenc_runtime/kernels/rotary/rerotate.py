@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import torch
@@ -10,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from posenc_runtime.kernels.rotary import own_scales
+from posenc_runtime.kernels.rotary.launches import addresses, heads_of_program
 from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange, largest, stored_alike
 from posenc_runtime.kernels.rotary.turns import cos_sin
 
@@ -23,8 +24,6 @@ _DTYPES = {
 _PAIRS = 8  # pairs of a thread: 16 bytes of bfloat16, the widest access, and few enough not to spill registers
 _COPIED = 8  # elements that are only copied take as many registers as one pair
 _WARPS = 4  # the most warps of a program
-_HEADS = 8  # the fewest heads of a program, of one or more layers; they share cosines and sines (Decision 47)
-_PROGRAMS = 924  # programs that an H100 runs at once
 
 
 # A new change of scale or a new number of moves must not recompile the kernel while requests wait. So the kernel is not
@@ -153,6 +152,9 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
     Raises:
         ValueError: when ``layout`` has an order, which only the CPU backend uses.
     """
+    if layout.has_own_scales:
+        own_scales.rerotate(kv_caches, moves, change, layout)
+        return
     if layout.order is not None:
         raise ValueError("order must be None for caches on a GPU, got a tensor: CUDA backends store keys in rows")
     power = triton.next_power_of_2
@@ -164,9 +166,9 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
     for caches in stored_alike(kv_caches):
         num_heads = caches[0].shape[1]
         num_tiles, all_heads = len(moves) * triton.cdiv(layout.block_size, tokens), len(caches) * num_heads
-        heads = _heads_of_program(num_tiles, all_heads)
+        heads = heads_of_program(num_tiles, all_heads)
         _rerotate_kernel[num_tiles, triton.cdiv(all_heads, heads)](
-            _addresses(tuple(cache.data_ptr() for cache in caches), caches[0].device),
+            addresses(tuple(cache.data_ptr() for cache in caches), caches[0].device),
             moves.sources,
             moves.targets,
             moves.first_positions,
@@ -199,19 +201,3 @@ def _on_axes(moves: BlockMoves, layout: KeyLayout, device: torch.device) -> tupl
     if moves.positions is None or layout.axis_of_pair is None:
         return None, None
     return moves.positions.contiguous(), layout.axis_of_pair.to(device)
-
-
-def _heads_of_program(num_tiles: int, all_heads: int) -> int:
-    """Heads of a program: as many as still leave about ``_PROGRAMS`` programs, or four times as many for many tiles.
-
-    Programs beyond those that a GPU runs at once start later. With four times as many, each is short, so that the GPU
-    is not left half empty for long while the last ones run.
-    """
-    times = 1 if num_tiles <= _PROGRAMS // 4 else 4
-    return max(_HEADS, -(-all_heads // max(1, times * _PROGRAMS // num_tiles)))
-
-
-@functools.lru_cache(maxsize=16)
-def _addresses(addresses: tuple[int, ...], device: torch.device) -> Tensor:
-    """Addresses of the layers' caches, int64 ``[num_layers]``. Kept, because a copy to the device waits for it."""
-    return torch.tensor(addresses, dtype=torch.int64, device=device)

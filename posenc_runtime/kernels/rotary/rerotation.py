@@ -16,6 +16,9 @@ from posenc_runtime.kernels.rotary.phases import phases
 # Keys in float8 are turned as they are cached, in units of their scale: a scale that stays cancels.
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, *FLOAT8)
+# Keys of which each has a scale of its own: a turned key may need a larger one.
+OWN_SCALE_DTYPES = (torch.int8, torch.float8_e4m3fn)
+SCALE_BYTES = 4  # of a float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +39,8 @@ class KeyLayout:
             caches no values.
         axis_of_pair: for M-RoPE, int64 ``[rotary_dim // 2]``: the axis whose position turns a pair. It is on the device
             of the caches, because a copy to the device waits for it. None if a token has one position.
+        has_own_scales: whether the key of each token and head has a float32 scale of its own. The cache is int8 or
+            float8 then, so that an element is a byte, and the scale stands in the four bytes after the key.
 
     Raises:
         ValueError: when a value is out of range, or ``order`` is no permutation.
@@ -49,6 +54,7 @@ class KeyLayout:
     rotary_offset: int = 0
     row_dim: int = 0
     axis_of_pair: Tensor | None = None
+    has_own_scales: bool = False
 
     def __post_init__(self) -> None:
         if self.block_size < 1:
@@ -68,6 +74,17 @@ class KeyLayout:
             self._check_order(self.order)
         if self.axis_of_pair is not None:
             self._check_axes(self.axis_of_pair)
+        if self.has_own_scales:
+            self._check_own_scales()
+
+    def _check_own_scales(self) -> None:
+        if self.order is not None or self.axis_of_pair is not None:
+            raise ValueError("keys with scales of their own must have no order and no axes: no kernel turns them")
+        if self.head_dim % SCALE_BYTES or self.row_dim % SCALE_BYTES or self.row_dim < self.head_dim + SCALE_BYTES:
+            raise ValueError(
+                f"head_dim and row_dim must be multiples of {SCALE_BYTES}, and row_dim must have room for a scale "
+                f"after the key, got {self.head_dim} and {self.row_dim}"
+            )
 
     def _check_order(self, order: Tensor) -> None:
         num_elements = self.block_size * self.head_dim
@@ -142,10 +159,17 @@ class KeyLayout:
                     f"a cache must be [num_blocks, num_kv_heads, {self.block_size}, {self.row_dim}], "
                     f"got {list(cache.shape)} at layer {layer}"
                 )
-            if cache.dtype not in DTYPES:
+            dtypes = OWN_SCALE_DTYPES if self.has_own_scales else DTYPES
+            if cache.dtype not in dtypes:
+                names = [str(dtype).removeprefix("torch.") for dtype in dtypes]
                 raise ValueError(
-                    f"a cache must be float32, bfloat16, float16, float8_e4m3fn or float8_e5m2, got {cache.dtype} at "
-                    f"layer {layer}: keys in another type cannot be re-rotated"
+                    f"a cache must be {', '.join(names[:-1])} or {names[-1]}, got {cache.dtype} at layer {layer}: keys "
+                    "in another type cannot be re-rotated"
+                )
+            if self.has_own_scales and (cache.stride(3) != 1 or any(step % SCALE_BYTES for step in cache.stride()[:3])):
+                raise ValueError(
+                    f"rows with scales must be contiguous and begin at multiples of {SCALE_BYTES} bytes, got strides "
+                    f"{cache.stride()} at layer {layer}"
                 )
             if self.order is not None and not cache.is_contiguous():
                 raise ValueError(

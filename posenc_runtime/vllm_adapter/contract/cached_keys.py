@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 # vLLM's names of caches whose keys are float8, each in units of a scale that stays: of a layer, or of a head.
 FLOAT8 = {"fp8": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
+# Types in which each key of a token and head has a scale of its own. Only vLLM's Triton attention keeps keys in them.
+OWN_SCALES = {"int8_per_token_head": "int8", "fp8_per_token_head": "float8_e4m3fn"}
 
 
 def are_float8(vllm_config: VllmConfig) -> bool:

@@ -18,7 +18,7 @@ from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, Scal
 from posenc_runtime.kv.crossing import Rotation
 from posenc_runtime.kv.moves import BlockMove, Moves
 from posenc_runtime.vllm_adapter.contract.cache_layers import layer_specs
-from posenc_runtime.vllm_adapter.contract.cached_keys import FLOAT8
+from posenc_runtime.vllm_adapter.contract.cached_keys import FLOAT8, OWN_SCALES
 from posenc_runtime.vllm_adapter.in_worker.layer_rotations import Turned
 from posenc_runtime.vllm_adapter.in_worker.worker_state import Rotary
 
@@ -181,8 +181,12 @@ class Rerotation:
 
     def _as_numbers(self, cache: Tensor, layer: str) -> Tensor:
         """A cache in the type of its numbers; vLLM calls float8 uint8."""
-        dtype = FLOAT8.get(getattr(self._layers[layer], "kv_cache_dtype", "auto"))
+        dtype = (FLOAT8 | OWN_SCALES).get(self._cached_in(layer))
         return cache if dtype is None else cache.view(getattr(torch, dtype))
+
+    def _cached_in(self, layer: str) -> str:
+        asked: str = getattr(self._layers[layer], "kv_cache_dtype", "auto")
+        return asked
 
     def _layout(self, layer: str, spec: KVCacheSpec, turned: Turned, cache: Tensor) -> KeyLayout:
         if cache.dim() != 4 or cache.shape[1] != spec.num_kv_heads or spec.block_size % cache.shape[2]:
@@ -203,6 +207,7 @@ class Rerotation:
             row_dim=cache.shape[3],
             is_neox_style=turned.is_neox_style,
             order=order,
+            has_own_scales=self._cached_in(layer) in OWN_SCALES,
         )
 
 

@@ -8,11 +8,12 @@ from posenc_runtime.vllm_adapter.checkpoint.model_code.language_models import la
 from posenc_runtime.vllm_adapter.checkpoint.model_code.later_changes import change_after_rotation
 from posenc_runtime.vllm_adapter.checkpoint.model_code.model_source import reads_prompts_both_ways
 from posenc_runtime.vllm_adapter.contract.attention_choice import choice_of
-from posenc_runtime.vllm_adapter.contract.cached_keys import are_float8
+from posenc_runtime.vllm_adapter.contract.cached_keys import OWN_SCALES, are_float8
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported, changed_keys
 from posenc_runtime.vllm_adapter.contract.names import SCHEDULER
 from posenc_runtime.vllm_adapter.contract.scheduler_choice import needs_ours
 from posenc_runtime.vllm_adapter.refusals.rotating_attention import is_fused
+from posenc_runtime.vllm_adapter.refusals.turning_backends import is_on_cuda
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _TURNED_DTYPES = ("auto", "float16", "bfloat16", "fp8", "fp8_e4m3")
 _TURNED_ON_A_CPU = "fp8_e5m2"
+_TURNED_ON_A_GPU = tuple(OWN_SCALES)
 _FLOAT8_CAPABILITY = (8, 9)  # of the first NVIDIA GPUs with e4m3, which Triton needs there
 # Why keys of the others are not turned. A name that nobody examined is refused, too.
 _NOT_TURNED = {
@@ -31,10 +33,7 @@ _NOT_TURNED = {
     "turboquant": "several numbers are packed into a byte after a transform of the whole key",
     "ultraquant": "several numbers are packed into a byte, and groups of them have scales that fit their largest one",
     "nvfp4": "several numbers are packed into a byte, and groups of them have scales that fit their largest one",
-    "_per_token_head": (
-        "a scale fits the largest number of one token's key, and a turned key can have a larger one, which would be "
-        "cut off"
-    ),
+    **dict.fromkeys(_TURNED_ON_A_GPU, "only vLLM's attention on a GPU keeps keys in it"),
 }
 
 
@@ -116,7 +115,8 @@ def _refuse_cached_type(vllm_config: VllmConfig) -> None:
     from vllm.platforms import current_platform
 
     asked = vllm_config.cache_config.cache_dtype
-    turned = (*_TURNED_DTYPES, _TURNED_ON_A_CPU) if current_platform.is_cpu() else _TURNED_DTYPES
+    elsewhere = _TURNED_ON_A_GPU if is_on_cuda() else (_TURNED_ON_A_CPU,)
+    turned = (*_TURNED_DTYPES, *elsewhere)
     if asked not in turned:
         reason = next(
             (why for name, why in _NOT_TURNED.items() if name in asked), "nobody has examined how it keeps keys"
@@ -125,12 +125,12 @@ def _refuse_cached_type(vllm_config: VllmConfig) -> None:
             f"kv_cache_dtype must be one of {', '.join(turned)} where keys are re-rotated, got {asked}: {reason}. "
             "Choose one of these, or set on_crossing to recompute or pin, and prefix_reuse to exact"
         )
-    if not are_float8(vllm_config):
+    if not (are_float8(vllm_config) or asked.startswith("fp8")):
         return
     capability = current_platform.get_device_capability() if current_platform.is_cuda() else None
     if capability is not None and (capability.major, capability.minor) < _FLOAT8_CAPABILITY:
         raise Unsupported(
-            "kv_cache_dtype must be auto, float16 or bfloat16 where keys are re-rotated on a GPU whose compute "
+            "kv_cache_dtype must have no float8 where keys are re-rotated on a GPU whose compute "
             f"capability is below {'.'.join(map(str, _FLOAT8_CAPABILITY))}, got {asked} and "
             f"{capability.major}.{capability.minor}: it has no float8. Or set on_crossing to recompute or pin, and "
             "prefix_reuse to exact"

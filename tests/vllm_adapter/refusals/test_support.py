@@ -193,8 +193,8 @@ TURNING = [
         "fp8_inc": "only Gaudi has it",
         "fp8_ds_mla": "only models whose sparse attention",
         "nvfp4_ds_mla": "only models whose sparse attention",
-        "int8_per_token_head": "a scale fits the largest number of one token's key",
-        "fp8_per_token_head": "a scale fits the largest number of one token's key",
+        "int8_per_token_head": "only vLLM's attention on a GPU keeps keys in it",
+        "fp8_per_token_head": "only vLLM's attention on a GPU keeps keys in it",
         "int4_per_token_head": "several numbers are packed",
         "turboquant_k8v4": "several numbers are packed",
         "turboquant_4bit_nc": "several numbers are packed",
@@ -218,7 +218,10 @@ def test_float8_keys_are_turned_but_e5m2_on_a_cpu_alone(monkeypatch: pytest.Monk
     for cache_dtype in ("fp8", "fp8_e4m3", "fp8_e5m2"):
         refuse_unsupported(deployed(engine(cache_config__cache_dtype=cache_dtype)))
     monkeypatch.setattr(type(current_platform), "is_cpu", lambda _: False)
-    refuse_unsupported(deployed(engine(cache_config__cache_dtype="fp8")))
+    monkeypatch.setattr(type(current_platform), "is_cuda", lambda _: True)
+    monkeypatch.setattr(type(current_platform), "get_device_capability", lambda *_: DeviceCapability(9, 0))
+    for cache_dtype in ("fp8", "int8_per_token_head", "fp8_per_token_head"):
+        refuse_unsupported(deployed(engine(cache_config__cache_dtype=cache_dtype)))
     with pytest.raises(Unsupported, match=r"got fp8_e5m2: only vLLM's attention on a CPU keeps keys in it"):
         refuse_unsupported(deployed(engine(cache_config__cache_dtype="fp8_e5m2")))
 
@@ -232,9 +235,12 @@ def test_float8_keys_are_turned_on_gpus_that_have_float8(
     monkeypatch.setattr(type(current_platform), "is_cuda", lambda _: True)
     monkeypatch.setattr(type(current_platform), "get_device_capability", lambda *_: found)
     refuse_unsupported(deployed(engine()))
-    asked = deployed(engine(cache_config__cache_dtype="fp8"))
-    with contextlib.nullcontext() if served else pytest.raises(Unsupported, match=r"below 8\.9, got fp8 and 8\.0"):
-        refuse_unsupported(asked)
+    refuse_unsupported(deployed(engine(cache_config__cache_dtype="int8_per_token_head")))
+    for kept in ("fp8", "fp8_per_token_head"):
+        asked = deployed(engine(cache_config__cache_dtype=kept))
+        refused = pytest.raises(Unsupported, match=rf"below 8\.9, got {kept} and 8\.0")
+        with contextlib.nullcontext() if served else refused:
+            refuse_unsupported(asked)
 
 
 def test_float8_keys_with_the_attention_factor_are_not_turned(monkeypatch: pytest.MonkeyPatch) -> None:
