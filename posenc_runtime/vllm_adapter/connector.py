@@ -107,6 +107,12 @@ class PosencConnector(KVConnectorBase_V1, SupportsHMA):
         assert self._scheduler is not None, "workers have no scheduler half"
         return self._scheduler
 
+    @property
+    def speed(self) -> Speed | None:
+        """How fast this worker turns keys; None where the deployment measures no budget."""
+        assert self._worker is not None, "the scheduler turns no keys"
+        return self._worker.speed
+
     def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
         super().bind_kv_cache_manager(kv_cache_manager)
         half, pool = self.scheduler_half, kv_cache_manager.block_pool

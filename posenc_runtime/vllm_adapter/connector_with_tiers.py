@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata, KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector, MultiKVConnectorMetadata
-from vllm.distributed.kv_transfer.kv_connector.v1.nixl import NixlConnector
 
 from posenc_runtime.vllm_adapter import connector
-from posenc_runtime.vllm_adapter.contract.names import CONNECTOR
+from posenc_runtime.vllm_adapter.contract.names import CONNECTOR, NIXL
 from posenc_runtime.vllm_adapter.in_scheduler.scheduler_half import PosencMetadata
 from posenc_runtime.vllm_adapter.in_scheduler.tiers import Tiers
-from posenc_runtime.vllm_adapter.refusals.tiers import refuse_tiers
+from posenc_runtime.vllm_adapter.refusals.tiers import refuse_tiers, tiers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.request import Request
 
+    from posenc_runtime.kv.budget import Speed
     from posenc_runtime.vllm_adapter.in_scheduler.scheduler_half import SchedulerHalf
 
 
@@ -53,7 +53,8 @@ class PosencConnector(MultiConnector):
         super().__init__(vllm_config, role, kv_cache_config)
         self._ours = cast(connector.PosencConnector, self._connectors[0])
         self._tiers: list[KVConnectorBase_V1] = self._connectors[1:]
-        self._hands_over = {tier for tier in self._tiers if isinstance(tier, NixlConnector)}
+        names = [tier["kv_connector"] for tier in tiers_of(vllm_config.kv_transfer_config)]
+        self._hands_over = {tier for tier, name in zip(self._tiers, names, strict=True) if name == NIXL}
         self._seen = Tiers()
         self._loading: dict[str, tuple[KVConnectorBase_V1, int]] = {}  # by request: who loads, and from which token on
         if role == KVConnectorRole.SCHEDULER:
@@ -62,6 +63,10 @@ class PosencConnector(MultiConnector):
     @property
     def scheduler_half(self) -> SchedulerHalf:
         return self._ours.scheduler_half
+
+    @property
+    def speed(self) -> Speed | None:
+        return self._ours.speed
 
     @classmethod
     def _get_connector_classes_and_configs(cls, vllm_config: VllmConfig) -> list[tuple[Any, VllmConfig]]:

@@ -42,5 +42,5 @@ class PosencWorkerExtension:
         """The fields of the ``Speed`` that this worker measured; None if it had nothing to measure."""
         from vllm.distributed.kv_transfer import get_kv_transfer_group
 
-        told = get_kv_transfer_group().get_handshake_metadata()
-        return dataclasses.asdict(told.speed) if told else None
+        speed = get_kv_transfer_group().speed
+        return dataclasses.asdict(speed) if speed else None

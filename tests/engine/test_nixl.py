@@ -145,7 +145,7 @@ def test_a_server_with_another_key_takes_nothing(
 def test_layers_with_windows_go_on_as_in_one_server(name: str, prompts: PromptMaker, tmp_path: pathlib.Path) -> None:
     family = families.FAMILIES[name]
     model = families.make(name, tmp_path / "model")
-    scaling = {"rope_type": "auto", "scales": [1, 2, 4], "headroom_tokens": HEADROOM, "rerotate_budget_tokens": 128}
+    scaling = {"rope_type": "auto", "scales": [1, 2, 4], "headroom_tokens": HEADROOM}  # the budget is measured
     engine = {**ENGINE, **family.engine, "dtype": family.dtype}
     servers = {
         role: prefilled_elsewhere.serving(model, tmp_path / role, scaling, role, engine, {"POSENC_TRANSFER_KEY": KEY})

@@ -69,7 +69,7 @@ def in_scheduler() -> Iterator[Replaced]:
 def in_server() -> Iterator[Replaced]:
     """Our functions that vLLM calls in the process with the HTTP routes."""
     from posenc_runtime.kv.deployment import Deployment
-    from posenc_runtime.vllm_adapter.in_server import endpoints, fetching, one_scale, requests, responses
+    from posenc_runtime.vllm_adapter.in_server import endpoints, fetching, handing_over, one_scale, requests, responses
 
     load = _stock("vllm.plugins", "load_endpoint_plugins")
     yield Replaced(
@@ -92,6 +92,8 @@ def in_server() -> Iterator[Replaced]:
     generate = _stock("vllm.v1.engine.async_llm", "AsyncLLM.generate")
     named = responses.naming_stopped(generate, any_deployment)
     yield Replaced("responses.naming_stopped", named, generate, ours_has_object=False)
+    handing = handing_over.handing_over(generate, any_deployment, b"")
+    yield Replaced("handing_over.handing_over", handing, generate, ours_has_object=False)
     for (module, *path), check in {**requests.WRAPPED, **one_scale.WRAPPED}.items():
         stock = _stock(module, ".".join(path))
         yield Replaced(f"requests around {'.'.join(path)}", check(stock, any_deployment), stock)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import logging
 import math
 import time
@@ -373,13 +375,14 @@ class SchedulerHalf:
             asked = "recompute"
         if extra.get(PROMPT_ALONE) and max_tokens == 1:  # vLLM makes 1 of 0; that token is never cached
             max_tokens = 0
-        return admit(
-            self.deployment,
-            num_prompt_tokens=num_prompt_tokens,
-            max_tokens=max_tokens,
-            on_crossing=asked,
-            prefilled_scale=extra.get(PREFILLED_SCALE),
+        admitted = functools.partial(
+            admit, self.deployment, num_prompt_tokens=num_prompt_tokens, max_tokens=max_tokens, on_crossing=asked
         )
+        if (prefilled_scale := extra.get(PREFILLED_SCALE)) is not None:
+            # The API server has checked this. Whoever else sends it has the prompt computed here.
+            with contextlib.suppress(ValueError):
+                return admitted(prefilled_scale=prefilled_scale)
+        return admitted()
 
     def _has_axes(self, request: Request | EngineCoreRequest) -> bool:
         return self._images_have_axes and bool(request.mm_features)

@@ -44,8 +44,6 @@ def handing_over(stock: Callable[..., AsyncIterator[Any]], deployment: Deploymen
     @functools.wraps(stock)
     async def generate(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         extra = getattr(sampling_params, "extra_args", None) or {}
-        if PREFILLED_SCALE in extra:
-            raise ValueError(f"extra_args.{PREFILLED_SCALE} must be left out: only the server sets it")
         asked: Mapping[str, Any] = extra.get(_PARAMS) or {}
         if not (asked.get("do_remote_prefill") or asked.get("do_remote_decode")):
             async for output in stock(prompt, sampling_params, *args, **kwargs):

@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from posenc_runtime.kv.deployment import Deployment
-from posenc_runtime.vllm_adapter.contract.names import ADMISSION_TOKENS
+from posenc_runtime.vllm_adapter.contract.names import ADMISSION_TOKENS, PREFILLED_SCALE
 from posenc_runtime.vllm_adapter.in_server.requests import check_pinned
 from posenc_runtime.vllm_adapter.in_server.responses import report_of_admission
 
@@ -114,7 +114,7 @@ def admitting(stock: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIt
     """Wrap ``generate`` of vLLM's client: requests of one answer say how long they are when it is called, and all of
     them tell the engine the longest length when they run.
 
-    What it gives raises ``ValueError``, which is answered with status 400, for a client that writes our name itself.
+    What it gives raises ``ValueError``, which is answered with status 400, for a client that writes a name of ours.
     """
 
     @functools.wraps(stock)
@@ -123,8 +123,9 @@ def admitting(stock: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIt
         if together is not None:
             together.note(_num_tokens(prompt) + (sampling_params.max_tokens or 0))
             return admitted(together, prompt, sampling_params, *args, **kwargs)
-        if ADMISSION_TOKENS in (getattr(sampling_params, "extra_args", None) or {}):
-            return refused()
+        for name in getattr(sampling_params, "extra_args", None) or {}:
+            if name in (ADMISSION_TOKENS, PREFILLED_SCALE):
+                return refused(name)
         return stock(prompt, sampling_params, *args, **kwargs)
 
     async def admitted(
@@ -133,8 +134,8 @@ def admitting(stock: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIt
         async for output in stock(prompt, together.admitted(sampling_params), *args, **kwargs):
             yield output
 
-    async def refused() -> AsyncIterator[Any]:
-        raise ValueError(f"extra_args.{ADMISSION_TOKENS} must be left out: only the server sets it")
+    async def refused(name: str) -> AsyncIterator[Any]:
+        raise ValueError(f"extra_args.{name} must be left out: only the server sets it")
         yield  # as what it stands for, it raises when it is read
 
     return generate

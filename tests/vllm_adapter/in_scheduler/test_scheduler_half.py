@@ -15,7 +15,7 @@ from vllm.v1.request import Request
 
 from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.kv.ledger import MixedRotations
-from posenc_runtime.vllm_adapter.contract.names import ADMISSION_TOKENS, ON_CROSSING, PROMPT_ALONE
+from posenc_runtime.vllm_adapter.contract.names import ADMISSION_TOKENS, ON_CROSSING, PREFILLED_SCALE, PROMPT_ALONE
 from posenc_runtime.vllm_adapter.in_scheduler.scheduler_half import SchedulerHalf
 
 YARN = Deployment(rope_type="yarn", scales=(1.0, 2.0, 4.0), original_max_position_embeddings=64, max_model_len=256)
@@ -92,6 +92,27 @@ def test_a_request_that_is_told_a_length_begins_at_its_scale_and_stays(
     said = half.said_so_far(request)["posenc"]
     assert (said["scale"], said["admission_tokens"]) == (scale, min(together, half.deployment.max_model_len))
     assert half.coordinator.on_crossing("beam") == "pin"
+
+
+@pytest.mark.parametrize(
+    ("prefilled_at", "scale", "takes_keys"),
+    [(1.0, 1.0, True), (2.0, 2.0, True), (3.0, 1.0, False), (None, 1.0, False)],
+    ids=["its own scale", "a larger one", "none of ours", "nowhere"],
+)
+def test_a_request_begins_at_the_scale_at_which_its_prompt_was_prefilled(
+    prefilled_at: float | None, scale: float, takes_keys: bool, half: SchedulerHalf
+) -> None:
+    init_none_hash(sha256)
+    request = Request(
+        request_id="handed over",
+        prompt_token_ids=PROMPT,
+        sampling_params=SamplingParams(max_tokens=1, extra_args={PREFILLED_SCALE: prefilled_at}),
+        pooling_params=None,
+        block_hasher=get_request_block_hasher(16, sha256),
+    )
+    half.on_new_request(request)
+    assert half.said_so_far(request)["posenc"]["scale"] == scale
+    assert half.may_take_keys(request) == takes_keys
 
 
 def stock_hashes(cache_salt: str | None = None) -> list[bytes]:

@@ -12,6 +12,7 @@ from vllm.platforms import current_platform
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import RequestStatus
 
+from posenc_runtime.kv.budget import Speed
 from posenc_runtime.vllm_adapter.connector_with_tiers import PosencConnector
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.contract.names import CONNECTOR
@@ -162,6 +163,8 @@ def test_every_connector_gets_what_its_own_workers_told() -> None:
     told = KVConnectorHandshakeMetadata()
     ours, nixl, silent = Tier(KVConnectorHandshakeMetadata()), Tier(told), Tier()
     workers = connector(ours, nixl, hands_over=True)
+    ours.speed = Speed(token_seconds=1e-6, weights_seconds=1e-3, weight_bytes=1, block_tokens=16)
+    assert workers.speed is ours.speed  # of which the server asks each worker
     said = {(0, rank): workers.get_handshake_metadata() for rank in range(2)}
     workers.set_xfer_handshake_metadata_pp_aware(said)
     assert ours.heard == [{(0, 0): ours.told, (0, 1): ours.told}] and nixl.heard == [{(0, 0): told, (0, 1): told}]

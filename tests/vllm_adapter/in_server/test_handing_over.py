@@ -115,11 +115,6 @@ def test_adapters_and_pictures_go_with_the_prompt(alike: dict[str, Any]) -> None
     assert engine.extra_args[PREFILLED_SCALE] == 2.0
 
 
-def test_a_client_may_not_name_the_scale_itself() -> None:
-    with pytest.raises(ValueError, match=f"^extra_args.{PREFILLED_SCALE} must be left out"):
-        ask(Engine(), None, **{PREFILLED_SCALE: 2.0})
-
-
 def test_a_request_that_cannot_begin_at_that_scale_is_refused_before_the_engine() -> None:
     engine = Engine()
     with pytest.raises(ValueError, match="on_crossing must not be pin"):

@@ -143,10 +143,11 @@ async def test_where_there_is_one_scale_vllms_own_requests_are_sent(engine: Engi
     assert "kv_transfer_params" not in response.model_dump() and found.kv_transfer_params is None
 
 
-async def test_a_client_cannot_say_at_which_length_it_is_admitted(engine: Engine) -> None:
+@pytest.mark.parametrize("name", [TOLD, "posenc_prefilled_scale"])
+async def test_a_client_cannot_say_how_it_is_admitted(name: str, engine: Engine) -> None:
     kept(engine)
-    params = SamplingParams(max_tokens=4, extra_args={TOLD: 200})
-    with pytest.raises(ValueError, match=f"extra_args.{TOLD} must be left out"):
+    params = SamplingParams(max_tokens=4, extra_args={name: 200})
+    with pytest.raises(ValueError, match=f"extra_args.{name} must be left out"):
         await anext(aiter(engine.generate({"prompt_token_ids": [5]}, params, "forged")))
     assert not engine.asked
 
