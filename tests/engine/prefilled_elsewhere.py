@@ -13,6 +13,7 @@ import pytest
 
 from tests.benchmarks.servers import free_port
 from tests.checkpoints import TRAINED
+from tests.engine.device import ON_CUDA
 from tests.engine.run_engine import Answer
 from tests.engine.running_server import running_server
 
@@ -45,7 +46,7 @@ def serving(
         del settings["max_model_len"]
     network = {
         **{"VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port())},
-        **{"UCX_TLS": "tcp,self,sm", "UCX_NET_DEVICES": "lo", "OMP_NUM_THREADS": "1"},
+        **({} if ON_CUDA else {"UCX_TLS": "tcp,self,sm", "UCX_NET_DEVICES": "lo", "OMP_NUM_THREADS": "1"}),
     }
     log = folder / "server.log"
     with (

@@ -123,6 +123,11 @@ class Terminal:
     def type(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
 
+    def interrupt(self) -> None:
+        """As Ctrl-C, a little after what was waited for: readline writes its prompt before it looks for signals."""
+        time.sleep(0.5)
+        self.process.send_signal(signal.SIGINT)
+
     def wait_for(self, said: str) -> None:
         """Until it has said something since the last wait."""
         with contextlib.suppress(OSError):  # the terminal is gone when the process has ended
@@ -153,7 +158,7 @@ def chat(slow_fake: Fake) -> Iterator[Terminal]:
 def test_an_interrupt_stops_an_answer_which_stays_in_the_conversation(chat: Terminal, slow_fake: Fake) -> None:
     chat.type("One\r")
     chat.wait_for(" and and")
-    chat.process.send_signal(signal.SIGINT)
+    chat.interrupt()
     chat.wait_for("> ")
     chat.type("Two\r")
     chat.wait_for(" and and")
@@ -164,10 +169,10 @@ def test_an_interrupt_stops_an_answer_which_stays_in_the_conversation(chat: Term
 
 @pytest.mark.slow
 def test_two_interrupts_end_the_chat_and_one_says_so(chat: Terminal) -> None:
-    chat.process.send_signal(signal.SIGINT)
+    chat.interrupt()
     chat.wait_for("Ctrl-C once more, or /quit, ends the chat")
     chat.wait_for("> ")
-    chat.process.send_signal(signal.SIGINT)
+    chat.interrupt()
     assert chat.process.wait(60) == 130
 
 
