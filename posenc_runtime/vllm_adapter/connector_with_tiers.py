@@ -99,7 +99,7 @@ class PosencConnector(MultiConnector):
         if not seen.stands_still:
             most = self.scheduler_half.longest_prefix(request) - num_computed_tokens
             for tier in self._tiers:
-                if tier in self._hands_over and not self.scheduler_half.may_take_keys(request):
+                if tier in self._hands_over and not self._takes_keys(request):
                     continue
                 num_tokens, is_async = tier.get_num_new_matched_tokens(seen, num_computed_tokens)
                 if num_tokens is None:
@@ -111,6 +111,11 @@ class PosencConnector(MultiConnector):
                     self.scheduler_half.offered.pop(request.request_id, None)
                     return num_tokens, is_async
         return self._ours.get_num_new_matched_tokens(request, num_computed_tokens)
+
+    def _takes_keys(self, request: Request) -> bool:
+        """Whether a request brings keys of another engine, of the scale at which it begins."""
+        brings = bool((request.kv_transfer_params or {}).get("do_remote_prefill"))
+        return brings and self.scheduler_half.may_take_keys(request)
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         seen = self._seen.seen(request)

@@ -299,14 +299,15 @@ class PosencScheduler(AsyncScheduler):
         """Where running requests are to begin anew, requests that wait with a copied prefix begin anew as well.
 
         vLLM refuses the reset while any block is held: by requests whose keys a connector loads, or by steps under way,
-        after which a connector might still write. Our connector writes in the order of steps, so we free these blocks.
+        after which a connector might still write. Our connector writes in the order of steps, so we free these blocks,
+        unless there are tiers beside it.
         """
         if reset_running_requests:
             if self._reuse:
                 self._give_up_copies(self._reuse)
             while self.running:
                 self._preempt_request(self.running.pop(), time.monotonic(), drop_stale_output=True)
-            while self.deferred_frees:
+            while self.deferred_frees and self._half.tiers is None:
                 self.kv_cache_manager.block_pool.free_blocks(reversed(self.deferred_frees.popleft()[1]))
         done: bool = super().reset_prefix_cache(reset_running_requests, reset_connector)
         return done
@@ -354,8 +355,10 @@ class PosencScheduler(AsyncScheduler):
         self._reblocked.discard(request.request_id)
         if self._reuse:
             self._reuse.forget(request.request_id)
-        # No delay is needed: workers make the copies that were begun before any later step writes to these blocks.
-        return super()._free_request(request, delay_free_blocks=False)
+        # Copies need no delay: workers make those that were begun before any later step writes to these blocks. A tier
+        # may go on loading into them; where there are tiers, no request copies a prefix.
+        delayed = delay_free_blocks and self._half.tiers is not None
+        return super()._free_request(request, delay_free_blocks=delayed)
 
     def _give_back(self, block_ids: Iterable[int]) -> None:
         pool = self.kv_cache_manager.block_pool

@@ -303,7 +303,7 @@ _TIERS = (
         known_at_read_time="vLLM itself offloads on GPUs only",
     ),
     Feature(
-        "offloading beside `speculative_config`",
+        "offloading or NIXL beside `speculative_config`",
         (given(kv_offloading_size=4.0, speculative_config={"method": "ngram"}),),
         instead="one of the two",
         at_read_time=False,

@@ -118,7 +118,21 @@ def test_what_no_server_has_signed_is_refused_and_reaches_no_cache(
         refused = asked(decoding, prompt, 12, {**honest, "posenc": posenc})
         assert refused.status_code == 400, refused.text
         assert "kv_transfer_params.posenc" in refused.json()["error"]["message"]
+    # What is refused reaches the engine in no other way, and the other server still has the blocks.
+    bare = asked(decoding, prompt, 12, {"do_remote_prefill": True})
+    assert bare.status_code == 400
     assert_as_unrotated(oracle, (prompt, 12), answer_of(asked(decoding, prompt, 12, honest)))
+
+
+def test_a_server_outlives_the_one_that_has_prefilled_for_it(
+    decoding: httpx.Client, oracle: UnrotatedOracle, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    prompt = prompts(300)
+    with serving(tiny, tmp_path / "server", "kv_producer") as gone:
+        params = prefilled(gone, prompt)
+    assert asked(decoding, prompt, 12, params).status_code == 500
+    again = asked(decoding, prompt, 12, None, cache_salt="again")
+    assert again.raise_for_status().json()["kv_transfer_params"]["posenc"]["scale"] == 2
 
 
 def test_a_pinned_request_is_refused_where_its_prompt_was_prefilled_at_another_scale(

@@ -92,7 +92,7 @@ def in_server() -> Iterator[Replaced]:
     generate = _stock("vllm.v1.engine.async_llm", "AsyncLLM.generate")
     named = responses.naming_stopped(generate, any_deployment)
     yield Replaced("responses.naming_stopped", named, generate, ours_has_object=False)
-    handing = handing_over.handing_over(generate, any_deployment, b"")
+    handing = handing_over.handing_over(generate, any_deployment, b"", 30)
     yield Replaced("handing_over.handing_over", handing, generate, ours_has_object=False)
     for (module, *path), check in {**requests.WRAPPED, **one_scale.WRAPPED}.items():
         stock = _stock(module, ".".join(path))

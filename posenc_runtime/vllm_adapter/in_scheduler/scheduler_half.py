@@ -379,7 +379,7 @@ class SchedulerHalf:
             admit, self.deployment, num_prompt_tokens=num_prompt_tokens, max_tokens=max_tokens, on_crossing=asked
         )
         if (prefilled_scale := extra.get(PREFILLED_SCALE)) is not None:
-            # The API server has checked this. Whoever else sends it has the prompt computed here.
+            # The API server has checked this. ``LLM`` is believed, and a scale that cannot be is ignored.
             with contextlib.suppress(ValueError):
                 return admitted(prefilled_scale=prefilled_scale)
         return admitted()

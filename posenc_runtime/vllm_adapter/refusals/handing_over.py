@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from posenc_runtime.vllm_adapter.contract.cached_keys import are_float8
+from posenc_runtime.vllm_adapter.contract.cached_keys import OWN_SCALES, are_float8
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.contract.names import NIXL
 
@@ -29,10 +29,11 @@ def refuse_handing_over(vllm_config: VllmConfig, deployment: Deployment) -> None
     for what, is_so in (
         ("recurrent layers", vllm_config.model_config.is_hybrid),
         ("positions of images (M-RoPE)", vllm_config.model_config.uses_mrope),
+        ("keys with scales of their own", vllm_config.cache_config.cache_dtype in OWN_SCALES),
     ):
         if is_so:
             raise Unsupported(
-                f"{NIXL} must be left out for models with {what} whose requests are scaled: no test shows that answers "
+                f"{NIXL} must be left out where there are {what} and requests are scaled: no test shows that answers "
                 "are right. Leave kv_transfer_config out"
             )
     if len(deployment.scales) > 1 and deployment.on_crossing == "pin":

@@ -33,7 +33,7 @@ _NOT_TURNED = {
     "turboquant": "several numbers are packed into a byte after a transform of the whole key",
     "ultraquant": "several numbers are packed into a byte, and groups of them have scales that fit their largest one",
     "nvfp4": "several numbers are packed into a byte, and groups of them have scales that fit their largest one",
-    **dict.fromkeys(_TURNED_ON_A_GPU, "only vLLM's attention on a GPU keeps keys in it"),
+    **dict.fromkeys(_TURNED_ON_A_GPU, "on a CPU, vLLM's attention keeps nothing in it"),
 }
 
 

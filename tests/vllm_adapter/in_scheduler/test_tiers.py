@@ -182,9 +182,12 @@ def test_how_many_tokens_are_loaded(hands_over: bool, may_take_keys: bool, found
     ours: Any = Tier()
     ours.get_num_new_matched_tokens = lambda request, num_computed_tokens: (0, False)
     made = connector(ours, Tier(), hands_over=hands_over, may_take_keys=may_take_keys)
-    waiting = request("waiting")
+    waiting = request("waiting", kv_transfer_params={"do_remote_prefill": True})
     made._seen.on_new_request(waiting)
     assert made.get_num_new_matched_tokens(waiting, 32) == (found, found > 0)
+    if hands_over:  # one that brings nothing, or was preempted after it had brought something
+        waiting.kv_transfer_params["do_remote_prefill"] = False
+        assert made.get_num_new_matched_tokens(waiting, 32) == (0, False)
 
 
 @pytest.fixture

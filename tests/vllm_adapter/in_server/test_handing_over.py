@@ -34,7 +34,7 @@ class Engine:
     """Answers with one token, and what a connector says; notes what it is told."""
 
     def __init__(self, said: Mapping[str, Any] | None = None) -> None:
-        self.said, self.told = said, [SamplingParams()]
+        self.said, self.told, self._wrapped = said, [SamplingParams()], None
         tiers = {"connectors": [{"kv_connector": "NixlConnector"}]}
         transfer = KVTransferConfig(kv_connector=CONNECTOR, kv_role="kv_both", kv_connector_extra_config=tiers)
         self.vllm_config = types.SimpleNamespace(kv_transfer_config=transfer)
@@ -46,6 +46,11 @@ class Engine:
             output = RequestOutput(request_id, None, prompt["prompt_token_ids"], None, [answer], finished=finished)
             output.kv_transfer_params = dict(self.said) if finished and self.said else None
             yield output
+
+    def handing_over(self, key: bytes) -> Any:
+        if self._wrapped is None:
+            self._wrapped = handing_over(self.generate, YARN, key, 30)
+        return self._wrapped
 
     @property
     def extra_args(self) -> dict[str, Any]:
@@ -60,15 +65,20 @@ def ask(
     num_tokens: int = 100,
     adapter: str | None = None,
     pictures: Mapping[str, list[str]] | None = None,
+    more: Mapping[str, Any] | None = None,
+    max_tokens: int | None = None,
+    n: int = 1,
     **extra: Any,
 ) -> dict[str, Any] | None:
     """What a server with this engine answers at ``kv_transfer_params``."""
-    prompt = {"prompt_token_ids": list(range(num_tokens)), "mm_hashes": pictures or {}}
-    told = SamplingParams(max_tokens=40, extra_args={"kv_transfer_params": params, **extra})
+    prompt = {"prompt_token_ids": list(range(num_tokens)), "mm_hashes": pictures or {}} | (more or {})
+    gives = isinstance(params, Mapping) and params.get("do_remote_decode")
+    max_tokens = max_tokens or (1 if gives else 40)
+    told = SamplingParams(max_tokens=max_tokens, n=n, extra_args={"kv_transfer_params": params, **extra})
     lora = None if adapter is None else types.SimpleNamespace(lora_name=adapter)
 
     async def answered() -> Any:
-        generate = handing_over(engine.generate, YARN, key)
+        generate = engine.handing_over(key)
         return [output async for output in generate(prompt, told, "request", lora_request=lora)][-1].kv_transfer_params
 
     found: dict[str, Any] | None = asyncio.run(answered())
@@ -79,6 +89,7 @@ def ask(
 def prefilled(**asked: Any) -> dict[str, Any]:
     """What a server that has prefilled a prompt at scale 2 answers."""
     place = {"remote_engine_id": "other", "remote_request_id": "r", "remote_block_ids": ([3, 4, 5, 6],)}
+    place |= {"remote_host": "other", "remote_port": 5601, "tp_size": 1}
     said = {"do_remote_prefill": True, "posenc": {"scale": 2.0, "crossings": []}, **place}
     answered = ask(Engine(said), TO_PREFILL, **asked)
     assert answered is not None and answered["posenc"]["crossings"] == []
@@ -122,6 +133,37 @@ def test_a_request_that_cannot_begin_at_that_scale_is_refused_before_the_engine(
     assert len(engine.told) == 1
 
 
+@pytest.mark.parametrize(
+    ("asked", "rule"),
+    [
+        (
+            {"params": {**TO_PREFILL, "do_remote_prefill": True}},
+            "must have one of do_remote_prefill and do_remote_decode",
+        ),
+        ({"params": TO_PREFILL, "max_tokens": 2}, "^max_tokens must be 1 where .*, got 2"),
+        ({"params": TO_PREFILL, "n": 2}, "made of several requests, such as n above 1"),
+        ({"params": TO_PREFILL, "more": {"prompt_embeds": object()}}, "must be left out for prompts of embeddings"),
+        ({"params": ["a"]}, "^kv_transfer_params must be an object, got list"),
+        ({"params": None, PREFILLED_SCALE: 2.0}, f"^extra_args.{PREFILLED_SCALE} must be left out"),
+    ],
+    ids=["both ways", "an answer", "several answers", "embeddings", "a list", "a scale of its own"],
+)
+def test_what_would_pair_keys_with_another_prompt_is_refused(asked: dict[str, Any], rule: str) -> None:
+    engine = Engine()
+    with pytest.raises(ValueError, match=rule):
+        ask(engine, asked.pop("params"), **asked)
+    assert len(engine.told) == 1
+
+
+def test_keys_are_taken_once() -> None:
+    """The other server may give the blocks to another request once they have been fetched."""
+    engine, params = Engine(), prefilled()
+    ask(engine, params)
+    with pytest.raises(ValueError, match="must be used once, but this server has taken these keys before"):
+        ask(engine, params)
+    assert len(engine.told) == 2
+
+
 def test_beams_take_no_keys_of_another_server() -> None:
     with pytest.raises(ValueError, match="must be left out where an answer is made of several requests"):
         ask(Engine(), prefilled(), **{ADMISSION_TOKENS: 200})
@@ -147,6 +189,8 @@ def test_only_an_engine_that_hands_scaled_keys_over_needs_a_key(monkeypatch: pyt
     engine = Engine()
     hand_over(engine, YARN)
     assert "generate" in vars(engine)
+    # vLLM would tell the engine what a refused request brought.
+    assert asyncio.run(engine.notify_kv_transfer_request_rejected("request", {"do_remote_prefill": True})) is None  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("said", "got"), [(None, "none"), ("  ", "none"), ("short", "5"), ("x" * 31, "31")])
