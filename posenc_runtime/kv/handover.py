@@ -17,9 +17,10 @@ from typing import Any
 
 from posenc_runtime.kv.deployment import Deployment
 
-# Parameters of a transfer that say where the keys are and how they are fetched. The first ones must be there.
-_NEEDED = ("remote_engine_id", "remote_request_id", "remote_block_ids", "remote_host", "remote_port", "tp_size")
-_PLACE = (*_NEEDED, "dcp_size", "pp_size", "remote_num_tokens", "transfer_mode")
+# Parameters of a transfer that say where the keys are. Without them a decoding engine cannot ask for keys.
+NEEDED = ("remote_block_ids", "remote_engine_id", "remote_request_id", "remote_host", "remote_port", "tp_size")
+# What is signed: these, and those that say how the keys are fetched.
+_PLACE = (*NEEDED, "dcp_size", "pp_size", "remote_num_tokens", "transfer_mode")
 
 
 def sign(
@@ -77,7 +78,7 @@ def scale_of(
             "kv_transfer_params.posenc must have the scale, expires and the signature that the prefilling server has "
             "answered, got none: pass on all that it answers at kv_transfer_params"
         )
-    if missing := [name for name in _NEEDED if params.get(name) is None]:
+    if missing := [name for name in NEEDED if params.get(name) is None]:
         raise ValueError(
             f"kv_transfer_params must have {', '.join(missing)} as the prefilling server has answered it, got none: "
             "pass on all that it answers at kv_transfer_params"

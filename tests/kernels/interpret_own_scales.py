@@ -2,26 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
-from posenc_runtime.kernels.rotary import launches, own_scales
-from tests.kernels import interpreted_calls, interpreted_float8
-from tests.kernels.own_scale_cases import CASES, Case
-
-
-def main() -> None:
-    interpreted_calls.mend()
-    interpreted_float8.mend()
-    launches.HEADS = 3  # so that programs begin and end within layers
-    print(json.dumps({name: faults(case) for name, case in CASES.items()}))
-
-
-def faults(case: Case) -> list[str]:
-    before = case.memory()
-    after = [of_layer.clone() for of_layer in before]
-    own_scales.rerotate(case.caches(after), case.moves(), case.change(), case.layout())
-    return case.faults(before, after)
-
+from tests.kernels.interpret_rerotate import report
+from tests.kernels.own_scale_cases import CASES
 
 if __name__ == "__main__":
-    main()
+    report(CASES)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from posenc_runtime.kernels.rotary import launches, rerotate
-from tests.kernels import interpreted_calls, interpreted_float8
+from tests.kernels import interpreted_calls, interpreted_float8, own_scale_cases
 from tests.kernels.rerotate_cases import CASES, Case
 
 
-def main() -> None:
+def report(cases: Mapping[str, Case | own_scale_cases.Case]) -> None:
     interpreted_calls.mend()
     interpreted_float8.mend()
     launches.HEADS = 3  # so that programs begin and end within layers
-    print(json.dumps({name: faults(case) for name, case in CASES.items()}))
+    print(json.dumps({name: faults(case) for name, case in cases.items()}))
 
 
-def faults(case: Case) -> list[str]:
+def faults(case: Case | own_scale_cases.Case) -> list[str]:
     before = case.memory()
     after = [of_layer.clone() for of_layer in before]
     rerotate.rerotate(case.caches(after), case.moves(), case.change(), case.layout())
@@ -24,4 +25,4 @@ def faults(case: Case) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    report(CASES)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posenc_runtime.encodings.spec import Frequencies
 from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange
-from tests.kernels.rerotate_cases import LAST_POSITION, NUM_BLOCKS, SOURCES, TARGETS
+from tests.kernels.rerotate_cases import LAST_POSITION, NUM_BLOCKS, SOURCES, TARGETS, scale_and_next
 from tests.tolerance import KEY_STORED_AT_ZERO, KEY_STORED_BY_INTERPRETER, KEY_TURNED_BY_KERNEL, OWN_SCALE
 
 Q_MAX = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
@@ -60,10 +60,7 @@ class Case:
         return BlockMoves(torch.tensor(SOURCES), torch.tensor(TARGETS), self.first_positions())
 
     def frequencies(self) -> tuple[Frequencies, Frequencies]:
-        pair = torch.arange(self.rotary_dim // 2)
-        before = (10_000.0 ** (-2 * pair.double() / self.rotary_dim)).float()
-        after = torch.where(torch.isin(pair, torch.tensor(self.unchanged)), before, before / 4)
-        return Frequencies(before, 1.25), Frequencies(after, 1.25 * self.ratio)
+        return scale_and_next(self.rotary_dim, self.unchanged, self.ratio)
 
     def change(self) -> ScaleChange:
         return ScaleChange.between(*self.frequencies())

@@ -46,7 +46,7 @@ def test_a_signed_scale_is_taken_as_the_prefilling_server_said_it(scale: float) 
 
 def test_the_signature_is_that_of_rfc_2104_over_what_decides_the_keys() -> None:
     tokens = hashlib.sha256(struct.pack("<3q", *PROMPT)).hexdigest()
-    place = ["engine", "request", [[3, 4], [7]], "prefill", 5601, 1, 1, 1, 3, "pull"]
+    place = [[[3, 4], [7]], "engine", "request", "prefill", 5601, 1, 1, 1, 3, "pull"]
     said = [YARN.fingerprint, 2.0, EXPIRES, tokens, ["image:a"], place]
     expected = hmac.new(KEY, json.dumps(said).encode(), "sha256").hexdigest()
     assert signed()["posenc"]["signature"] == expected

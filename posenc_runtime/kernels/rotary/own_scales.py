@@ -15,12 +15,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from posenc_runtime.kernels.rotary.launches import addresses, heads_of_program
-from posenc_runtime.kernels.rotary.rerotation import SCALE_BYTES, BlockMoves, KeyLayout, ScaleChange, stored_alike
+from posenc_runtime.kernels.rotary.launches import addresses, division
+from posenc_runtime.kernels.rotary.rerotation import (
+    SCALE_BYTES,
+    BlockMoves,
+    KeyLayout,
+    ScaleChange,
+    largest,
+    stored_alike,
+)
 from posenc_runtime.kernels.rotary.turns import cos_sin
 
 _DTYPES = {torch.int8: tl.int8, torch.float8_e4m3fn: tl.float8e4nv}
-_LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}  # by which vLLM divides a key's largest number
 _PAIRS = 8  # pairs of a thread
 _WARPS = 4  # the most warps of a program
 
@@ -95,9 +101,9 @@ def _own_scales_kernel(  # type: ignore[no-untyped-def]
         # The attention factor and what a key grows by go into its scale, where they round no number of the key.
         # float8 grows by two, so that halved numbers are exact but for the smallest.
         b_growth = tl.where(m_grows, 2.0 if tl.float8e4nv == DTYPE else b_biggest / LARGEST, 1.0)
-        o_scale = HEAD_DIM // 4
-        b_scale = tl.load(p_scales + o_source // 4 + o_scale, mask=m_token) * (b_growth * attention_ratio)
-        tl.store(p_scales + o_target // 4 + o_scale, b_scale, mask=m_token)
+        o_scale = HEAD_DIM // SCALE_BYTES
+        b_scale = tl.load(p_scales + o_source // SCALE_BYTES + o_scale, mask=m_token) * (b_growth * attention_ratio)
+        tl.store(p_scales + o_target // SCALE_BYTES + o_scale, b_scale, mask=m_token)
 
         is_copied = b_source != b_target
         m_same = ~(m_changed | m_grows[:, None])
@@ -155,24 +161,21 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
     tokens = min(power(layout.block_size), max(1, 32 * _WARPS * _PAIRS // pairs))
     num_warps = min(_WARPS, max(1, tokens * pairs // (32 * _PAIRS)))
     for caches in stored_alike(kv_caches):
-        num_heads = caches[0].shape[1]
-        num_tiles, all_heads = len(moves) * triton.cdiv(layout.block_size, tokens), len(caches) * num_heads
-        heads = heads_of_program(num_tiles, all_heads)
-        begins = [cache.data_ptr() for cache in caches]
-        alignment = math.gcd(16, *begins, *caches[0].stride()[:3])
-        _own_scales_kernel[num_tiles, triton.cdiv(all_heads, heads)](
-            addresses(tuple(begins), caches[0].device),
+        programs, heads = division(caches, len(moves), layout.block_size, tokens)
+        alignment = math.gcd(16, *(cache.data_ptr() for cache in caches), *caches[0].stride()[:3])
+        _own_scales_kernel[programs](
+            addresses(caches),
             moves.sources,
             moves.targets,
             moves.first_positions,
             change.phases.to(caches[0].device),
             change.attention_ratio,
             len(caches),
-            num_heads,
+            caches[0].shape[1],
             heads,
             *(stride // alignment for stride in caches[0].stride()[:3]),
             DTYPE=_DTYPES[caches[0].dtype],
-            LARGEST=_LARGEST[caches[0].dtype],
+            LARGEST=largest(caches[0].dtype),
             ALIGNMENT=alignment,
             BLOCK_SIZE=layout.block_size,
             HEAD_DIM=layout.head_dim,

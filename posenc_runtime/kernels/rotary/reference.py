@@ -92,7 +92,7 @@ def rerotate_own_scales(kv_caches: Sequence[Tensor], moves: BlockMoves, change: 
     first = layout.rotary_offset + (pair if layout.is_neox_style else 2 * pair)
     second = first + (layout.rotary_dim // 2 if layout.is_neox_style else 1)
     for cache in kv_caches:
-        is_int8, q_max = cache.dtype == torch.int8, 127.0 if cache.dtype == torch.int8 else largest(cache.dtype)
+        is_int8, q_max = cache.dtype == torch.int8, largest(cache.dtype)
         assert q_max is not None
         blocks = _bits(cache)[moves.sources]
         old = blocks[..., : layout.head_dim].view(cache.dtype)

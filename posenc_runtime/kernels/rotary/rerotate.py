@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from posenc_runtime.kernels.rotary import own_scales
-from posenc_runtime.kernels.rotary.launches import addresses, heads_of_program
+from posenc_runtime.kernels.rotary.launches import addresses, division
 from posenc_runtime.kernels.rotary.rerotation import BlockMoves, KeyLayout, ScaleChange, largest, stored_alike
 from posenc_runtime.kernels.rotary.turns import cos_sin
 
@@ -164,11 +164,9 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
     tokens = min(power(layout.block_size), max(1, 32 * _WARPS * _PAIRS // width))
     num_warps = min(_WARPS, max(1, tokens * width // (32 * _PAIRS)))
     for caches in stored_alike(kv_caches):
-        num_heads = caches[0].shape[1]
-        num_tiles, all_heads = len(moves) * triton.cdiv(layout.block_size, tokens), len(caches) * num_heads
-        heads = heads_of_program(num_tiles, all_heads)
-        _rerotate_kernel[num_tiles, triton.cdiv(all_heads, heads)](
-            addresses(tuple(cache.data_ptr() for cache in caches), caches[0].device),
+        programs, heads = division(caches, len(moves), layout.block_size, tokens)
+        _rerotate_kernel[programs](
+            addresses(caches),
             moves.sources,
             moves.targets,
             moves.first_positions,
@@ -177,7 +175,7 @@ def rerotate(kv_caches: Sequence[Tensor], moves: BlockMoves, change: ScaleChange
             change.attention_ratio,
             change.num_unchanged,
             len(caches),
-            num_heads,
+            caches[0].shape[1],
             heads,
             *caches[0].stride(),
             DTYPE=_DTYPES[caches[0].dtype],

@@ -278,10 +278,13 @@ class ScaleChange:
 
 
 def largest(dtype: torch.dtype) -> float | None:
-    """The largest number of float8, past which a cast may give NaN or infinity; None for other types.
+    """The largest number of float8, past which a cast may give NaN or infinity, and of int8; None for other types.
 
     An element of a turned key can be up to 2 ** 0.5 times as large as the largest one was, so it is clamped to this.
+    vLLM divides the largest element of a key by it, where each key has a scale of its own.
     """
+    if dtype == torch.int8:
+        return 127.0
     return torch.finfo(dtype).max if dtype in FLOAT8 else None
 
 

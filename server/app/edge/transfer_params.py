@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from posenc_runtime.kv.handover import NEEDED
 from server.app.edge.error_answers import RequestRefused
 
 KV = "kv_transfer_params"
@@ -23,8 +24,6 @@ _FROM_ZERO = ("remote_num_tokens", "remote_prefill_cached_tokens", "remote_regis
 _BLOCKS = "remote_block_ids"
 _EXPIRY = "remote_blocks_expiry_time"
 _REPORTS = ("posenc", "posenc_prompts", "posenc_choices")  # of the answer that a router takes the others from
-# Without them a decoding engine cannot ask for keys.
-_NEEDED = (_BLOCKS, "remote_engine_id", "remote_request_id", "remote_host", "remote_port", "tp_size")
 
 
 def check_transfer_params(prefix: str, fields: Mapping[str, Any], taken: Collection[str]) -> None:
@@ -57,9 +56,9 @@ def _check_of_nixl(params: Any) -> None:
     if params.get("do_remote_prefill"):
         if params.get("do_remote_decode"):
             raise _refusal("do_remote_prefill", "be false where do_remote_decode is true", True)
-        if missing := [name for name in _NEEDED if params.get(name) in (None, [])]:
+        if missing := [name for name in NEEDED if params.get(name) in (None, [])]:
             raise RequestRefused(
-                f"{KV} must have {', '.join(_NEEDED)} where do_remote_prefill is true, got none of "
+                f"{KV} must have {', '.join(NEEDED)} where do_remote_prefill is true, got none of "
                 f"{', '.join(missing)}: pass on all that the prefilling server has answered",
                 _REASON,
                 param=f"{KV}.{missing[0]}",

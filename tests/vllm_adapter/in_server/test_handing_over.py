@@ -16,15 +16,8 @@ from posenc_runtime.vllm_adapter.contract.names import ADMISSION_TOKENS, CONNECT
 from posenc_runtime.vllm_adapter.in_server.handing_over import hand_over, handing_over
 from posenc_runtime.vllm_adapter.settings.section import SettingRefused
 from posenc_runtime.vllm_adapter.settings.transfer_key import VARIABLE, transfer_key
+from tests.vllm_adapter.in_server.test_one_scale import YARN
 
-YARN = Deployment(
-    rope_type="yarn",
-    scales=(1.0, 2.0, 4.0),
-    original_max_position_embeddings=64,
-    max_model_len=256,
-    headroom_tokens=16,
-    on_crossing="rerotate",
-)
 REROPE = Deployment(rope_type="rerope", original_max_position_embeddings=256, max_model_len=4096)
 KEY = b"0123456789abcdef0123456789abcdef"
 TO_PREFILL = {"do_remote_decode": True, "do_remote_prefill": False}
