@@ -121,7 +121,7 @@ ENCODINGS_DIFFER = 1e-3
 ATTENTION_TIMES_TORCH = 2.0
 # The same where weights and turned queries are rounded to bfloat16, too, and not the output alone: three errors of one
 # size in place of one, the square root of 3 in the mean. Seen: 1.2 to 1.5, and 2.4 of 192 numbers.
-ATTENTION_IN_TILES_TIMES_TORCH = 3.0
+ATTENTION_OF_BFLOAT16_TIMES_TORCH = 3.0
 
 # CoPE adds gates in units of 2^-23, and so rounds each by up to 2^-24. Gates are rounded independently of each other: n
 # of them move a position by as much as the square root of n times that. Seen on an H100, of 90 keys: outputs off by

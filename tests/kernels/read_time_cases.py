@@ -294,6 +294,10 @@ CASES = {
     "pages wider than parts": Case(((4200, 1),), rerope(2048, 1536, 512), num_heads=1, head_dim=16),
     "blocks of 128": Case(((700, 1), (600, 130)), rerope(512, 256, 128), block_size=128),
     "bfloat16": Case(EVERY_KIND, dtype=torch.bfloat16, num_heads=4, num_kv_heads=2, head_dim=64),
+    "bfloat16, heads of 48": Case(
+        EVERY_KIND, dtype=torch.bfloat16, num_heads=5, head_dim=48, rotary_dim=20, sinks=True, soft_cap=5.0
+    ),
+    "bfloat16, keys in parts": Case(((1100, 1), (2060, 2), (700, 90)), rerope(512, 256, 64), dtype=torch.bfloat16),
     "float16": Case(EVERY_KIND, dtype=torch.float16, is_neox_style=False),
     "e4m3": Case(EVERY_KIND, cache=torch.float8_e4m3fn, scales="tensor", dtype=torch.bfloat16),
     "e4m3, of heads": Case(EVERY_KIND, cache=torch.float8_e4m3fn, scales="head", num_heads=4, num_kv_heads=2),

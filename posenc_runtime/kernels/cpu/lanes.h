@@ -15,7 +15,11 @@ namespace posenc {
 
 #if defined(__AVX512F__)
 constexpr int kLanes = 16;
+#if defined(__AVX512BF16__)
+constexpr const char* kInstructions = "AVX-512 with bfloat16";
+#else
 constexpr const char* kInstructions = "AVX-512";
+#endif
 #elif defined(__AVX2__)
 constexpr int kLanes = 8;
 constexpr const char* kInstructions = "AVX2";

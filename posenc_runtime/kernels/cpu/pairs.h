@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "bfloat16_rows.h"
+#include "paged.h"
 #include "tile.h"
 
 namespace posenc {
@@ -74,7 +76,7 @@ inline void product_of_pairs(const float* a, int64_t lda, const BFloat16* b, int
       product_of_pairs<1>(a + whole * lda, lda, b, group, c + whole * ldc, ldc, rows - whole, depth, width, add);
 }
 
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AVX512BF16__)
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(POSENC_BFLOAT16_ROWS)
 #define POSENC_TILES 1
 
 constexpr int64_t kTileDepth = 2 * kPairs;             // numbers of a row that one instruction multiplies
@@ -108,77 +110,44 @@ class Tiles {
   const bool wanted_;
 };
 
-// 2^x for x of at most 0, to 2^-18: more than bfloat16 keeps of it. 0 below -126, once it is kept in bfloat16.
-inline Lanes power_of_two(Lanes x) {
-  const __m512 bounded = _mm512_max_ps(_mm512_set1_ps(-127.0f), reinterpret_cast<__m512>(x));  // lets NaN through
-  const Lanes rest = reinterpret_cast<Lanes>(_mm512_reduce_ps(bounded, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC));
-  Lanes p = Lanes{} + 1.342668973e-2f;  // least relative error on [0, 1], with p(0) = 1
-  p = p * rest + 5.224246528e-2f;
-  p = p * rest + 2.412802091e-1f;
-  p = p * rest + 6.930448443e-1f;
-  p = p * rest + 1.0f;
-  return reinterpret_cast<Lanes>(_mm512_scalef_ps(reinterpret_cast<__m512>(p), bounded));
+// c[..][32] = (add ? c : 0) + `rows` from `row` on, 32 of them or 16, times two groups of columns:
+// `columns(k, group)` gives their numbers from `k` on, 16 rows of a tile.
+template <typename Columns>
+inline void product_in_tiles(const BFloat16Rows& rows, int64_t row, bool both, int64_t depth, Columns columns, float* c,
+                             int64_t ldc, bool add) {
+  const int64_t bytes = rows.depth() * 2;
+  float* const below = c + kPairs * ldc;
+  asm volatile("" ::: "memory");  // the compiler does not know that tiles read memory
+  if (add) {
+    _tile_loadd(4, c, ldc * 4);
+    _tile_loadd(5, c + kPairs, ldc * 4);
+    if (both) {
+      _tile_loadd(6, below, ldc * 4);
+      _tile_loadd(7, below + kPairs, ldc * 4);
+    }
+  } else {
+    _tile_zero(4);
+    _tile_zero(5);
+    _tile_zero(6);
+    _tile_zero(7);
+  }
+  for (int64_t k = 0; k < depth; k += kTileDepth) {
+    _tile_loadd(2, columns(k, 0), 64);
+    _tile_loadd(3, columns(k, 1), 64);
+    _tile_loadd(0, rows.at(row, k), bytes);
+    _tile_dpbf16ps(4, 0, 2);
+    _tile_dpbf16ps(5, 0, 3);
+    if (!both) continue;
+    _tile_loadd(1, rows.at(row + kPairs, k), bytes);
+    _tile_dpbf16ps(6, 1, 2);
+    _tile_dpbf16ps(7, 1, 3);
+  }
+  _tile_stored(4, c, ldc * 4);
+  _tile_stored(5, c + kPairs, ldc * 4);
+  if (!both) return;
+  _tile_stored(6, below, ldc * 4);
+  _tile_stored(7, below + kPairs, ldc * 4);
 }
-
-// Rows in bfloat16, which tiles multiply.
-class TiledRows {
- public:
-  TiledRows(int64_t rows, int64_t depth) : depth_(depth), numbers_(whole_tiles(rows) * depth) {}
-
-  // Where a row's numbers lie, for `keep`.
-  uint16_t* row(int64_t r) { return &numbers_[r * depth_]; }
-
-  // Keeps 16 numbers, and returns them as they are kept.
-  static Lanes keep(Lanes numbers, uint16_t* to) {
-    const __m256bh narrow = _mm512_cvtneps_pbh(reinterpret_cast<__m512>(numbers));
-    std::memcpy(to, &narrow, sizeof narrow);
-    const __m512i widened = _mm512_cvtepu16_epi32(reinterpret_cast<const __m256i&>(narrow));
-    return reinterpret_cast<Lanes>(_mm512_slli_epi32(widened, 16));
-  }
-
-  // c[rows][32] = (add ? c : 0) + the rows from `row` on, 32 of them or 16, times two groups of columns:
-  // `columns(k, group)` gives their numbers from `k` on, 16 rows of a tile.
-  template <typename Columns>
-  void multiply(int64_t row, bool both, int64_t depth, Columns columns, float* c, int64_t ldc, bool add) const {
-    const int64_t bytes = depth_ * 2;
-    float* const below = c + kPairs * ldc;
-    asm volatile("" ::: "memory");  // the compiler does not know that tiles read memory
-    if (add) {
-      _tile_loadd(4, c, ldc * 4);
-      _tile_loadd(5, c + kPairs, ldc * 4);
-      if (both) {
-        _tile_loadd(6, below, ldc * 4);
-        _tile_loadd(7, below + kPairs, ldc * 4);
-      }
-    } else {
-      _tile_zero(4);
-      _tile_zero(5);
-      _tile_zero(6);
-      _tile_zero(7);
-    }
-    for (int64_t k = 0; k < depth; k += kTileDepth) {
-      const uint16_t* rows = &numbers_[row * depth_ + k];
-      _tile_loadd(2, columns(k, 0), 64);
-      _tile_loadd(3, columns(k, 1), 64);
-      _tile_loadd(0, rows, bytes);
-      _tile_dpbf16ps(4, 0, 2);
-      _tile_dpbf16ps(5, 0, 3);
-      if (!both) continue;
-      _tile_loadd(1, rows + kPairs * depth_, bytes);
-      _tile_dpbf16ps(6, 1, 2);
-      _tile_dpbf16ps(7, 1, 3);
-    }
-    _tile_stored(4, c, ldc * 4);
-    _tile_stored(5, c + kPairs, ldc * 4);
-    if (!both) return;
-    _tile_stored(6, below, ldc * 4);
-    _tile_stored(7, below + kPairs, ldc * 4);
-  }
-
- private:
-  int64_t depth_;
-  Numbers<uint16_t> numbers_;  // [rows, a multiple of 16][depth]
-};
 #endif
 
 // What a task multiplies in such blocks: rows with the keys of a span, and weights with its values. A span has up to
@@ -197,8 +166,8 @@ class PairedProducts {
 #ifdef POSENC_TILES
         ,
         configured_(tiles, rows),
-        tiled_rows_(tiles ? rows : 0, head_dim),
-        tiled_weights_(tiles ? rows : 0, span)
+        tiled_rows_(tiles ? whole_tiles(rows) : 0, head_dim),
+        tiled_weights_(tiles ? whole_tiles(rows) : 0, span)
 #endif
   {
   }
@@ -212,9 +181,7 @@ class PairedProducts {
     taken_ = rows;
 #ifdef POSENC_TILES
     if (!tiles_) return;
-    for (int64_t r = 0; r < rows_; ++r)
-      for (int64_t d = 0; d < head_dim_; d += kLanes)
-        TiledRows::keep(load(rows + r * head_dim_ + d), tiled_rows_.row(r) + d);
+    tiled_rows_.take(rows, rows_);
 #endif
   }
 
@@ -227,8 +194,8 @@ class PairedProducts {
       if (tiles_) {
         const auto columns = [&](int64_t d, int64_t group) { return keys + (group * head_dim_ + d) * kPairs; };
         for (int64_t row = 0; row < rows_; row += kTile)
-          tiled_rows_.multiply(row, row + kPairs < rows_, head_dim_, columns, out + row * span_, span_,
-                               /*add=*/false);
+          product_in_tiles(tiled_rows_, row, row + kPairs < rows_, head_dim_, columns, out + row * span_, span_,
+                           /*add=*/false);
         continue;
       }
 #endif
@@ -236,14 +203,11 @@ class PairedProducts {
     }
   }
 
-  // Turns the scores of a span, each times its row's factor, into weights for `add`. Those for tiles are rounded to
-  // bfloat16, and so are those that the row's sum adds: what rounding changes is not taken for a part of the sum.
-  void weigh(Softmax& softmax, float* scores, int64_t width, const float* factors) {
+  // Turns the scores of a span, each times its row's factor, into weights for `add`.
+  void weigh(Softmax& softmax, float* scores, int64_t width, [[maybe_unused]] const float* factors) {
 #ifdef POSENC_TILES
     if (tiles_)
-      return softmax.weigh(width, [&](int64_t r) {
-        return TiledWeights{scores + r * span_, tiled_weights_.row(r), factors[r], factors[r] * kLog2OfE};
-      });
+      return tiled_weights_.weigh(softmax, scores, span_, width, factors);
 #endif
     softmax.weigh(scores, span_, width);
   }
@@ -267,8 +231,8 @@ class PairedProducts {
           return found_[key / kTile].numbers + (column + group) * found_[key / kTile].group;
         };
         for (int64_t row = 0; row < rows_; row += kTile)
-          tiled_weights_.multiply(row, row + kPairs < rows_, num_tiles * kTile, columns,
-                                  sums + row * head_dim_ + column * kPairs, head_dim_, /*add=*/true);
+          product_in_tiles(tiled_weights_, row, row + kPairs < rows_, num_tiles * kTile, columns,
+                           sums + row * head_dim_ + column * kPairs, head_dim_, /*add=*/true);
       }
       return;
     }
@@ -302,21 +266,6 @@ class PairedProducts {
   }
 
 #ifdef POSENC_TILES
-  static constexpr float kLog2OfE = 1.44269504088896341f;
-
-  // A row of a span: see Softmax::InPlace.
-  struct TiledWeights {
-    const float* scores;
-    uint16_t* weights;
-    float of_scores, of_powers;
-    Lanes logits(int64_t column) const { return load(scores + column); }
-    float factor() const { return of_scores; }
-    Lanes exponential(Lanes logits, float largest) const {
-      return power_of_two(logits * of_powers - largest * kLog2OfE);
-    }
-    Lanes keep(int64_t column, Lanes kept) const { return TiledRows::keep(kept, weights + column); }
-  };
-
   // A copy of values, with 0 from key `num_keys` on.
   Values cut(Values values, int64_t num_keys) {
     last_.resize(head_dim_ / kPairs * kTileNumbers);
@@ -336,7 +285,7 @@ class PairedProducts {
   Numbers<BFloat16> widened_, last_;
 #ifdef POSENC_TILES
   const Tiles configured_;
-  TiledRows tiled_rows_, tiled_weights_;
+  BFloat16Rows tiled_rows_, tiled_weights_;
 #endif
 };
 

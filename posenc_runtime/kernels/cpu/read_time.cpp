@@ -1,5 +1,6 @@
 // Paged attention with positions at read time: queries are turned for far pages. The Python side is read_time.py.
 
+#include "columns.h"
 #include "paged.h"
 #include "pairs.h"
 
@@ -158,43 +159,9 @@ inline void cap_and_mask(float soft_cap, float factor, int64_t position, int64_t
 // What a task multiplies: rows with the keys of a span, and weights with its values. `cache` is the task's Reader. See
 // PairedProducts.
 template <typename T>
-class Products {
+class Products : public ColumnProducts<T> {
  public:
-  Products(const Paged& paged, const ReadTime&, int64_t rows) : paged_(paged), rows_(rows) {}
-  void take(const float* rows) { taken_ = rows; }
-  template <typename Cache>
-  void scores(const Cache& cache, int64_t first, int64_t width, float* out) const {
-    each_block(first, width, [&](int64_t key, int64_t num_keys) {
-      product(taken_, paged_.head_dim, cache.keys(key), paged_.block_size, out + key - first, kSpan, rows_,
-              paged_.head_dim, num_keys, false);
-    });
-  }
-  void weigh(Softmax& softmax, float* scores, int64_t width, const float*) const {
-    softmax.weigh(scores, kSpan, width);
-  }
-  bool weighs_by_factors() const { return false; }
-  template <typename Cache>
-  void add(const float* weights, const Cache& cache, int64_t first, int64_t num_keys, float* sums) const {
-    each_block(first, num_keys, [&](int64_t key, int64_t of_block) {
-      product(weights + key - first, kSpan, cache.values(key), paged_.head_dim, sums, paged_.head_dim, rows_, of_block,
-              paged_.head_dim, true);
-    });
-  }
-
- private:
-  // Calls `of_block(key, num_keys)` for the keys of each block.
-  template <typename OfBlock>
-  void each_block(int64_t first, int64_t width, OfBlock of_block) const {
-    for (int64_t key = first, end = first + width; key < end;) {
-      const int64_t some = std::min(end - key, paged_.block_size - key % paged_.block_size);
-      of_block(key, some);
-      key += some;
-    }
-  }
-
-  const Paged& paged_;
-  const int64_t rows_;
-  const float* taken_ = nullptr;
+  Products(const Paged& paged, const ReadTime&, int64_t rows) : ColumnProducts<T>(paged, rows) {}
 };
 
 template <typename T>
