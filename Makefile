@@ -129,10 +129,11 @@ docs: environment ## build the pages of docs into site/, warnings are errors
 format: environment #: rewrite the sources the way `make check` wants them
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-bench: environment ## measure speed, the cost of crossings, and attention: ARGS=... CROSSING_ARGS=... ATTENTION_ARGS=...
+bench: environment ## measure speed, the cost of crossings, and attention: ARGS=... CROSSING_ARGS=... ATTENTION_ARGS=... READ_TIME_ARGS=...
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 	@$(BIN)/python -m tests.benchmarks.crossings $(CROSSING_ARGS)
 	@$(BIN)/python -m tests.benchmarks.attention $(ATTENTION_ARGS)
+	@$(BIN)/python -m tests.benchmarks.read_time $(READ_TIME_ARGS)
 
 bench-scheduler: environment #: measure the time that Posenc adds to a scheduler step, without a model: ARGS=...
 	@OMP_NUM_THREADS=1 VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -m tests.benchmarks.scheduler $(ARGS)

@@ -142,16 +142,25 @@ def test_both_engines_differ_in_nothing_but_how_positions_are_rotated() -> None:
     }
 
 
+PEERS = ("stock", "pin", "unscaled", "itself")
+
+
 def test_ours_is_measured_against_stock_or_pinned_and_stock_against_itself() -> None:
     shared = shared_arguments(cases([1], decode_tokens=16, prefill_tokens=16), compiled=False)
-    assert [(a.is_ours, b.is_ours) for a, b in (sides(peer, shared) for peer in ("stock", "pin", "itself"))] == [
+    assert [(a.is_ours, b.is_ours) for a, b in (sides(peer, shared) for peer in PEERS)] == [
         (True, False),
         (True, True),
+        (True, False),
         (False, False),
     ]
     ours, pinned = sides("pin", shared)
     assert ours.arguments["additional_config"]["posenc"]["on_crossing"] == "rerotate"
     assert pinned.arguments["additional_config"]["posenc"]["on_crossing"] == "pin"
+    read_time, unscaled = sides("unscaled", shared)
+    assert read_time.arguments["additional_config"] == {"posenc": {"rope_type": "rerope"}}
+    assert {key: unscaled.arguments[key] for key in shared} == shared
+    assert unscaled.arguments["max_model_len"] == read_time.arguments["max_model_len"] == 4096
+    assert [side.names_scales for side in (ours, pinned, read_time, unscaled)] == [True, True, False, False]
 
 
 def test_the_cache_holds_the_largest_case_and_the_longest_request() -> None:

@@ -1,4 +1,4 @@
-"""Throughput of our engine over stock vLLM with static YaRN: ``python -m tests.benchmarks``."""
+"""Throughput of our engine over stock vLLM: ``python -m tests.benchmarks``."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.benchmarks.throughput import TARGET, Invalid, Measured, caution, idle
 from tests.benchmarks.two_engines import (
     MODEL,
     TINY,
+    TRAINED,
     cases,
     save_model,
     setup,
@@ -35,6 +36,7 @@ class Peer(enum.StrEnum):
 
     stock = "stock"
     pin = "pin"
+    unscaled = "unscaled"
     itself = "itself"
 
 
@@ -59,7 +61,11 @@ def main(
     warm_ups: Annotated[int, typer.Option(min=0, help="Pairs that are run first and not counted.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 0,
     against: Annotated[
-        Peer, typer.Option(help="Stock vLLM with static YaRN; ours without crossings; or stock vLLM against itself.")
+        Peer,
+        typer.Option(
+            help="Stock vLLM with static YaRN; ours without crossings; stock vLLM without scaling, for ours with "
+            "positions at read time; or stock vLLM against itself."
+        ),
     ] = Peer.stock,
     out: Annotated[pathlib.Path | None, typer.Option(help="Write the result to OUT.json and OUT.md.")] = None,
 ) -> None:
@@ -68,6 +74,11 @@ def main(
     Both engines are alive at once and take turns; each case reports the median and the quartiles of the ratios of its
     pairs. Missing the target is reported, and is not an error.
     """
+    if against == Peer.unscaled and (longest := max(8 + decode_tokens, prefill_tokens + 1)) > TRAINED:
+        raise typer.BadParameter(
+            f"--against unscaled compares requests of at most {TRAINED} tokens, the trained length, got {longest}: "
+            "give smaller --decode-tokens and --prefill-tokens"
+        )
     all_cases = cases(batch or [1, 8, 32], decode_tokens=decode_tokens, prefill_tokens=prefill_tokens)
     shape = TINY if tiny else MODEL
     shared = shared_arguments(all_cases, compiled=compiled, model=shape)
@@ -103,7 +114,7 @@ def main(
                         case,
                         ours,
                         peer,
-                        are_ours=(first.is_ours, second.is_ours),
+                        name_scales=(first.names_scales, second.names_scales),
                         pairs=pairs,
                         warm_ups=warm_ups,
                         seed=seed,

@@ -6,10 +6,9 @@ vLLM's attention and ours read the same cache, which vLLM's own operation has wr
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import math
+import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import torch
@@ -25,14 +24,15 @@ from posenc_runtime.kernels.attention.read_time import ReadTime
 from posenc_runtime.kernels.cpu.layout import keys_and_values
 from posenc_runtime.kernels.cpu.read_time import read_time_attention
 from posenc_runtime.vllm_adapter.in_worker.cpu_key_order import order_of
+from tests.benchmarks import record
+from tests.benchmarks.attention_kernels import kernels_of
 from tests.benchmarks.attention_rivals import STOCK, Rival
 from tests.benchmarks.attention_step import Layer, Step, Work
-from tests.benchmarks.attention_times import Timed, measure, ratios_table, times_table
+from tests.benchmarks.attention_times import Timed, layers_of, measure, ratios_table, times_table
 from tests.benchmarks.stock_attention import StockAttention, isa_of
 from tests.references.no_position import no_position_attention
 from tests.tolerance import ATTENTION_OUTPUT
 
-_COLD_BYTES = 2**28  # of cache that a decode step reads: far more than processors keep from one layer to the next
 _console = Console(soft_wrap=True)
 
 
@@ -128,6 +128,7 @@ def main(
     one_thread: Annotated[
         bool, typer.Option("--one-thread", help="One thread, by the time that it runs: for machines that are shared.")
     ] = False,
+    out: Annotated[pathlib.Path | None, typer.Option(help="Write the result to OUT.json and OUT.md.")] = None,
 ) -> None:
     """Measure decoding one request, and 2,048 tokens of a prompt after 6,144 that are cached."""
     if one_thread:
@@ -135,15 +136,35 @@ def main(
     clock = time.thread_time if one_thread else time.perf_counter
     works = [Chunk("decode", tokens) for tokens in context or (4096, 16_384)]
     works.append(Chunk("prefill", 8192, new=2048))
+    by_layer = []
     for dtype in (torch.float32, torch.bfloat16):
-        timed = []
-        for layer, work in itertools.product([Layer(dtype, heads, kv_heads, head_dim)], works):
-            num_layers = 1 if work.kind == "prefill" else math.ceil(_COLD_BYTES / work.cache_bytes(layer))
+        layer, timed = Layer(dtype, heads, kv_heads, head_dim), []
+        for work in works:
+            num_layers = layers_of(layer, work)
             field = rivals(Step(layer, work), num_layers, trained)
             seconds = measure(field, num_layers, rounds=rounds, warm_ups=2, advance=lambda: None, clock=clock)
-            timed.append(Timed(layer, work, num_layers, seconds))
-        for table in (times_table(timed), ratios_table(timed)):
-            _console.print(table.for_terminal())
+            timed.append(Timed(layer, work, num_layers, seconds, kernels=kernels_of(layer)))
+        by_layer.append(timed)
+    _report(by_layer, trained, out)
+
+
+def _report(by_layer: Sequence[Sequence[Timed]], trained: int, out: pathlib.Path | None) -> None:
+    tables = [table for timed in by_layer for table in (times_table(timed), ratios_table(timed))]
+    threads = torch.get_num_threads()
+    remark = (
+        f"One layer of a model that was trained on {trained:,} tokens, {threads} thread{'s' if threads != 1 else ''}: "
+        "decoding one request over so many tokens, and computing a part of a prompt after what is cached. Each "
+        "attention was compared with a reference, or with vLLM's where no key is far, before it was timed."
+    )
+    for table in tables:
+        _console.print(table.for_terminal())
+    _console.print(remark, highlight=False)
+    if out is None:
+        return
+    markdown = "\n\n".join([*(f"{table.title}:\n\n{table.as_markdown()}" for table in tables), remark])
+    result = {"steps": [one.to_json() for timed in by_layer for one in timed], "remarks": [remark]}
+    for file in record.write(out, result, record.Provenance.of_this_run("tests.benchmarks.read_time"), markdown):
+        _console.print(f"wrote {file}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def measure(
     ours: Engine,
     stock: Engine,
     *,
-    are_ours: tuple[bool, bool] = (True, False),
+    name_scales: tuple[bool, bool] = (True, False),
     pairs: int,
     warm_ups: int,
     seed: int,
@@ -83,7 +83,7 @@ def measure(
     """Run one case on both engines, alternately.
 
     Args:
-        are_ours: which of the two must name scales.
+        name_scales: which of the two must name scales.
         warm_ups: pairs that are run first and not counted.
         advance: called after every sample.
         sample_seconds: that a sample takes at least: batches with prompts of their own follow each other until the
@@ -107,7 +107,7 @@ def measure(
             idle_seconds = other.cpu_seconds() - idle_before
             batches = len(sample)
             for batch in sample:
-                _verify(case, batch, scaled=are_ours[engine is not ours])
+                _verify(case, batch, scaled=name_scales[engine is not ours])
             if pair >= 0:
                 _note(measured, sample, is_ours=engine is ours, idle_seconds=idle_seconds)
             advance()

@@ -1,4 +1,4 @@
-"""The model and the two engines whose speed is compared: ours, and stock vLLM with static YaRN at our largest scale."""
+"""The model and the two engines whose speed is compared, such as ours and stock vLLM with static YaRN."""
 
 from __future__ import annotations
 
@@ -118,12 +118,14 @@ class Side:
     """One of the two engines.
 
     Attributes:
-        is_ours: it names scales, and is started with our plugin.
+        is_ours: it is started with our plugin.
+        names_scales: its answers say at which scale a request ran.
     """
 
     name: str
     arguments: dict[str, Any]
     is_ours: bool
+    names_scales: bool
 
     @property
     def plugins(self) -> str:
@@ -135,13 +137,22 @@ def sides(peer: str, shared: dict[str, Any]) -> tuple[Side, Side]:
     """What is measured, and what against.
 
     Args:
-        peer: ``stock``; ``pin``, ours without crossings; or ``itself``, stock vLLM on both sides, which shows how far
-            from 1 the measurement is by itself.
+        peer: ``stock``; ``pin``, ours without crossings; ``unscaled``, stock vLLM as it is, against ours with positions
+            at read time; or ``itself``, stock vLLM on both sides, which shows how far from 1 the measurement is by
+            itself.
     """
-    ours = Side("ours", our_arguments(shared), is_ours=True)
-    stock = Side("stock", stock_arguments(shared), is_ours=False)
-    pinned = Side("ours, pin", our_arguments(shared, on_crossing="pin"), is_ours=True)
-    return {"stock": (ours, stock), "pin": (ours, pinned), "itself": (stock, stock)}[peer]
+    ours = Side("ours", our_arguments(shared), is_ours=True, names_scales=True)
+    stock = Side("stock", stock_arguments(shared), is_ours=False, names_scales=False)
+    pinned = Side("ours, pin", our_arguments(shared, on_crossing="pin"), is_ours=True, names_scales=True)
+    read_time = Side("ours, rerope", read_time_arguments(shared), is_ours=True, names_scales=False)
+    longer = {"max_model_len": MAX_MODEL_LEN, "hf_overrides": {"max_position_embeddings": MAX_MODEL_LEN}}
+    unscaled = Side("stock, unscaled", shared | longer, is_ours=False, names_scales=False)
+    return {
+        "stock": (ours, stock),
+        "pin": (ours, pinned),
+        "unscaled": (read_time, unscaled),
+        "itself": (stock, stock),
+    }[peer]
 
 
 def our_arguments(shared: dict[str, Any], on_crossing: OnCrossing = "rerotate") -> dict[str, Any]:
@@ -154,6 +165,11 @@ def our_arguments(shared: dict[str, Any], on_crossing: OnCrossing = "rerotate") 
         on_crossing=on_crossing,
     )
     return engine_arguments(deployment, shared)
+
+
+def read_time_arguments(shared: dict[str, Any]) -> dict[str, Any]:
+    """Ours, as one flag on vLLM: positions at read time, which requests within the trained length do not need."""
+    return shared | {"max_model_len": MAX_MODEL_LEN, "additional_config": {"posenc": {"rope_type": "rerope"}}}
 
 
 def stock_arguments(shared: dict[str, Any]) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class Match:
         (_, first_plugins), (_, second_plugins) = self.engines(sizes, stage.is_rehearsal)
         measured = measure_case(
             *(case, *engines),
-            are_ours=(first_plugins != "", second_plugins != ""),
+            name_scales=(first_plugins != "", second_plugins != ""),
             pairs=sizes.pairs,
             warm_ups=1,
             seed=0,
