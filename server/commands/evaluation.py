@@ -217,6 +217,46 @@ def shift(
         _run(found, task, out, concurrency, {"text file": str(text)})
 
 
+@app.command(short_help="Which of two values was the later one.")
+def order(
+    target: Targets,
+    text: Text,
+    length: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--length",
+            min=128,
+            help="Tokens of prompt and value. May be repeated; without it, the trained length times 1/2, 1 and 2, as "
+            "far as all targets serve it.",
+        ),
+    ] = None,
+    samples: Samples = 20,
+    seed: Seed = 0,
+    out: Out = pathlib.Path("eval-order"),
+    overrides: Overrides = None,
+    tokenizer: Tokenizer = None,
+    window: Window = None,
+    concurrency: Concurrency = 1,
+    key: Key = None,
+) -> None:
+    """Measure whether the order of far text is kept: a value is given twice, and the later one counts.
+
+    The two sentences are alike, and both stand in the first two thirds of the text. A model that reads them without
+    their order takes either value for the latest.
+    """
+    with refusals():
+        from server.evaluation import texts
+        from server.evaluation.tasks.order import OrderTask
+
+        book = texts.read(text)
+        found, setting = _looked_at(target, overrides, key, tokenizer, window)
+        usual = [setting.window // 2, setting.window, 2 * setting.window]
+        longest = setting.longest or usual[-1]
+        lengths = length or [each for each in usual if each <= longest]
+        task = OrderTask(book, setting.tokens, lengths=lengths, samples=samples, seed=seed)
+        _run(found, task, out, concurrency, {"text file": str(text)})
+
+
 @app.command(short_help="RULER's 13 tasks by length, the effective length, and needles by depth.")
 def ruler(
     target: Targets,
