@@ -22,6 +22,7 @@ STORED = {
         "2026-11-26-smollm2-crossing/report",
         "2026-11-28-smollm2-read-time-text/report",
         "2026-11-28-smollm2-read-time-temperature/report",
+        "2026-11-29-smollm2-read-time-leak/report",
     ],
     "RULER": [
         "2026-11-26-smollm2-ruler/report",
@@ -32,15 +33,21 @@ STORED = {
         "2026-11-27-h100-smollm2-ruler/report",
         "2026-11-27-h100-smollm2-ruler-32768/report",
         "2026-11-28-smollm2-read-time-ruler-16384/report",
+        "2026-11-29-smollm2-read-time-ruler-32768/report",
     ],
+    "The order of far text": ["2026-11-29-smollm2-order-within/report", "2026-11-29-smollm2-order-16384/report"],
     "Conversations": ["2026-11-28-cpu-conversations"],
     "Growth": ["2026-11-21-cpu-growth"],
     "Crossings": ["2026-11-25-cpu-crossings"],
     "Budget": ["2026-11-25-budget"],
     "Prefix reuse": ["2026-11-21-cpu-growth"],
-    "Throughput": ["2026-11-21-cpu-throughput", "2026-11-21-cpu-rerotate-over-pin"],
+    "Throughput": [
+        "2026-11-21-cpu-throughput",
+        "2026-11-21-cpu-rerotate-over-pin",
+        "2026-11-29-cpu-throughput-read-time",
+    ],
     "Scheduler": ["2026-11-25-cpu-scheduler"],
-    "Attention on the CPU": ["2026-11-25-cpu-attention"],
+    "Attention on the CPU": ["2026-11-25-cpu-attention", "2026-11-29-cpu-read-time"],
     "Kernels on a GPU": ["2026-11-26-h100-kernels"],
     "An engine on a GPU": ["2026-11-27-h100-engine-stepped"],
     "Counting": ["2026-11-21-cpu-counting"],
@@ -89,9 +96,12 @@ def test_every_row_of_the_page_of_rerope_is_one_that_was_measured() -> None:
 
 
 def test_readmes_table_of_accuracy_is_the_stored_one_without_intervals() -> None:
-    stored = {row[0]: row[1:] for row in stored_tables("2026-11-21-cpu-accuracy")[1]}
+    head, *rows = stored_tables("2026-11-21-cpu-accuracy")[1]
+    of_read_time, *turning = stored_tables("2026-11-28-cpu-accuracy-read-time")[0]
+    assert of_read_time[: len(head)] == head
+    stored = {row[0]: row[1 : len(head)] for row in (head, *rows, *turning)}
     [shown] = [table for table in tables(README.read_text(encoding="utf-8")) if table[0][0] == "deployment"]
-    assert len(shown) == 4
+    assert len(shown) == 5
     for deployment, *cells in shown:
         assert cells == [re.sub(r" \(.* to .*\)", "", cell) for cell in stored[deployment]]
     intervals = [cell for deployment, *_ in shown[1:] for cell in stored[deployment]]

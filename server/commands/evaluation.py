@@ -254,7 +254,7 @@ def order(
         longest = setting.longest or usual[-1]
         lengths = length or [each for each in usual if each <= longest]
         task = OrderTask(book, setting.tokens, lengths=lengths, samples=samples, seed=seed)
-        _run(found, task, out, concurrency, {"text file": str(text)})
+        _run(found, task, out, concurrency, {"text file": str(text)}, forces_tokens=True)
 
 
 @app.command(short_help="RULER's 13 tasks by length, the effective length, and needles by depth.")
