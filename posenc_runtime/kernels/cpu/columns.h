@@ -53,22 +53,23 @@ class ColumnProducts {
 };
 
 #ifdef POSENC_BFLOAT16_ROWS
+// 16 * V numbers; zeros where there are none.
+template <int V>
+inline __m512i numbers_of_row(const BFloat16* from) {
+  if (!from) return _mm512_setzero_si512();
+  if constexpr (V == 1) return _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  return _mm512_loadu_si512(from);
+}
+
 // Two rows of 16 * V numbers each, as V vectors of pairs: a number of the first row, and the one below it.
 template <int V>
 inline void pairs_of_rows(const BFloat16* upper, const BFloat16* lower, __m512bh* pairs) {
-  const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37,
-                                       5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-  if constexpr (V == 1) {
-    const auto half = [](const BFloat16* from) {
-      return from ? _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)))
-                  : _mm512_setzero_si512();
-    };
-    pairs[0] = reinterpret_cast<__m512bh>(_mm512_permutex2var_epi16(half(upper), low, half(lower)));
-  } else {
-    const __m512i x = _mm512_loadu_si512(upper), y = lower ? _mm512_loadu_si512(lower) : _mm512_setzero_si512();
-    const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
-    pairs[0] = reinterpret_cast<__m512bh>(_mm512_permutex2var_epi16(x, low, y));
-    pairs[1] = reinterpret_cast<__m512bh>(_mm512_permutex2var_epi16(x, high, y));
+  const __m512i x = numbers_of_row<V>(upper), y = numbers_of_row<V>(lower);
+  const __m512i order = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6,
+                                         37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+  for (int v = 0; v < V; ++v) {
+    const __m512i of_vector = _mm512_add_epi16(order, _mm512_set1_epi16(static_cast<int16_t>(16 * v)));
+    pairs[v] = reinterpret_cast<__m512bh>(_mm512_permutex2var_epi16(x, of_vector, y));
   }
 }
 
