@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -250,9 +251,7 @@ def order(
 
         book = texts.read(text)
         found, setting = _looked_at(target, overrides, key, tokenizer, window)
-        usual = [setting.window // 2, setting.window, 2 * setting.window]
-        longest = setting.longest or usual[-1]
-        lengths = length or [each for each in usual if each <= longest]
+        lengths = length or _usual_lengths(setting, (1, 2, 4))
         task = OrderTask(book, setting.tokens, lengths=lengths, samples=samples, seed=seed)
         _run(found, task, out, concurrency, {"text file": str(text)}, forces_tokens=True)
 
@@ -304,14 +303,19 @@ def ruler(
             raise EvaluationRefused(f"--task: must be one of {', '.join(made.TASKS)}, got {', '.join(unknown)}")
         made.version()
         found, setting = _looked_at(target, overrides, key, tokenizer, window)
-        longest = setting.longest or 4 * setting.window
-        chosen = length or [each for n in (1, 2, 4, 8) if (each := setting.window * n // 2) <= longest]
+        chosen = length or _usual_lengths(setting, (1, 2, 4, 8))
         folder = out / f"samples-{samples}-{seed}"
         evaluated = RulerTask(
             folder, setting.tokens, tasks=task or made.TASKS, lengths=chosen, num_samples=samples, seed=seed,
             is_chat=chat, threshold=threshold,
         )  # fmt: skip
         _run(found, evaluated, out, concurrency, {"threshold": threshold})
+
+
+def _usual_lengths(setting: Setting, halves: Sequence[int]) -> list[int]:
+    """So many halves of the trained length each, as far as all targets serve them."""
+    lengths = [setting.window * each // 2 for each in halves]
+    return [each for each in lengths if each <= (setting.longest or lengths[-1])]
 
 
 def _looked_at(

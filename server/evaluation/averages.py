@@ -5,9 +5,13 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from server.evaluation.intervals import Estimate, mean
 from server.printing.tables import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Values = Mapping[str, Mapping[str, float]]  # by target, then by sample
 
@@ -76,3 +80,22 @@ def table(
         (name, *(each[target].plus_minus(spec) if target in each else "-" for target in targets)) for name, each in rows
     ]
     return Table(title, (heading, *targets), lines, note)
+
+
+def draw(title: str, by_tokens: Mapping[int, Values], targets: Sequence[str], x_label: str, y_label: str) -> Figure:
+    """A line for each target, with 95 % t intervals around it, and one at 0.
+
+    Args:
+        by_tokens: what was measured at so many tokens.
+    """
+    from server.plots import style
+
+    drawn, (axes,) = style.figure(title)
+    for number, target in enumerate(targets):
+        known = [(x, mean(list(each[target].values()))) for x, each in by_tokens.items() if each.get(target)]
+        style.band(axes, number, target, [(x, each.value, each.low, each.high) for x, each in known])
+    axes.axhline(0, color=style.FAINT, linewidth=1)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.legend()
+    return drawn

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from server.evaluation import EvaluationRefused, averages, texts
 from server.evaluation.asking import Asker
-from server.evaluation.intervals import mean, wilson
+from server.evaluation.intervals import wilson
 from server.evaluation.items import DECODED_COST, Item, Record, Results
 from server.evaluation.result import Picture, Report
 from server.evaluation.tokens import Tokens
 from server.printing.tables import Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _UPDATE = "\n\nUpdate: the door code is {}.\n\n"
 _QUESTION = "\n\nQuestion: What is the latest door code?\nAnswer: the door code is"
@@ -50,17 +47,13 @@ class OrderTask:
     def items(self) -> list[Item]:
         """A sample of each length, then the next one."""
         by_length = {length: texts.pieces(self._ids, length, self._samples, self._seed) for length in self._lengths}
-        return [
-            Item(
-                f"{length}/{number}",
-                self._seed,
-                length + 2 * DECODED_COST * len(given["later"]),
-                given,
-            )
-            for number in range(self._samples)
-            for length in self._lengths
-            for given in [self._given(by_length[length][number], f"{self._seed}/{length}/{number}")]
-        ]
+        items = []
+        for number in range(self._samples):
+            for length in self._lengths:
+                given = self._given(by_length[length][number], f"{self._seed}/{length}/{number}")
+                cost = length + 2 * DECODED_COST * len(given["later"])
+                items.append(Item(f"{length}/{number}", self._seed, cost, given))
+        return items
 
     def _given(self, piece: list[int], seed: str) -> dict[str, list[int]]:
         """The prompt, and the tokens of both values."""
@@ -158,21 +151,6 @@ def _rows(by_length: Mapping[int, Any]) -> list[tuple[str, Any]]:
 
 
 def _picture(prefers: Mapping[int, Mapping[str, Mapping[str, float]]], targets: Sequence[str]) -> Picture:
-    title = "The later of two values, as the latest"
-
-    def draw() -> Figure:
-        from server.plots import style
-
-        drawn, (axes,) = style.figure(title)
-        for number, target in enumerate(targets):
-            known = [
-                (length, mean(list(each[target].values()))) for length, each in prefers.items() if each.get(target)
-            ]
-            style.band(axes, number, target, [(length, each.value, each.low, each.high) for length, each in known])
-        axes.axhline(0, color=style.FAINT, linewidth=1)
-        axes.set_xlabel("tokens of prompt and value")
-        axes.set_ylabel("log probability of the later value less that of the earlier one")
-        axes.legend()
-        return drawn
-
-    return Picture("order", title, draw)
+    title, x_label = "The later of two values, as the latest", "tokens of prompt and value"
+    y_label = "log probability of the later value less that of the earlier one"
+    return Picture("order", title, lambda: averages.draw(title, prefers, targets, x_label, y_label))

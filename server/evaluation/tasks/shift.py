@@ -5,18 +5,14 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from server.evaluation import averages, texts
 from server.evaluation.asking import Asker
 from server.evaluation.averages import Values
-from server.evaluation.intervals import mean
 from server.evaluation.items import Item, Record, Results
 from server.evaluation.result import Picture, Report
 from server.evaluation.tokens import Tokens
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 class ShiftTask:
@@ -125,19 +121,7 @@ def _row(shift: int, values: Values) -> dict[str, Any]:
 
 
 def _picture(moved: dict[int, dict[str, dict[str, float]]], targets: Sequence[str]) -> Picture:
-    title = "The same text after longer padding"
-
-    def draw() -> Figure:
-        from server.plots import style
-
-        drawn, (axes,) = style.figure(title)
-        for number, target in enumerate(targets):
-            known = [(shift, mean(list(each[target].values()))) for shift, each in moved.items() if each.get(target)]
-            style.band(axes, number, target, [(shift, each.value, each.low, each.high) for shift, each in known])
-        axes.axhline(0, color=style.FAINT, linewidth=1)
-        axes.set_xlabel("padding before the text, tokens")
-        axes.set_ylabel("change of mean log probability")
-        axes.legend()
-        return drawn
-
-    return Picture("shift", title, draw)
+    title, x_label = "The same text after longer padding", "padding before the text, tokens"
+    return Picture(
+        "shift", title, lambda: averages.draw(title, moved, targets, x_label, "change of mean log probability")
+    )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import re
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from transformers import AutoTokenizer
 
+from server.evaluation import targets
 from tests.in_a_thread import running
 from tests.server.evaluation.fake_server import Fake
 
@@ -48,6 +50,29 @@ def test_order_compares_the_value_that_came_later_with_the_one_before(
     for row, each in zip(found["share"], expected.values(), strict=True):
         assert row["told"]["value"] == sum(round(one, 6) > 0 for one in each) / 5
     assert all(row["read"]["value"] == 0 for row in found["difference"])
+
+
+def test_order_starts_servers_that_can_be_told_what_to_say_and_asks_what_they_serve(
+    model: pathlib.Path, book: pathlib.Path, tmp_path: pathlib.Path, evaluate: Callable[..., tuple[int, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    started = []
+    with running(Fake(max_model_len=1500)) as address:
+
+        @contextlib.contextmanager
+        def serve(target: object, console: object, *, forces_tokens: bool) -> Iterator[str]:
+            started.append(forces_tokens)
+            yield address
+
+        monkeypatch.setattr(targets, "serve_target", serve)
+        status, _, error = evaluate(
+            "order", "--target", address, "--text", book, "--tokenizer", model, "--out", tmp_path / "out",
+            "--samples", 1, "--window", 1024,
+        )  # fmt: skip
+    assert status == 0, error
+    assert started == [True]
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [row["length"] for row in found["preference"]] == [512, 1024]
 
 
 def test_order_needs_room_for_both_values_and_the_question(
