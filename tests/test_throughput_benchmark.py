@@ -7,7 +7,9 @@ import math
 from typing import Any
 
 import pytest
+import typer
 
+from tests.benchmarks.__main__ import Peer, main
 from tests.benchmarks.engine_process import Batch
 from tests.benchmarks.throughput import Invalid, Measured, caution, measure, verdict
 from tests.benchmarks.two_engines import (
@@ -161,6 +163,11 @@ def test_ours_is_measured_against_stock_or_pinned_and_stock_against_itself() -> 
     assert {key: unscaled.arguments[key] for key in shared} == shared
     assert unscaled.arguments["max_model_len"] == read_time.arguments["max_model_len"] == 4096
     assert [side.names_scales for side in (ours, pinned, read_time, unscaled)] == [True, True, False, False]
+
+
+def test_requests_past_the_trained_length_are_not_compared_with_an_unscaled_model() -> None:
+    with pytest.raises(typer.BadParameter, match="at most 512 tokens, the trained length, got 1025"):
+        main(against=Peer.unscaled)
 
 
 def test_the_cache_holds_the_largest_case_and_the_longest_request() -> None:

@@ -318,7 +318,7 @@ def write(results: Results, trained: int, sampled: dict[str, Any], out: pathlib.
     tables = [*results_tables(results, trained), *differences_tables(results, trained)]
     remark = scales_remark(results)
     result = sampled | {"trained_length": trained, "cells": to_json(results), "remark": remark}
-    markdown = "\n\n".join([*(f"{table.title}:\n\n{table.as_markdown()}" for table in tables), remark])
+    markdown = record.sections(tables, [remark])
     return record.write(out, result, record.Provenance.of_this_run("tests.benchmarks.accuracy"), markdown)
 
 

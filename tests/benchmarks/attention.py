@@ -134,7 +134,7 @@ def _report(by_layer: Sequence[Sequence[Timed]], out: pathlib.Path) -> None:
         _console.print(table.for_terminal())
     for remark in remarks:
         _console.print(remark, highlight=False)
-    markdown = "\n\n".join([*(f"{table.title}:\n\n{table.as_markdown()}" for table in tables), *remarks])
+    markdown = record.sections(tables, remarks)
     result = {"steps": [one.to_json() for one in every], "remarks": remarks}
     files = record.write(out, result, record.Provenance.of_this_run("tests.benchmarks.attention"), markdown)
     picture = out.with_name(out.name + ".png")

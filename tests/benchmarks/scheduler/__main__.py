@@ -69,7 +69,7 @@ def main(
     for _, table in found.values():
         _console.print(table.for_terminal())
     if out:
-        markdown = "\n\n".join(f"{table.title}:\n\n{table.as_markdown()}" for _, table in found.values())
+        markdown = record.sections(table for _, table in found.values())
         result = {name: [dataclasses.asdict(row) for row in rows] for name, (rows, _) in found.items()}
         provenance = record.Provenance.of_this_run("tests.benchmarks.scheduler")
         for file in record.write(out, result, provenance, markdown):
