@@ -19,7 +19,44 @@ from typing import ClassVar, Literal, Protocol
 Temperature = Literal["none", "logn", "yarn"]
 
 # Another one, if the same numbers ever come to mean other distances or factors.
-_MEANING = 1
+_MEANING = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Turn:
+    """The turn of a query for a page that begins d tokens before it: by ``(distance - d) * part`` tokens.
+
+    Attributes:
+        distance: tokens.
+        part: of the tokens, and so of each pair's frequency.
+    """
+
+    distance: int
+    part: Fraction
+
+
+@dataclasses.dataclass(frozen=True)
+class Leak:
+    """Distances that grow by one token for k tokens of text.
+
+    Attributes:
+        k: at least 1.
+        begins: tokens. The first key of a page that lies d tokens back is at distance ``begins + (d - begins) / k``.
+
+    Raises:
+        ValueError: when k is below 1.
+    """
+
+    k: Fraction
+    begins: int
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ValueError(f"k of a leak must be at least 1, got {self.k}")
+
+    @property
+    def turn(self) -> Turn:
+        return Turn(self.begins, 1 - 1 / self.k)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,10 +70,9 @@ class FarPages:
         page: keys of a page; page m has the keys from ``m * page`` on.
         edge: tokens. Page ``floor((position - edge) / page)`` and all after it are near: the query stays at its own
             position, so that keys are at their trained distances. The pages before it are far.
-        distance: tokens. Without a leak, every far page's first key is this far from the query, and its later keys are
-            nearer by as much as they are later.
-        leak: with a leak k, the first key of a far page is further away by ``1 / k`` of how much further back it lies
-            than ``distance``. None for no leak.
+        distance: tokens. The first key of a far page is at most this far from the query. Without a leak every one is.
+            The later keys of a page are nearer by as much as they are later.
+        leak: how distances grow up to ``distance``. None for pages that are all ``distance`` away.
         temperature: the factor of the logits of a query past the trained length. ``logn`` is ``ln(i + 1) / ln(L)`` (Su
             2023, kexue.fm/archives/8823), ``yarn`` is ``(0.1 ln((i + 1) / L) + 1)^2`` (arXiv:2309.00071, equation 22),
             each at least 1. Here i is the query's position, and L is ``tempered_from``.
@@ -50,7 +86,7 @@ class FarPages:
     page: int
     edge: int
     distance: int
-    leak: Fraction | None = None
+    leak: Leak | None = None
     temperature: Temperature = "none"
     tempered_from: int
 
@@ -58,13 +94,20 @@ class FarPages:
         for name, least in (("trained_length", 1), ("page", 1), ("edge", 0), ("distance", 1), ("tempered_from", 2)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if self.leak is not None and self.leak < 1:
-            raise ValueError(f"leak must be at least 1, got {self.leak}")
+        if self.leak is not None and self.leak.begins > self.distance:
+            raise ValueError(f"a leak must begin at a distance of at most {self.distance}, got {self.leak.begins}")
 
     @property
-    def turned(self) -> Fraction:
-        """The part of ``distance - (position - first key)`` by which a query is turned: ``1 - 1 / leak``."""
-        return Fraction(1) if self.leak is None else 1 - 1 / self.leak
+    def bounded(self) -> Turn:
+        """The turn for far pages whose first key is at ``distance``."""
+        return Turn(self.distance, Fraction(1))
+
+    @property
+    def bounded_from(self) -> int:
+        """Tokens: a far page whose first key lies so far back, or further, is bounded. Nearer ones leak."""
+        if self.leak is None:
+            return 0
+        return self.leak.begins + math.ceil((self.distance - self.leak.begins) * self.leak.k)
 
     def first_near_key(self, position: int) -> int:
         """The first key, of a page's, that a query sees at its trained distance; 0 where all keys are near."""
@@ -76,7 +119,9 @@ class FarPages:
         """The position to which a query is turned for the page that begins at ``first_key``, exact."""
         if first_key >= self.first_near_key(position):
             return Fraction(position)
-        return position + (self.distance - (position - first_key)) * self.turned
+        back = position - first_key
+        turn = self.leak.turn if self.leak and back < self.bounded_from else self.bounded
+        return position + (turn.distance - back) * turn.part
 
     def factor(self, position: int) -> float:
         """What multiplies the logits of a query, at least 1."""
@@ -92,25 +137,15 @@ class FarPages:
 
         Caches that several engines share are keyed by it. It does not tell apart what no query can tell apart.
         """
-        said = dataclasses.asdict(self) | {"leak": None if self.leak is None else str(self.leak), "meaning": _MEANING}
+        said = dataclasses.asdict(self) | {"meaning": _MEANING}
         if self.temperature == "none":
             del said["tempered_from"]
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
     @property
     def window(self) -> int:
         """The last tokens that every query sees at their trained distances."""
         return self.edge + 1
-
-    @property
-    def last_trained_position(self) -> int | None:
-        """The last position of a query whose distances are all below the trained length; None if there is no last.
-
-        Without a leak distances are bounded. With a leak k they grow by ``1 / k`` of a token with each token.
-        """
-        if self.leak is None:
-            return None
-        return math.ceil(self.distance + (self.trained_length - self.distance) * self.leak) - 1
 
 
 class ReadTimeMethod(Protocol):

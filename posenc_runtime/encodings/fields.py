@@ -33,7 +33,7 @@ def check_fields(owner: Any, values: Mapping[str, Any]) -> None:
 def fits(value: Any, hint: Any) -> bool:
     """Whether a value is of an annotation's type, and finite where it is a number."""
     kind, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
-    if kind is types.UnionType:
+    if kind in _ALTERNATIVES:
         return any(fits(value, choice) for choice in arguments)
     if kind is Literal:
         return value in arguments
@@ -56,13 +56,14 @@ def _is_finite(number: float) -> bool:
 def rule_of_type(hint: Any) -> str:
     """What a value of an annotation's type must be: the end of a sentence."""
     kind, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
-    if kind is types.UnionType:
+    if kind in _ALTERNATIVES:
         return " or ".join(rule_of_type(choice) for choice in arguments if choice is not types.NoneType)
     if kind in (tuple, Sequence):
         return f"a list, each {rule_of_type(arguments[0])}"
     if kind is Literal:
-        return f"one of {', '.join(arguments)}"
+        return f"one of {', '.join(arguments)}" if len(arguments) > 1 else str(arguments[0])
     return _RULES[kind]
 
 
+_ALTERNATIVES = (types.UnionType, typing.Union)  # the second is what "float | Literal[...]" makes
 _RULES = {str: "a text", float: "a finite number", int: "a whole number", bool: "true or false", Mapping: "a mapping"}

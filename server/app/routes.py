@@ -37,8 +37,8 @@ class Scale(BaseModel):
 class Distances(BaseModel):
     """How far away a query past the trained length sees keys, where queries turn; tokens.
 
-    The latest ``window`` keys are at their trained distances. Older ones are at most ``farthest`` away, or further
-    where the method has a leak. Keys of a ``page`` keep their order.
+    The latest ``window`` keys are at their trained distances. Older ones are at most ``farthest`` away. Keys of a
+    ``page`` keep their order.
     """
 
     window: int

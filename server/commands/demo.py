@@ -29,7 +29,7 @@ _SCALED = (
 _TURNED = (
     "The demo model was trained on 512 tokens, and is served to 4,096 by {rope_type}: keys stay as they were cached.",
     "It fits the trained length: it is stock vLLM's, to the bit.",
-    "Its queries past 512 tokens see the last 256 tokens as trained, and all older ones at most 256 tokens away.",
+    "Its queries past 512 tokens see the last 256 tokens as trained, and older ones at most {farthest} tokens away.",
     "A request that grows past the trained length",
     "At 512 tokens its queries begin to turn. Nothing that is cached changes.",
 )
@@ -43,9 +43,11 @@ def show(server: Server, console: Console) -> None:
         BadAnswer: when it answers with an error.
     """
     model, deployment = server.model(), server.scales()
-    turns = deployment.get("distances") is not None
-    served, short, long, grows, growing = _TURNED if turns else _SCALED
-    shown = _OF_VLLM if turns else _OF_SCALES
+    distances = deployment.get("distances")
+    served, short, long, grows, growing = _TURNED if distances else _SCALED
+    shown = _OF_VLLM if distances else _OF_SCALES
+    if distances:
+        long = long.format(farthest=distances["farthest"])
 
     def ask(title: str, why: str, prompt: str, **asked: object) -> None:
         console.print(f"\n[bold]{title}[/]\n{why}", highlight=False)

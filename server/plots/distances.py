@@ -37,9 +37,8 @@ def draw(name: str, deployment: Deployment, block_size: int | None) -> Figure:
     drawn, (axes,) = style.figure(f"{name}: distances that a query sees, {deployment.rope_type}")
     pages, trained = deployment.pages(block_size), deployment.original_max_position_embeddings
     longest = deployment.max_model_len
-    # Without a leak, all queries past the trained length see the same: one line shows them.
-    later = {longest} if pages.leak is None else {min(2 * trained, longest), longest}
-    for index, length in enumerate(sorted({trained, *later})):
+    # All queries past the trained length see a key that lies so far back at about the same distance.
+    for index, length in enumerate(sorted({trained, longest})):
         axes.plot(
             range(1, length + 1),
             seen(pages, length - 1),

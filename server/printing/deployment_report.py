@@ -50,13 +50,11 @@ def distances_line(deployment: Deployment, block_size: int | None) -> str:
         block_size: tokens, as the settings give it.
     """
     trained, pages = deployment.original_max_position_embeddings, deployment.pages(block_size)
-    line = (
+    growing = "" if pages.leak is None else f"; distances grow until a key is {pages.bounded_from:,} tokens back"
+    return (
         f"distances: up to {trained:,} tokens as trained. A query past them sees the last {pages.window:,} tokens as "
-        f"trained, and older ones {{}}, in pages of {pages.page:,}"
+        f"trained, and older ones at most {pages.distance:,} tokens away, in pages of {pages.page:,}{growing}"
     )
-    if pages.last_trained_position is None:
-        return line.format(f"at most {pages.distance:,} tokens away")
-    return line.format(f"further away, within the trained length up to position {pages.last_trained_position:,}")
 
 
 def deployment_lines(name: str, about: About) -> str:

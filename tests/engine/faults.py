@@ -110,7 +110,10 @@ def completion(address: str, num_tokens: int, **further: Any) -> Callable[[Askin
     def ask(asking: Asking) -> str:
         asking.runs.set()
         answer = httpx.post(f"{address}/v1/completions", json=_body(num_tokens) | further, timeout=120)
-        return f"{answer.status_code} {_end_of(answer.json())}"
+        try:
+            return f"{answer.status_code} {_end_of(answer.json())}"
+        except (ValueError, LookupError):
+            return f"{answer.status_code} {answer.text}"
 
     return ask
 

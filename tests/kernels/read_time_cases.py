@@ -51,7 +51,7 @@ class Method:
         said = dict(self.parameters)
         if self.name == "dual_chunk":
             return dual_chunk_distance(self.trained, said["chunk_size"], said["local_size"])
-        leak = None if "leak" not in said else Fraction(said["leak"])
+        leak = None if said["leak"] == "none" else Fraction(said["leak"])
         return rerope_distance(self.trained, said["window"], said["page"], leak)
 
     def factor(self) -> Factor:
@@ -60,9 +60,9 @@ class Method:
 
 
 def rerope(
-    trained: int, window: int, page: int, *, temperature: str = "logn", leak: float | None = None
+    trained: int, window: int, page: int, *, temperature: str = "logn", leak: float | str = "none"
 ) -> Method:  # fmt: skip
-    said = {"window": window, "page": page, "temperature": temperature} | ({} if leak is None else {"leak": leak})
+    said = {"window": window, "page": page, "temperature": temperature, "leak": leak}
     return Method("rerope", tuple(said.items()), trained)
 
 
@@ -272,6 +272,7 @@ CASES = {
     "yarn's temperature": Case(EVERY_KIND, rerope(128, 64, 64, temperature="yarn")),
     "no temperature": Case(EVERY_KIND, rerope(128, 64, 32, temperature="none")),
     "leaky": Case(EVERY_KIND, rerope(128, 64, 32, leak=4)),
+    "leaky, the oldest pages bounded": Case(EVERY_KIND, rerope(128, 64, 32, leak=2)),
     "leaky by 2.5": Case(((301, 2), (140, 1)), rerope(128, 64, 32, leak=2.5), is_neox_style=False),
     "a window of one page": Case(((400, 3), (131, 1)), rerope(64, 32, 32)),
     "dual chunk": Case(EVERY_KIND, dual_chunk(128, 128, 32)),
@@ -310,7 +311,15 @@ PAIRS_CASES = {
     name: dataclasses.replace(CASES[name], layout="pairs", dtype=torch.bfloat16)
     for name in (
         *("every kind", "a whole prompt", "leaky", "dual chunk", "gptj, partial", "three heads to one", "heads of 64"),
-        *("heads of 128", "sinks and a soft cap", "keys in parts", "blocks of 128", "e4m3", "e4m3, of heads"),
+        *(
+            "leaky, the oldest pages bounded",
+            "heads of 128",
+            "sinks and a soft cap",
+            "keys in parts",
+            "blocks of 128",
+            "e4m3",
+            "e4m3, of heads",
+        ),
         "e5m2, of heads",
     )
 }

@@ -64,6 +64,12 @@ class PageTooFew(FarPages):
         return max(0, super().first_near_key(position) - self.page)
 
 
+class BoundedAPageLate(FarPages):
+    @property
+    def bounded_from(self) -> int:
+        return super().bounded_from + self.page
+
+
 class OfTheLastToken(FarPages):
     """The temperature of the request's length, here of its last position."""
 
@@ -87,6 +93,12 @@ def one_further(read_time: ReadTime) -> ReadTime:
     return dataclasses.replace(read_time, pages=pages)
 
 
+def leaks_one_further(read_time: ReadTime) -> ReadTime:
+    assert read_time.pages.leak is not None
+    leak = dataclasses.replace(read_time.pages.leak, begins=read_time.pages.leak.begins + 1)
+    return dataclasses.replace(read_time, pages=dataclasses.replace(read_time.pages, leak=leak))
+
+
 def other_pairs(read_time: ReadTime) -> ReadTime:
     return dataclasses.replace(read_time, is_neox_style=not read_time.is_neox_style)
 
@@ -104,6 +116,8 @@ FAULTS: dict[str, Callable[[ReadTime], ReadTime]] = {
     "the edge a page early": of_class(PageTooFew),
     "the turn in the other direction": sign,
     "far keys one token further": one_further,
+    "leaking pages one token further": leaks_one_further,
+    "the bound a page late": of_class(BoundedAPageLate),
     "the other order of pairs": other_pairs,
     "the temperature of the request": of_class(OfTheLastToken),
     "queries within the trained length turned": of_class(FromTheFirst),
@@ -113,7 +127,7 @@ FAULTS: dict[str, Callable[[ReadTime], ReadTime]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_far_beyond_the_tolerance(fault: str) -> None:
     # a request of 301 tokens and 200 queries, from below the trained length on
-    tensors = Tensors(Case(((301, 200),), rerope(128, 64, 32)))
+    tensors = Tensors(Case(((301, 200),), rerope(128, 64, 32, leak=2)))
     attend(tensors, FAULTS[fault](tensors.case.read_time()))
     assert float((tensors.out - tensors.expected).abs().max()) > 1000 * ATTENTION_FLOAT32
 

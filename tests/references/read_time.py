@@ -2,8 +2,9 @@
 
 ReRoPE (Su 2023, kexue.fm/archives/9708) has the distance i - j within a window w, and w beyond it; leaky ReRoPE has
 w + (i - j - w) / k beyond it. Both are taken by pages here: the keys of a page are as far from each other as they were
-trained. Dual chunk attention (An et al. 2024, arXiv:2402.17463, section 3.2) is transcribed as it is written: keys at
-j mod s, and three positions of each query. Queries below the trained length are plain RoPE.
+trained. Distances that grow end below the trained length. Dual chunk attention (An et al. 2024, arXiv:2402.17463,
+section 3.2) is transcribed as it is written: keys at j mod s, and three positions of each query. Queries below the
+trained length are plain RoPE.
 
 A score is the product of the query, turned by the distance, with the key, which is not turned at all.
 """
@@ -32,8 +33,10 @@ def rerope_distance(trained: int, window: int, page: int, leak: Fraction | None 
         place_in_page = j % page
         if i < trained or j // page >= (i - window + 1) // page:
             return i - j
-        further = 0 if leak is None else (i - window - (j - place_in_page)) / leak
-        return window + further - place_in_page
+        if leak is None:
+            return window - place_in_page
+        leaky = window + (i - window - (j - place_in_page)) / leak
+        return min(leaky, trained - 1) - place_in_page
 
     return distance
 

@@ -4,28 +4,29 @@ ReRoPE sets the distance of every key beyond the window w to w itself. A key tha
 serve two distances at once, unless its query turns. So here a page keeps the order of its keys, and the query is turned
 once for each page: key j of the page that begins at j0 is at distance ``w - (j - j0)``, the query at ``w + j0``. The
 window begins at a page's edge. Leaky ReRoPE keeps an order among pages: with a leak k, the distance is
-``w + (i - w - j0) / k - (j - j0)``.
+``w + (i - w - j0) / k - (j - j0)``. Here it grows no further than the trained length c, so that requests of any length
+have trained distances: it is ``min(w + (i - w - j0) / k, c - 1) - (j - j0)``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from fractions import Fraction
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from posenc_runtime.encodings.far_pages import FarPages, Temperature
+from posenc_runtime.encodings.far_pages import FarPages, Leak, Temperature
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReRope:
-    """Keys of the window at their trained distances, older pages at the window's own.
+    """Keys of the window at their trained distances, and older pages at distances that grow more slowly.
 
     Attributes:
         window: tokens, a multiple of ``page``. None takes half of the trained length, rounded down to whole pages.
         page: tokens, a multiple of the cache's block. None takes an eighth of the trained length, rounded down to whole
             blocks.
         temperature: see ``FarPages``.
-        leak: k of leaky ReRoPE, at least 1, where 1 is plain RoPE. None is ReRoPE: no leak.
+        leak: k of leaky ReRoPE, at least 1, where 1 is plain RoPE up to the trained length. ``none`` is ReRoPE.
 
     Raises:
         ValueError: when a value is out of range.
@@ -35,17 +36,17 @@ class ReRope:
     window: int | None = None
     page: int | None = None
     temperature: Temperature = "logn"
-    leak: float | None = None
+    leak: float | Literal["none"] = 8.0
 
     def __post_init__(self) -> None:
         for name in ("window", "page"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1 token, got {value}")
-        if self.leak is not None and self.leak < 1:
+        if self.leak != "none" and self.leak < 1:
             raise ValueError(
-                f"leak must be at least 1, where 1 is plain RoPE, got {self.leak}: leave it out for ReRoPE, or give a "
-                "larger one for distances that grow less"
+                f"leak must be none or at least 1, where 1 is plain RoPE, got {self.leak}: give a larger one for "
+                "distances that grow less, or none for distances that do not grow"
             )
         if self.window is not None and self.page is not None:
             _check(self.window, self.page)
@@ -81,8 +82,8 @@ class ReRope:
             trained_length=trained_length,
             page=page,
             edge=window - 1,
-            distance=window,
-            leak=None if self.leak is None else Fraction(self.leak),
+            distance=window if self.leak == "none" else trained_length - 1,
+            leak=None if self.leak == "none" else Leak(Fraction(self.leak), window),
             temperature=self.temperature,
             tempered_from=trained_length,
         )

@@ -70,10 +70,12 @@ def _of_layer(read_time: ReadTime, scale: float, logits: LayerLogits) -> dict[st
         "page": pages.page,
         "edge": pages.edge,
         "distance": pages.distance,
+        "leaks_from": read_time.leaks_from,
+        "bounded_from": pages.bounded_from,
         "tempered_from": pages.tempered_from,
         "log_tempered_from": math.log(pages.tempered_from),
         "TEMPERATURE": pages.temperature,
         "CAPPED": bool(logits.soft_cap),
-        "HALF": read_time.phases.numel(),
+        "HALF": read_time.phases.shape[1],
         "IS_NEOX": read_time.is_neox_style,
     }

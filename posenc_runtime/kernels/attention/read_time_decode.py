@@ -50,6 +50,8 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
     page,
     edge,
     distance,
+    leaks_from,
+    bounded_from,
     tempered_from,
     log_tempered_from,
     stride_scales,
@@ -100,7 +102,6 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
         p_row = p_query + query.to(tl.int64) * stride_query_token + o_head.to(tl.int64) * stride_query_head
         b_query = load_rows(p_row, m_row, HEAD_DIM, BD)
         b_partners = load_partners(p_row, m_row, HALF, IS_NEOX, BD)
-        b_phases = phases_of_columns(p_phases, HALF, IS_NEOX, BD)
         factor = scale * factors(position, trained_length, tempered_from, log_tempered_from, TEMPERATURE)
         if p_k_scales is not None:
             factor *= tl.load(p_k_scales + i_kv_head * stride_scales)
@@ -112,7 +113,10 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
             b_max = tl.load(p_sinks + o_head) * 1.4426950408889634
             b_sum += 1.0
         for first_of_page in range(begin // page * page, end, page):
-            tokens = tl.where(first_of_page >= near, 0, distance - (position - first_of_page))
+            back = position - first_of_page
+            leaks = back < bounded_from
+            tokens = tl.where(first_of_page >= near, 0, tl.where(leaks, leaks_from, distance) - back)
+            b_phases = phases_of_columns(p_phases + tl.where(leaks, HALF, 0), HALF, IS_NEOX, BD)
             b_turns = (tokens.to(tl.int64) * b_phases)[None, :]
             b_turned = turned(b_query, b_partners, b_turns).to(b_query.dtype)
             begin_keys, end_keys = tl.maximum(begin, first_of_page), tl.minimum(end, first_of_page + page)

@@ -1,7 +1,7 @@
 """Triton: attention at read time for requests of several queries. A program takes a tile of the queries.
 
 A query at i is turned by ``distance + j0 - i`` for the far page that begins at j0. A first launch turns the queries
-past the trained length by ``distance - i``, and keeps them in float32, beside their partners (``load_partners``). A
+past the trained length by ``distance - i``, and keeps them in float32, for bounded pages and for those that leak. A
 program then turns its rows by j0 when it comes to a page: the angles of one page are the same for all rows, so they are
 few. It turns some rows at a time and stores them, because registers do not hold all of them in float32 beside the sums
 of values.
@@ -34,18 +34,20 @@ TURN_ROWS = 16  # rows that a program of the first launch turns
 PAGE_ROWS = 32  # rows that a program turns at a time for a page; a power of two that divides ROWS for all heads
 
 
-@triton.jit(do_not_specialize=["num_requests", "distance"])
+@triton.jit(do_not_specialize=["num_requests", "distance", "leaks_from"])
 def _turn_kernel(  # type: ignore[no-untyped-def]
     p_query,
-    p_turned,  # float32 [num_tokens, num_heads, 2, HEAD_DIM], contiguous: turned queries and their partners
+    p_turned,  # float32 [num_tokens, num_heads, TURNS, HEAD_DIM], contiguous
     p_phases,
     p_query_start_loc,
     p_seq_lens,
     num_requests,
     distance,
+    leaks_from,
     trained_length,
     stride_query_token,
     stride_query_head,
+    TURNS: tl.constexpr,  # 1, or 2 with a leak
     HALF: tl.constexpr,
     IS_NEOX: tl.constexpr,
     GROUP: tl.constexpr,
@@ -67,11 +69,12 @@ def _turn_kernel(  # type: ignore[no-untyped-def]
     p_row = p_query + o_token * stride_query_token + o_head.to(tl.int64) * stride_query_head
     b_query = load_rows(p_row, m_row, HEAD_DIM, BD)
     b_partners = load_partners(p_row, m_row, HALF, IS_NEOX, BD)
-    b_turns = (distance - b_position).to(tl.int64)[:, None] * phases_of_columns(p_phases, HALF, IS_NEOX, BD)[None, :]
-    p_turned += (o_token * (tl.num_programs(1) * GROUP) + o_head) * (2 * HEAD_DIM)
-    store_rows(p_turned, turned(b_query, b_partners, b_turns), m_row, HEAD_DIM, BD)
-    # The partner of (-y, x) is (-x, -y).
-    store_rows(p_turned + HEAD_DIM, turned(b_partners, -b_query.to(tl.float32), b_turns), m_row, HEAD_DIM, BD)
+    p_turned += (o_token * (tl.num_programs(1) * GROUP) + o_head) * (TURNS * HEAD_DIM)
+    turn = tl.program_id(2)
+    tokens = tl.where(turn, leaks_from, distance) - b_position
+    b_phases = phases_of_columns(p_phases + turn * HALF, HALF, IS_NEOX, BD)
+    b_turned = turned(b_query, b_partners, tokens.to(tl.int64)[:, None] * b_phases[None, :])
+    store_rows(p_turned + turn * HEAD_DIM, b_turned, m_row, HEAD_DIM, BD)
 
 
 @triton.jit
@@ -80,7 +83,7 @@ def _turn_for_page(  # type: ignore[no-untyped-def]
     p_query,
     p_turned,
     p_rows,
-    b_phases,
+    p_phases,
     begin,
     first_query,
     num_queries,
@@ -90,8 +93,12 @@ def _turn_for_page(  # type: ignore[no-untyped-def]
     trained_length,
     page,
     edge,
+    bounded_from,
     stride_query_token,
     stride_query_head,
+    TURNS: tl.constexpr,
+    HALF: tl.constexpr,
+    IS_NEOX: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BM: tl.constexpr,
@@ -100,22 +107,30 @@ def _turn_for_page(  # type: ignore[no-untyped-def]
     BD: tl.constexpr,
 ):
     """Store a tile's queries in ``p_rows``, as the page that begins at ``first_of_page`` needs them."""
-    b_turns = (b_phases * first_of_page)[None, :]
-    for first_row in range(0, BM, BR):
-        o_row = first_row + tl.arange(0, BR)
-        o_query = first_query + o_row // GROUP
-        m_row = (o_row < BQ * GROUP) & (o_query < num_queries)
-        o_head = i_kv_head * GROUP + o_row % GROUP
-        o_token = (begin + o_query).to(tl.int64)
-        o_place = (o_token * num_heads + o_head) * HEAD_DIM
-        is_near = first_of_page >= first_near_keys(past + o_query, trained_length, page, edge)
-        m_far = m_row & ~is_near
-        b_far = load_rows(p_turned + 2 * o_place, m_far, HEAD_DIM, BD)
-        b_partners = load_rows(p_turned + 2 * o_place + HEAD_DIM, m_far, HEAD_DIM, BD)
-        p_own = p_query + o_token * stride_query_token + o_head.to(tl.int64) * stride_query_head
-        b_query = load_rows(p_own, m_row, HEAD_DIM, BD)
-        b_far = turned(b_far, b_partners, b_turns).to(b_query.dtype)
-        store_rows(p_rows + o_place, tl.where(is_near[:, None], b_query, b_far), m_row, HEAD_DIM, BD)
+    nearest = past + first_query - first_of_page  # tokens from the page's first key to the tile's first query
+    furthest = nearest + tl.minimum(BQ, num_queries - first_query) - 1
+    for turn in tl.static_range(TURNS):
+        if (nearest < bounded_from) if turn else (furthest >= bounded_from):
+            b_phases = phases_of_columns(p_phases + turn * HALF, HALF, IS_NEOX, BD)
+            b_turns = (b_phases * first_of_page)[None, :]
+            for first_row in range(0, BM, BR):
+                o_row = first_row + tl.arange(0, BR)
+                o_query = first_query + o_row // GROUP
+                m_row = (o_row < BQ * GROUP) & (o_query < num_queries)
+                b_position = past + o_query
+                if TURNS == 2:
+                    m_row &= (b_position - first_of_page < bounded_from) == turn
+                o_head = i_kv_head * GROUP + o_row % GROUP
+                o_token = (begin + o_query).to(tl.int64)
+                o_place = (o_token * num_heads + o_head) * HEAD_DIM
+                p_far = p_turned + o_place * TURNS + turn * HEAD_DIM
+                is_near = first_of_page >= first_near_keys(b_position, trained_length, page, edge)
+                b_far = load_rows(p_far, m_row & ~is_near, HEAD_DIM, BD)
+                b_partners = load_partners(p_far, m_row & ~is_near, HALF, IS_NEOX, BD)
+                p_own = p_query + o_token * stride_query_token + o_head.to(tl.int64) * stride_query_head
+                b_query = load_rows(p_own, m_row, HEAD_DIM, BD)
+                b_far = turned(b_far, b_partners, b_turns).to(b_query.dtype)
+                store_rows(p_rows + o_place, tl.where(is_near[:, None], b_query, b_far), m_row, HEAD_DIM, BD)
 
 
 @triton.jit(do_not_specialize=["num_requests", "scale", "soft_cap"])
@@ -140,6 +155,8 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
     page,
     edge,
     distance,
+    leaks_from,
+    bounded_from,
     tempered_from,
     log_tempered_from,
     stride_scales,
@@ -153,6 +170,7 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
     stride_out_head,
     TEMPERATURE: tl.constexpr,
     CAPPED: tl.constexpr,
+    TURNS: tl.constexpr,
     HALF: tl.constexpr,
     IS_NEOX: tl.constexpr,
     GROUP: tl.constexpr,
@@ -186,7 +204,6 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
     num_heads = tl.num_programs(1) * GROUP
     p_page_row = p_rows + (o_token * num_heads + o_head) * HEAD_DIM
     all_near = first_near_keys(last_position, trained_length, page, edge)
-    b_phases = phases_of_columns(p_phases, HALF, IS_NEOX, BD)
     b_factor = scale * factors(b_position, trained_length, tempered_from, log_tempered_from, TEMPERATURE)
     if p_k_scales is not None:
         b_factor *= tl.load(p_k_scales + i_kv_head * stride_scales)
@@ -207,7 +224,7 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
             p_query,
             p_turned,
             p_rows,
-            b_phases,
+            p_phases,
             begin,
             first_query,
             num_queries,
@@ -217,8 +234,12 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
             trained_length,
             page,
             edge,
+            bounded_from,
             stride_query_token,
             stride_query_head,
+            TURNS,
+            HALF,
+            IS_NEOX,
             GROUP,
             HEAD_DIM,
             BM,
@@ -305,16 +326,18 @@ def prefill(
         only_far: whether rows of queries below the trained length are left as they are.
     """
     group, num_kv_heads = arguments["GROUP"], key_cache.shape[1]
-    far = torch.empty(*query.shape[:2], 2, query.shape[2], dtype=torch.float32, device=query.device)
+    turns = arguments["p_phases"].shape[0]
+    far = torch.empty(*query.shape[:2], turns, query.shape[2], dtype=torch.float32, device=query.device)
     of_turn = (
-        *("p_phases", "p_query_start_loc", "p_seq_lens", "distance", "stride_query_token", "stride_query_head"),
-        *("trained_length", "HALF", "IS_NEOX", "GROUP", "HEAD_DIM", "BD"),
+        *("p_phases", "p_query_start_loc", "p_seq_lens", "distance", "leaks_from", "trained_length"),
+        *("stride_query_token", "stride_query_head", "HALF", "IS_NEOX", "GROUP", "HEAD_DIM", "BD"),
     )
     rows = max(TURN_ROWS, triton.next_power_of_2(group))
-    _turn_kernel[(query.shape[0] // (rows // group) + len(batch), num_kv_heads)](
+    _turn_kernel[(query.shape[0] // (rows // group) + len(batch), num_kv_heads, turns)](
         p_query=query,
         p_turned=far,
         num_requests=len(batch),
+        TURNS=turns,
         BM=rows,
         BQ=rows // group,
         **{name: arguments[name] for name in of_turn},
@@ -331,6 +354,7 @@ def prefill(
         num_requests=len(batch),
         stride_out_token=out.stride(0),
         stride_out_head=out.stride(1),
+        TURNS=turns,
         FAR_MASKED=arguments["edge"] < queries,
         ONLY_FAR=only_far,
         BM=rows,

@@ -32,7 +32,11 @@ def factors(position, trained_length, tempered_from, log_tempered_from, TEMPERAT
 
 @triton.jit
 def phases_of_columns(p_phases, HALF: tl.constexpr, IS_NEOX: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The phase of each column's pair, int64 ``[BD]``; 0 in columns that are not rotated."""
+    """The phase of each column's pair, int64 ``[BD]``; 0 in columns that are not rotated.
+
+    Args:
+        p_phases: address of the row of phases for one turn, see ``ReadTime.phases``.
+    """
     o_dim = tl.arange(0, BD)
     o_pair = o_dim // 2
     if IS_NEOX:
@@ -46,7 +50,7 @@ def load_partners(p_row, m_row, HALF: tl.constexpr, IS_NEOX: tl.constexpr, BD: t
 
     Args:
         p_row: address of each row's first element.
-        m_row: which rows exist.
+        m_row: which rows are loaded; the others are 0.
     """
     o_dim = tl.arange(0, BD)
     if IS_NEOX:

@@ -64,7 +64,7 @@ class ReadTime(ctypes.Structure):
     _fields_ = (
         *((name, _POINTER) for name in ("phases", "sinks", "k_scales", "v_scales")),
         *((name, _INT) for name in ("num_pairs", "is_neox_style", "trained_length", "page", "edge", "distance")),
-        ("temperature", _INT),
+        *((name, _INT) for name in ("leaks_from", "bounded_from", "temperature")),
         ("tempered_from", ctypes.c_double),
         ("soft_cap", ctypes.c_float),
         ("may_use_tiles", ctypes.c_int32),

@@ -11,12 +11,12 @@ constexpr int64_t kReadTimeRows = 64;
 
 // How a layer's queries are turned, and what the layer does to logits: encodings/far_pages.py has the formulas.
 struct ReadTime {
-  const int64_t* phases;  // [num_pairs], 2^-64 turns for each token of a turn
+  const int64_t* phases;  // [1 or 2][num_pairs], 2^-64 turns for each token: of bounded pages, and of those that leak
   const float* sinks;     // [num_heads], or null
   const float* k_scales;  // [num_kv_heads], or null for 1; v_scales, too
   const float* v_scales;
   int64_t num_pairs, is_neox_style;
-  int64_t trained_length, page, edge, distance;
+  int64_t trained_length, page, edge, distance, leaks_from, bounded_from;
   int64_t temperature;  // 0: none, 1: logn, 2: yarn
   double tempered_from;
   float soft_cap;        // 0 for none
@@ -38,11 +38,11 @@ inline float factor_of(const ReadTime& read_time, int64_t position) {
 
 // Cosine and sine of each pair's angle, off by at most 1.3e-7. Overflow of the product drops whole turns. The nearest
 // quarter turn is subtracted without an error; the polynomials of Cephes' sinf and cosf take the rest.
-inline void cos_sin(const ReadTime& read_time, int64_t tokens, float* cosines, float* sines) {
+inline void cos_sin(const int64_t* phases, int64_t num_pairs, int64_t tokens, float* cosines, float* sines) {
   const uint64_t turns = static_cast<uint64_t>(tokens);
 #pragma omp simd
-  for (int64_t p = 0; p < read_time.num_pairs; ++p) {
-    const uint64_t angle = turns * static_cast<uint64_t>(read_time.phases[p]);
+  for (int64_t p = 0; p < num_pairs; ++p) {
+    const uint64_t angle = turns * static_cast<uint64_t>(phases[p]);
     const uint64_t quarter = (angle + (uint64_t{1} << 61)) >> 62;
     const int32_t rest = static_cast<int32_t>(static_cast<uint32_t>((angle - (quarter << 62)) >> 32));
     const float x = static_cast<float>(rest) * static_cast<float>(6.283185307179586 / 4294967296.0);
@@ -60,8 +60,17 @@ inline void cos_sin(const ReadTime& read_time, int64_t tokens, float* cosines, f
   }
 }
 
-// The rows of a task as each page reads them. A query at i is turned by distance + j0 - i for the page of first key j0:
-// by distance - i once for all pages, and by j0 with the same cosines and sines as all other queries.
+// The rows of a task, turned in one way. A query at i is turned by distance + j0 - i for the page of first key j0: by
+// distance - i once for all pages, and by j0 with the same cosines and sines as all other queries.
+struct Turn {
+  const int64_t* phases;
+  int64_t distance;
+  Numbers<float> rows = {};  // turned by distance - i; empty as long as no page needs them
+  Numbers<float> cosines = {}, sines = {};
+  int64_t page = -1;  // whose first key the cosines and sines are for
+};
+
+// The rows of a task as each page reads them.
 class Turned {
  public:
   Turned(const ReadTime& read_time, int64_t rows, int64_t group, int64_t head_dim, int64_t first_position,
@@ -72,7 +81,9 @@ class Turned {
         head_dim_(head_dim),
         first_position_(first_position),
         near_from_(rows),
-        queries_(queries) {
+        queries_(queries),
+        bounded_{read_time.phases, read_time.distance},
+        leaking_{read_time.phases + read_time.num_pairs, read_time.leaks_from} {
     for (int64_t r = 0; r < rows; ++r) near_from_[r] = first_near_key(read_time, first_position + r / group);
   }
 
@@ -80,37 +91,47 @@ class Turned {
   const float* for_page(int64_t first_key) {
     if (first_key >= near_from_.back()) return queries_;  // later queries have no fewer far keys
     if (first_key == page_) return turned_.data();
-    if (page_ < 0) prepare();
+    if (page_ < 0) turned_.assign(queries_, queries_ + rows_ * head_dim_);
     page_ = first_key;
-    cos_sin(read_time_, first_key, cosines_.data(), sines_.data());
     for (int64_t r = 0; r < rows_; ++r) {
       float* to = turned_.data() + r * head_dim_;
       if (first_key >= near_from_[r]) {
         std::copy_n(queries_ + r * head_dim_, head_dim_, to);
       } else {
-        turn(at_distance_.data() + r * head_dim_, to);
+        const int64_t back = first_position_ + r / group_ - first_key;
+        const Turn& by = of_page(back < read_time_.bounded_from ? leaking_ : bounded_, first_key);
+        turn(by, by.rows.data() + r * head_dim_, to);
       }
     }
     return turned_.data();
   }
 
  private:
-  void prepare() {
-    cosines_.resize(read_time_.num_pairs);
-    sines_.resize(read_time_.num_pairs);
-    at_distance_.assign(queries_, queries_ + rows_ * head_dim_);
-    turned_ = at_distance_;
+  const Turn& of_page(Turn& by, int64_t first_key) {
+    if (by.page == first_key) return by;
+    if (by.page < 0) prepare(by);
+    by.page = first_key;
+    cos_sin(by.phases, read_time_.num_pairs, first_key, by.cosines.data(), by.sines.data());
+    return by;
+  }
+
+  void prepare(Turn& by) const {
+    by.cosines.resize(read_time_.num_pairs);
+    by.sines.resize(read_time_.num_pairs);
+    by.rows.assign(queries_, queries_ + rows_ * head_dim_);
     for (int64_t r = 0; r < rows_; ++r) {
-      if (r % group_ == 0)
-        cos_sin(read_time_, read_time_.distance - (first_position_ + r / group_), cosines_.data(), sines_.data());
-      turn(queries_ + r * head_dim_, at_distance_.data() + r * head_dim_);
+      if (r % group_ == 0) {
+        const int64_t tokens = by.distance - (first_position_ + r / group_);
+        cos_sin(by.phases, read_time_.num_pairs, tokens, by.cosines.data(), by.sines.data());
+      }
+      turn(by, queries_ + r * head_dim_, by.rows.data() + r * head_dim_);
     }
   }
 
   // Turns the pairs of a row; the dimensions after them stay as they are in `to`.
-  void turn(const float* __restrict from, float* __restrict to) const {
+  void turn(const Turn& by, const float* __restrict from, float* __restrict to) const {
     const int64_t pairs = read_time_.num_pairs;
-    const float *cosines = cosines_.data(), *sines = sines_.data();
+    const float *cosines = by.cosines.data(), *sines = by.sines.data();
     if (read_time_.is_neox_style) {
       int64_t p = 0;
       for (; p + kLanes <= pairs; p += kLanes) {
@@ -138,7 +159,8 @@ class Turned {
   std::vector<int64_t> near_from_;  // by row
   const float* queries_;
   int64_t page_ = -1;
-  Numbers<float> at_distance_, turned_, cosines_, sines_;
+  Numbers<float> turned_;
+  Turn bounded_, leaking_;
 };
 
 // Caps a row's scores, times `factor`, with a span of keys, the first of which is `key`. Masks keys from `end` on and

@@ -13,13 +13,18 @@ from posenc_runtime.encodings.read_time import available, from_parameters
 from posenc_runtime.encodings.read_time.dual_chunk import DualChunk
 from tests.references.read_time import dual_chunk_distance, logn_factor, rerope_distance, yarn_factor
 
+
+def leak_of_one(i: int, j: int) -> int:
+    return i - j if i < 16 else min(i - j // 4 * 4, 15) - j % 4
+
+
 CASES = {
-    "rerope": ("rerope", {"window": 16, "page": 8}, 40, rerope_distance(40, 16, 8)),
-    "rerope, pages as wide as the window": ("rerope", {"window": 8, "page": 8}, 16, rerope_distance(16, 8, 8)),
-    "rerope, defaults": ("rerope", {}, 32, rerope_distance(32, 16, 4)),
+    "rerope": ("rerope", {"window": 16, "page": 8, "leak": "none"}, 40, rerope_distance(40, 16, 8)),
+    "pages as wide as the window": ("rerope", {"window": 8, "page": 8, "leak": "none"}, 16, rerope_distance(16, 8, 8)),
+    "rerope, defaults": ("rerope", {}, 32, rerope_distance(32, 16, 4, Fraction(8))),
     "leaky": ("rerope", {"window": 16, "page": 4, "leak": 4}, 32, rerope_distance(32, 16, 4, Fraction(4))),
     "leaky by 2.5": ("rerope", {"window": 8, "page": 4, "leak": 2.5}, 16, rerope_distance(16, 8, 4, Fraction(5, 2))),
-    "a leak of 1": ("rerope", {"window": 8, "page": 4, "leak": 1}, 16, lambda i, j: i - j),
+    "a leak of 1": ("rerope", {"window": 8, "page": 4, "leak": 1}, 16, leak_of_one),
     "dual chunk": ("dual_chunk", {"chunk_size": 20, "local_size": 4}, 20, dual_chunk_distance(20, 20, 4)),
     "longer trained": ("dual_chunk", {"chunk_size": 20, "local_size": 4}, 31, dual_chunk_distance(31, 20, 4)),
     "half local": ("dual_chunk", {"chunk_size": 17, "local_size": 8}, 24, dual_chunk_distance(24, 17, 8)),
@@ -55,20 +60,21 @@ def test_keys_from_the_first_near_one_on_are_read_as_stock_and_no_other_page_is(
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_distances_stay_trained_up_to_the_last_position_that_is_named(case: str) -> None:
+def test_no_key_is_further_away_than_the_trained_length(case: str) -> None:
     name, parameters, trained, distance = CASES[case]
     pages = from_parameters(name, parameters).pages(trained)
-    last = pages.last_trained_position
-    for i in range(trained, 6 * trained if last is None else last + 1):
-        # the largest distance of dual chunks is the chunk size itself, which may be the trained length
-        assert max(distance(i, j) for j in range(i + 1)) < trained + (name == "dual_chunk")
-    if last is not None:
-        assert distance(last + 1, 0) >= trained
+    # the largest distance of dual chunks is the chunk size itself, which may be the trained length
+    assert pages.distance < trained + (name == "dual_chunk")
+    for i in range(trained, 12 * trained):
+        assert max(distance(i, j) for j in range(i + 1)) <= max(pages.distance, pages.edge + pages.page - 1)
 
 
 def test_targets_are_exact_at_a_million_tokens() -> None:
     pages = from_parameters("rerope", {"window": 4096, "page": 1024, "leak": 3}).pages(8192)
-    assert pages.target(1_048_577, 1024) == 4096 + Fraction(1_048_577 - 4096, 3) + Fraction(2 * 1024, 3)
+    assert pages.bounded_from == 4096 + 3 * 4095
+    first = (1_048_577 - pages.bounded_from) // 1024 * 1024 + 1024
+    assert pages.target(1_048_577, first) == 4096 + Fraction(1_048_577 - 4096, 3) + Fraction(2 * first, 3)
+    assert pages.target(1_048_577, first - 1024) == 8191 + first - 1024
     assert pages.first_near_key(1_048_577) == 1_044_480
 
 
@@ -113,7 +119,8 @@ REFUSED: list[tuple[str, Mapping[str, Any], int | None, str]] = [
     ("rerope", {"window": 64, "page": 8}, None, "window and page must .* 64 .* got 64 and 8: take a window of 56"),
     ("rerope", {"window": 32, "page": 8}, 16, "page must be a multiple of the KV cache's .* 16 .* got 8: take 16"),
     ("rerope", {}, 16, "page must be given where .* got a trained length of 64: give a page of 16"),
-    ("rerope", {"leak": 0.5}, None, "leak must be at least 1, where 1 is plain RoPE, got 0.5: leave it out"),
+    ("rerope", {"leak": 0.5}, None, "leak must be none or at least 1, where 1 is .* got 0.5: give a larger"),
+    ("rerope", {"leak": "off"}, None, "leak must be a finite number or none, got 'off'"),
     ("rerope", {"window": 0}, None, "window must be at least 1 token, got 0"),
     ("rerope", {"page": -1}, None, "page must be at least 1 token, got -1"),
     ("rerope", {"page": 2.5}, None, "page must be a whole number, got 2.5"),

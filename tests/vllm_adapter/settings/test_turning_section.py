@@ -54,7 +54,7 @@ def test_settings_of_scales_must_be_left_out_even_at_their_defaults(rope_type: s
         ({"window": 1.5}, r"window\s+Input should be a valid integer"),
         ({"window": 0}, "window must be at least 1 token, got 0"),
         ({"chunk_size": 64}, "chunk_size"),
-        ({"leak": 0.5}, "leak must be at least 1, .* got 0.5: leave it out"),
+        ({"leak": 0.5}, "leak must be none or at least 1, .* got 0.5: give a larger"),
     ],
     ids=["window between pages", "page above window", "no whole number", "no window", "of another method", "leak"],
 )
