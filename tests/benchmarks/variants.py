@@ -103,10 +103,10 @@ def variants(checkpoint: Checkpoint, scales: Sequence[float]) -> dict[str, Varia
         # Every scale above 1 is the same rotation.
         "clipped": _per_request("per-request clipped", "clipped", (1, largest)),
         "proportional": _per_request("per-request proportional", "proportional", (1, largest)),
-        "rerope": _read_time("ReRoPE, leak 8, log n", "rerope", "leak=8"),
-        "rerope-constant": _read_time("ReRoPE, log n", "rerope", "leak=none"),
-        "rerope-yarn": _read_time("ReRoPE, YaRN's temperature", "rerope", "leak=none", "temperature=yarn"),
-        "rerope-none": _read_time("ReRoPE, no temperature", "rerope", "leak=none", "temperature=none"),
+        "rerope": _read_time("ReRoPE, log n", "rerope"),
+        "rerope-yarn": _read_time("ReRoPE, YaRN's temperature", "rerope", "temperature=yarn"),
+        "rerope-none": _read_time("ReRoPE, no temperature", "rerope", "temperature=none"),
+        "rerope-leak-8": _read_time("ReRoPE, leak 8, log n", "rerope", "leak=8"),
         "rerope-leaky": _read_time(f"leaky ReRoPE, leak {leak:g}, log n", "rerope", f"leak={leak:g}"),
         "dual-chunk": _read_time("dual chunk", "dual_chunk"),
     }

@@ -112,7 +112,7 @@ def completion(address: str, num_tokens: int, **further: Any) -> Callable[[Askin
         answer = httpx.post(f"{address}/v1/completions", json=_body(num_tokens) | further, timeout=120)
         try:
             return f"{answer.status_code} {_end_of(answer.json())}"
-        except (ValueError, LookupError):
+        except (ValueError, LookupError, TypeError):
             return f"{answer.status_code} {answer.text}"
 
     return ask

@@ -50,10 +50,10 @@ class Case:
         return Method(self.distance, self.factor, self.page)
 
 
-def rerope(trained: int, window: int, page: int, leak: int | None = 8, *, is_written: bool = True) -> Case:
+def rerope(trained: int, window: int, page: int, leak: int | None = None, *, is_written: bool = True) -> Case:
     written: dict[str, Any] = {"window": window, "page": page} if is_written else {}
-    if leak != 8:
-        written["leak"] = "none" if leak is None else float(leak)
+    if leak is not None:
+        written["leak"] = float(leak)
     return Case(
         {"rope_type": "rerope", **written},
         read_time.rerope_distance(trained, window, page, None if leak is None else Fraction(leak)),
@@ -64,8 +64,8 @@ def rerope(trained: int, window: int, page: int, leak: int | None = 8, *, is_wri
 
 METHODS = {
     "rerope with the defaults": rerope(TRAINED, 128, 32, is_written=False),
-    "rerope without a leak": rerope(TRAINED, 128, 64, None),
-    "rerope whose oldest pages are bounded": rerope(TRAINED, 128, 64, 2),
+    "leaky rerope": rerope(TRAINED, 128, 64, 4),
+    "leaky rerope, the oldest pages bounded": rerope(TRAINED, 128, 64, 2),
     "dual chunk": Case(
         {"rope_type": "dual_chunk", "chunk_size": 160, "local_size": 32},
         read_time.dual_chunk_distance(TRAINED, 160, 32),

@@ -78,7 +78,7 @@ def at_read_time(cache: torch.dtype | None = None, logits: LayerLogits = PLAIN) 
     query, keys, values = tensors(32, 8, 128, torch.bfloat16)
     if cache is not None:
         keys, values = keys.to(cache), values.to(cache)
-    pages = ReRope().pages(LENGTH // 2, BLOCK_SIZE)
+    pages = ReRope(leak=8).pages(LENGTH // 2, BLOCK_SIZE)
     read_time = ReadTime.of(pages, torch.ones(64), is_neox_style=True)
     given = (query, keys, values, batch(), read_time, 128**-0.5, torch.empty_like(query), logits)
     read_time_attention(*given, only_far=True)  # as engines launch it

@@ -47,7 +47,7 @@ COPE_WITHOUT_ROOM = ("bfloat16", "long")
 
 _READ_TIME = read_time_cases.Case(
     ((300, 1), (1, 1), (200, 130), (140, 1)),
-    read_time_cases.rerope(128, 64, 64),
+    read_time_cases.rerope(128, 64, 64, leak=2),
     dtype=torch.bfloat16,
     num_heads=4,
     num_kv_heads=2,

@@ -89,7 +89,6 @@ UNLIKE = {
     "no temperature": (dataclasses.replace(REROPE, parameters={"temperature": "none"}), 16),
     "another temperature": (dataclasses.replace(REROPE, parameters={"temperature": "yarn"}), 16),
     "a leak": (dataclasses.replace(REROPE, parameters={"leak": 4.0}), 16),
-    "no leak": (dataclasses.replace(REROPE, parameters={"leak": "none"}), 16),
     "another leak": (dataclasses.replace(REROPE, parameters={"leak": 4.5}), 16),
     "another trained length": (
         dataclasses.replace(

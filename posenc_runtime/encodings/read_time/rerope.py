@@ -19,7 +19,7 @@ from posenc_runtime.encodings.far_pages import FarPages, Leak, Temperature
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReRope:
-    """Keys of the window at their trained distances, and older pages at distances that grow more slowly.
+    """Keys of the window at their trained distances, and older pages at the window's, or at ones that grow slowly.
 
     Attributes:
         window: tokens, a multiple of ``page``. None takes half of the trained length, rounded down to whole pages.
@@ -36,7 +36,7 @@ class ReRope:
     window: int | None = None
     page: int | None = None
     temperature: Temperature = "logn"
-    leak: float | Literal["none"] = 8.0
+    leak: float | Literal["none"] = "none"
 
     def __post_init__(self) -> None:
         for name in ("window", "page"):

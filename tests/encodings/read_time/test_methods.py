@@ -19,9 +19,9 @@ def leak_of_one(i: int, j: int) -> int:
 
 
 CASES = {
-    "rerope": ("rerope", {"window": 16, "page": 8, "leak": "none"}, 40, rerope_distance(40, 16, 8)),
-    "pages as wide as the window": ("rerope", {"window": 8, "page": 8, "leak": "none"}, 16, rerope_distance(16, 8, 8)),
-    "rerope, defaults": ("rerope", {}, 32, rerope_distance(32, 16, 4, Fraction(8))),
+    "rerope": ("rerope", {"window": 16, "page": 8}, 40, rerope_distance(40, 16, 8)),
+    "pages as wide as the window": ("rerope", {"window": 8, "page": 8}, 16, rerope_distance(16, 8, 8)),
+    "rerope, defaults": ("rerope", {}, 32, rerope_distance(32, 16, 4)),
     "leaky": ("rerope", {"window": 16, "page": 4, "leak": 4}, 32, rerope_distance(32, 16, 4, Fraction(4))),
     "leaky by 2.5": ("rerope", {"window": 8, "page": 4, "leak": 2.5}, 16, rerope_distance(16, 8, 4, Fraction(5, 2))),
     "a leak of 1": ("rerope", {"window": 8, "page": 4, "leak": 1}, 16, leak_of_one),

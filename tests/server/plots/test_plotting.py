@@ -70,19 +70,20 @@ def test_averages_over_distances_leave_none_out_and_take_none_twice() -> None:
     assert points[-1][1] == pytest.approx(sum(last) / len(last))
 
 
-def test_past_the_trained_length_far_keys_are_beyond_the_window_and_near_ones_in_place() -> None:
+@pytest.mark.parametrize("leak", ["none", 8.0])
+def test_past_the_trained_length_far_keys_are_beyond_the_window_and_near_ones_in_place(leak: float | str) -> None:
     turning = Deployment(
         rope_type="rerope",
-        parameters={"window": 128, "page": 32},
+        parameters={"window": 128, "page": 32, "leak": leak},
         original_max_position_embeddings=256,
         max_model_len=1024,
     )
-    pages = turning.pages()
+    pages, grows = turning.pages(), 0 if leak == "none" else 1 / 8
     assert distances.seen(pages, 255) == list(range(256))
     # At 500 the window begins at key 372 - 1 + 1 = 373, in the page that begins at 352.
     by_key = distances.seen(pages, 500)[::-1]
     assert by_key[352:] == [500 - key for key in range(352, 501)]
-    assert by_key[:352] == [128 + (500 - 128 - key // 32 * 32) / 8 - key % 32 for key in range(352)]
+    assert by_key[:352] == [128 + (500 - 128 - key // 32 * 32) * grows - key % 32 for key in range(352)]
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
