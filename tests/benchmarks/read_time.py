@@ -59,7 +59,7 @@ def rules(trained: int, block_size: int) -> dict[str, FarPages]:
     return {
         "near keys alone": ReRope().pages(2**24, block_size),
         "ReRoPE, log n": ReRope().pages(trained, block_size),
-        "leaky ReRoPE": ReRope(leak=8).pages(trained, block_size),
+        "leaky ReRoPE": ReRope(leak=16).pages(trained, block_size),
         "dual chunk": DualChunk().pages(trained, block_size),
     }
 

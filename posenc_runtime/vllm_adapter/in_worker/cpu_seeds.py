@@ -32,6 +32,8 @@ def sample_tokens(self: Any, grammar_output: Any) -> Any:
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     generators = self.input_batch.generators  # by row; rows without one draw from the process's own
+    if not generators:
+        return GPUModelRunner.sample_tokens(self, grammar_output)
     unfinished = np.flatnonzero(self.discard_request_mask.np[: self.input_batch.num_reqs])
     kept = {row: generators.pop(row) for row in unfinished.tolist() if row in generators}
     try:
