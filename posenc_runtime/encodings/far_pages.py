@@ -21,6 +21,9 @@ Temperature = Literal["none", "logn", "yarn"]
 # Another one, if the same numbers ever come to mean other distances or factors.
 _MEANING = 2
 
+# Tokens. Kernels have lengths of requests in 32 bits.
+_LONGEST = 2**31 - 1
+
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
@@ -107,7 +110,7 @@ class FarPages:
         """Tokens: a far page whose first key lies so far back, or further, is bounded. Nearer ones leak."""
         if self.leak is None:
             return 0
-        return self.leak.begins + math.ceil((self.distance - self.leak.begins) * self.leak.k)
+        return min(self.leak.begins + math.ceil((self.distance - self.leak.begins) * self.leak.k), _LONGEST)
 
     def first_near_key(self, position: int) -> int:
         """The first key, of a page's, that a query sees at its trained distance; 0 where all keys are near."""

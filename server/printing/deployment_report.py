@@ -50,11 +50,14 @@ def distances_line(deployment: Deployment, block_size: int | None) -> str:
         block_size: tokens, as the settings give it.
     """
     trained, pages = deployment.original_max_position_embeddings, deployment.pages(block_size)
-    growing = "" if pages.leak is None else f"; distances grow until a key is {pages.bounded_from:,} tokens back"
-    return (
+    line = (
         f"distances: up to {trained:,} tokens as trained. A query past them sees the last {pages.window:,} tokens as "
-        f"trained, and older ones at most {pages.distance:,} tokens away, in pages of {pages.page:,}{growing}"
+        f"trained, and older ones at most {pages.distance:,} tokens away, in pages of {pages.page:,}"
     )
+    if pages.leak is None:
+        return line
+    order = min(pages.bounded_from, deployment.max_model_len)
+    return f"{line}. The pages of the last {order:,} tokens keep their order"
 
 
 def deployment_lines(name: str, about: About) -> str:

@@ -1,0 +1,33 @@
+"""What check says of a deployment that turns queries."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from tests.checkpoints import save_tiny
+from tests.server.command import run
+
+SEEN = "A query past them sees the last 128 tokens as trained, and older ones at most {} tokens away, in pages of 32"
+
+
+@pytest.mark.parametrize(
+    ("leak", "farthest", "ordered"),
+    [
+        ("none", 128, ""),
+        # 128 + (255 - 128) * 4 tokens
+        (4, 255, "The pages of the last 636 tokens keep their order"),
+        (1e30, 255, "The pages of the last 1,024 tokens keep their order"),
+    ],
+)
+def test_check_says_how_far_away_keys_are_and_which_keep_their_order(
+    leak: float | str, farthest: int, ordered: str, tmp_path: pathlib.Path
+) -> None:
+    scaling = {"rope_type": "rerope", "leak": leak}
+    settings = {"model": str(save_tiny(tmp_path / "model")), "max_model_len": 1024, "scaling": scaling}
+    status, out, err = run(tmp_path, settings | {"engine": {"block_size": 32, "dtype": "float32"}}, "check")
+    assert status == 0, err
+    said = " ".join(out.split())
+    assert SEEN.format(farthest) in said
+    assert ("keep their order" in said) == bool(ordered) and ordered in said
