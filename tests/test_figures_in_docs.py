@@ -35,7 +35,11 @@ STORED = {
         "2026-11-28-smollm2-read-time-ruler-16384/report",
         "2026-11-29-smollm2-read-time-ruler-32768/report",
     ],
-    "The order of far text": ["2026-11-29-smollm2-order-within/report", "2026-11-29-smollm2-order-16384/report"],
+    "The order of far text": [
+        "2026-11-29-smollm2-order-within/report",
+        "2026-11-29-smollm2-order-16384/report",
+        "2026-11-29-smollm2-order-leaks/report",
+    ],
     "Conversations": ["2026-11-28-cpu-conversations"],
     "Growth": ["2026-11-21-cpu-growth"],
     "Crossings": ["2026-11-25-cpu-crossings"],

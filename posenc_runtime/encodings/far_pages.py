@@ -19,7 +19,7 @@ from typing import ClassVar, Literal, Protocol
 Temperature = Literal["none", "logn", "yarn"]
 
 # Another one, if the same numbers ever come to mean other distances or factors.
-_MEANING = 2
+_MEANING = 1
 
 # Tokens. Kernels have lengths of requests in 32 bits.
 _LONGEST = 2**31 - 1
@@ -31,7 +31,7 @@ class Turn:
 
     Attributes:
         distance: tokens.
-        part: of the tokens, and so of each pair's frequency.
+        part: what multiplies the tokens, or each pair's frequency: 1 for bounded pages, ``1 - 1 / k`` for leaking ones.
     """
 
     distance: int
@@ -143,7 +143,7 @@ class FarPages:
         said = dataclasses.asdict(self) | {"meaning": _MEANING}
         if self.temperature == "none":
             del said["tempered_from"]
-        return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(said, sort_keys=True, default=Fraction.__str__).encode()).hexdigest()[:16]
 
     @property
     def window(self) -> int:

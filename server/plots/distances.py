@@ -28,7 +28,7 @@ def seen(pages: FarPages, position: int) -> list[float]:
 
 
 def draw(name: str, deployment: Deployment, block_size: int | None) -> Figure:
-    """One line for a query at the end of the trained length, and one each for queries beyond it.
+    """One line for a query at the end of the trained length, and one for the last query of the longest request.
 
     Args:
         name: of the model.
@@ -55,7 +55,7 @@ def draw(name: str, deployment: Deployment, block_size: int | None) -> Figure:
         color=style.TEXT,
         fontsize=10,
     )
-    axes.set_xlim(0, min(4 * trained, longest))
+    axes.set_xlim(0, min(max(4 * trained, pages.bounded_from + trained), longest))
     axes.set_ylim(0, 1.25 * trained)
     axes.set_xlabel("the key lies so many tokens back")
     axes.set_ylabel("distance that the query sees, in tokens")

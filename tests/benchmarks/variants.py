@@ -72,7 +72,7 @@ def variants(checkpoint: Checkpoint, scales: Sequence[float]) -> dict[str, Varia
         scales: of the per-request deployments; the static ones get the largest.
     """
     largest = float(scales[-1])
-    # With it, the distances of far pages grow up to the largest scale, and no further.
+    # With it, far pages come to the trained length at about the length of the largest scale.
     leak = 2 * largest
     return {
         "unscaled": Variant("unscaled", sets=UNSCALED, scales=(1.0,)),

@@ -36,7 +36,7 @@ _SHAPE = Case(
 )
 KERNELS = {
     "bfloat16": _SHAPE,
-    "leaky": dataclasses.replace(_SHAPE, method=rerope(1024, 512, 128, leak=8)),
+    "leaky": dataclasses.replace(_SHAPE, method=rerope(1024, 512, 128, leak=16)),
     "leaky, the oldest pages bounded": dataclasses.replace(_SHAPE, method=rerope(1024, 512, 128, leak=2)),
     "dual chunk": dataclasses.replace(_SHAPE, method=dual_chunk(1024, 768, 256)),
     "gptj, partial, sinks and a cap": dataclasses.replace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -74,11 +75,13 @@ def contextual_without_room() -> None:
     cope_decode.SCORES = room
 
 
-def at_read_time(cache: torch.dtype | None = None, logits: LayerLogits = PLAIN) -> None:
+def at_read_time(
+    cache: torch.dtype | None = None, logits: LayerLogits = PLAIN, leak: float | Literal["none"] = "none"
+) -> None:
     query, keys, values = tensors(32, 8, 128, torch.bfloat16)
     if cache is not None:
         keys, values = keys.to(cache), values.to(cache)
-    pages = ReRope(leak=8).pages(LENGTH // 2, BLOCK_SIZE)
+    pages = ReRope(leak=leak).pages(LENGTH // 2, BLOCK_SIZE)
     read_time = ReadTime.of(pages, torch.ones(64), is_neox_style=True)
     given = (query, keys, values, batch(), read_time, 128**-0.5, torch.empty_like(query), logits)
     read_time_attention(*given, only_far=True)  # as engines launch it
@@ -128,6 +131,7 @@ LAUNCHED: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     "cope-64": (lambda: contextual(64, 8, 128), ("cope-prefill", "cope-scores", "cope-values")),
     "cope-without-room": (contextual_without_room, ("cope-values",)),
     "read-time": (at_read_time, ("read-time-decode", "read-time-turn", "read-time-prefill")),
+    "read-time-leaky": (lambda: at_read_time(leak=8), ("read-time-decode", "read-time-turn", "read-time-prefill")),
     "read-time-float8": (lambda: at_read_time(torch.float8_e4m3fn, IN_8_BITS), ("read-time-decode",)),
     "key-norms": (recorded, ("norms", "maxima")),
 }

@@ -60,5 +60,7 @@ READ_TIME = {
     "gptj-partial-sinks-and-cap": dataclasses.replace(
         _READ_TIME, is_neox_style=False, rotary_dim=32, sinks=True, soft_cap=20.0, dtype=torch.float16
     ),
-    "e4m3": dataclasses.replace(_READ_TIME, cache=torch.float8_e4m3fn, scales="head"),
+    "e4m3-without-a-leak": dataclasses.replace(
+        _READ_TIME, cache=torch.float8_e4m3fn, scales="head", method=read_time_cases.rerope(128, 64, 64)
+    ),
 }

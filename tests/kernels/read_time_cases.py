@@ -273,6 +273,7 @@ CASES = {
     "no temperature": Case(EVERY_KIND, rerope(128, 64, 32, temperature="none")),
     "leaky": Case(EVERY_KIND, rerope(128, 64, 32, leak=4)),
     "leaky, the oldest pages bounded": Case(EVERY_KIND, rerope(128, 64, 32, leak=2)),
+    "a page that is bounded for some rows alone": Case(((260, 80),), rerope(128, 64, 32, leak=2)),
     "a leak of more than any request has tokens": Case(((301, 2), (140, 1)), rerope(128, 64, 32, leak=1e30)),
     "leaky by 2.5": Case(((301, 2), (140, 1)), rerope(128, 64, 32, leak=2.5), is_neox_style=False),
     "a window of one page": Case(((400, 3), (131, 1)), rerope(64, 32, 32)),

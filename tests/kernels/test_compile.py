@@ -49,6 +49,9 @@ AT_ONCE = {
     "read-time-float8 read-time-decode": 2,
     "read-time read-time-turn": 8,
     "read-time read-time-prefill": 1,
+    "read-time-leaky read-time-decode": 3,
+    "read-time-leaky read-time-turn": 8,
+    "read-time-leaky read-time-prefill": 1,
 }
 
 

@@ -1,10 +1,10 @@
 """Triton: attention at read time for requests of several queries. A program takes a tile of the queries.
 
 A query at i is turned by ``distance + j0 - i`` for the far page that begins at j0. A first launch turns the queries
-past the trained length by ``distance - i``, and keeps them in float32, for bounded pages and for those that leak. A
-program then turns its rows by j0 when it comes to a page: the angles of one page are the same for all rows, so they are
-few. It turns some rows at a time and stores them, because registers do not hold all of them in float32 beside the sums
-of values.
+past the trained length by ``distance - i`` and keeps them in float32: once for bounded pages, and with a leak once more
+for pages that leak, by a part of each frequency. A program then turns its rows by j0 when it comes to a page: the
+angles of one page are the same for all rows, so they are few. It turns some rows at a time and stores them, because
+registers do not hold all of them in float32 beside the sums of values.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _turn_kernel(  # type: ignore[no-untyped-def]
     b_partners = load_partners(p_row, m_row, HALF, IS_NEOX, BD)
     p_turned += (o_token * (tl.num_programs(1) * GROUP) + o_head) * (TURNS * HEAD_DIM)
     turn = tl.program_id(2)
-    tokens = tl.where(turn, leaks_from, distance) - b_position
+    tokens = tl.where(turn == 1, leaks_from, distance) - b_position
     b_phases = phases_of_columns(p_phases + turn * HALF, HALF, IS_NEOX, BD)
     b_turned = turned(b_query, b_partners, tokens.to(tl.int64)[:, None] * b_phases[None, :])
     store_rows(p_turned + turn * HEAD_DIM, b_turned, m_row, HEAD_DIM, BD)

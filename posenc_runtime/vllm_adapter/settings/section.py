@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, create_model, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
+from posenc_runtime.encodings.fields import fits, rule_of_type
 from posenc_runtime.encodings.methods import available, method, turns_queries
 from posenc_runtime.kv.deployment import Deployment, OnCrossing, PrefixReuse, refuse_contradictions
 from posenc_runtime.kv.scales import refuse_scales
@@ -25,9 +27,22 @@ def parameters_model(rope_type: str) -> type[BaseModel]:
     parameters: Any = method(rope_type)
     hints = typing.get_type_hints(parameters)
     fields: dict[str, Any] = {
-        field.name: (hints[field.name], _default(field)) for field in dataclasses.fields(parameters)
+        field.name: (_checked(hints[field.name]), _default(field)) for field in dataclasses.fields(parameters)
     }
     return create_model(rope_type, __config__=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False), **fields)
+
+
+def _checked(hint: Any) -> Any:
+    """An annotation as pydantic takes it, whose errors would name each of some alternatives as a setting of its own."""
+    if not any(typing.get_origin(choice) is typing.Literal for choice in typing.get_args(hint)):
+        return hint
+
+    def check(value: Any) -> Any:
+        if not fits(value, hint):
+            raise PydanticCustomError("alternatives", "Input should be {rule}", {"rule": rule_of_type(hint)})
+        return value
+
+    return Annotated[Any, PlainValidator(check)]
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -54,9 +54,18 @@ def test_settings_of_scales_must_be_left_out_even_at_their_defaults(rope_type: s
         ({"window": 1.5}, r"window\s+Input should be a valid integer"),
         ({"window": 0}, "window must be at least 1 token, got 0"),
         ({"chunk_size": 64}, "chunk_size"),
+        ({"leak": False}, r"leak\s+Input should be a finite number or none"),
         ({"leak": 0.5}, "leak must be none or at least 1, .* got 0.5: give a larger"),
     ],
-    ids=["window between pages", "page above window", "no whole number", "no window", "of another method", "leak"],
+    ids=[
+        "window between pages",
+        "page above window",
+        "no whole number",
+        "no window",
+        "of another method",
+        "leak of no kind",
+        "leak",
+    ],
 )
 def test_parameters_that_do_not_fit_each_other_are_refused(said: dict[str, Any], rule: str) -> None:
     with pytest.raises(ValidationError, match=rule):
