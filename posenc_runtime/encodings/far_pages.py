@@ -10,6 +10,7 @@ values of a prefix do not depend on what follows it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -57,10 +58,6 @@ class Leak:
         if self.k < 1:
             raise ValueError(f"k of a leak must be at least 1, got {self.k}")
 
-    @property
-    def turn(self) -> Turn:
-        return Turn(self.begins, 1 - 1 / self.k)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FarPages:
@@ -100,14 +97,15 @@ class FarPages:
         if self.leak is not None and self.leak.begins > self.distance:
             raise ValueError(f"a leak must begin at a distance of at most {self.distance}, got {self.leak.begins}")
 
-    @property
-    def bounded(self) -> Turn:
-        """The turn for far pages whose first key is at ``distance``."""
-        return Turn(self.distance, Fraction(1))
+    @functools.cached_property
+    def turns(self) -> tuple[Turn, ...]:
+        """How queries turn for far pages: first for bounded ones, and with a leak second for those that leak."""
+        bounded = Turn(self.distance, Fraction(1))
+        return (bounded,) if self.leak is None else (bounded, Turn(self.leak.begins, 1 - 1 / self.leak.k))
 
-    @property
+    @functools.cached_property
     def bounded_from(self) -> int:
-        """Tokens: a far page whose first key lies so far back, or further, is bounded. Nearer ones leak."""
+        """Tokens: a far page is bounded if its first key lies so far back or further. Nearer ones leak."""
         if self.leak is None:
             return 0
         return min(self.leak.begins + math.ceil((self.distance - self.leak.begins) * self.leak.k), _LONGEST)
@@ -123,7 +121,7 @@ class FarPages:
         if first_key >= self.first_near_key(position):
             return Fraction(position)
         back = position - first_key
-        turn = self.leak.turn if self.leak and back < self.bounded_from else self.bounded
+        turn = self.turns[-1] if back < self.bounded_from else self.turns[0]
         return position + (turn.distance - back) * turn.part
 
     def factor(self, position: int) -> float:

@@ -37,8 +37,8 @@ class Scale(BaseModel):
 class Distances(BaseModel):
     """How far away a query past the trained length sees keys, where queries turn; tokens.
 
-    The latest ``window`` keys are at their trained distances. Older ones are at most ``farthest`` away. Keys of a
-    ``page`` keep their order.
+    At least the latest ``window`` keys are at their trained distances. All others are at most ``farthest`` away. Keys
+    of a ``page`` keep their order.
     """
 
     window: int

@@ -29,7 +29,7 @@ _SCALED = (
 _TURNED = (
     "The demo model was trained on 512 tokens, and is served to 4,096 by {rope_type}: keys stay as they were cached.",
     "It fits the trained length: it is stock vLLM's, to the bit.",
-    "Its queries past 512 tokens see the last 256 tokens as trained, and older ones at most {farthest} tokens away.",
+    "Its queries past 512 tokens see at least the last 256 as trained, and all others at most {farthest} tokens away.",
     "A request that grows past the trained length",
     "At 512 tokens its queries begin to turn. Nothing that is cached changes.",
 )

@@ -51,8 +51,8 @@ def distances_line(deployment: Deployment, block_size: int | None) -> str:
     """
     trained, pages = deployment.original_max_position_embeddings, deployment.pages(block_size)
     line = (
-        f"distances: up to {trained:,} tokens as trained. A query past them sees the last {pages.window:,} tokens as "
-        f"trained, and older ones at most {pages.distance:,} tokens away, in pages of {pages.page:,}"
+        f"distances: up to {trained:,} tokens as trained. A query past them sees at least the last {pages.window:,} "
+        f"tokens as trained, and all others at most {pages.distance:,} tokens away, in pages of {pages.page:,}"
     )
     if pages.leak is None:
         return line

@@ -24,8 +24,8 @@ class ReadTime:
     Attributes:
         pages: which pages are far, and how far.
         phases: int64 ``[1 or 2, rotary_dim // 2]``, 2^-64 turns: by how much a pair of the query turns for each token
-            of ``distance - (position - first key)``. The first row is for ``pages.bounded``, the second for the turn of
-            ``pages.leak``, if there is one. The product overflows, which drops whole turns, and is exact modulo one.
+            of ``distance - (position - first key)``. Each row is for one of ``pages.turns``. The product overflows,
+            which drops whole turns, and is exact modulo one.
         is_neox_style: pairs are dimension i and dimension ``i + rotary_dim // 2``; otherwise neighbours.
     """
 
@@ -44,18 +44,12 @@ class ReadTime:
                 attention factor has no part in it: queries and keys carry it already.
             device: where the caches are; None is the CPU.
         """
-        turns = [pages.bounded] + ([pages.leak.turn] if pages.leak else [])
-        of_turns = torch.stack([phases(inv_freq, turn.part) for turn in turns])
+        of_turns = torch.stack([phases(inv_freq, turn.part) for turn in pages.turns])
         return cls(pages, of_turns.to(device or torch.device("cpu")), is_neox_style)
 
     @property
     def rotary_dim(self) -> int:
         return 2 * self.phases.shape[1]
-
-    @property
-    def leaks_from(self) -> int:
-        """Tokens, where a leak begins; 0 without one."""
-        return self.pages.leak.begins if self.pages.leak else 0
 
     def turns(self, positions: Tensor, first_key: int) -> tuple[Tensor, Tensor]:
         """Cosine and sine of each pair's angle, by which queries turn for a far page.
@@ -68,7 +62,7 @@ class ReadTime:
         """
         back = (positions - first_key).clamp(min=0)  # a query before the page does not read it
         leaks = (back < self.pages.bounded_from).long()
-        distances = torch.where(leaks == 1, self.leaks_from, self.pages.distance)
+        distances = torch.where(leaks == 1, self.pages.turns[-1].distance, self.pages.distance)
         angle = ((distances - back)[:, None] * self.phases[leaks]).double() * _OF_PHASE
         return angle.cos().float(), angle.sin().float()
 

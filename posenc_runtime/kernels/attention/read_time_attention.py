@@ -70,7 +70,7 @@ def _of_layer(read_time: ReadTime, scale: float, logits: LayerLogits) -> dict[st
         "page": pages.page,
         "edge": pages.edge,
         "distance": pages.distance,
-        "leaks_from": read_time.leaks_from,
+        "leaks_from": pages.turns[-1].distance,
         "bounded_from": pages.bounded_from,
         "tempered_from": pages.tempered_from,
         "log_tempered_from": math.log(pages.tempered_from),

@@ -81,7 +81,7 @@ def _attend(
         pages.page,
         pages.edge,
         pages.distance,
-        read_time.leaks_from,
+        pages.turns[-1].distance,
         pages.bounded_from,
         _TEMPERATURES[pages.temperature],
         float(pages.tempered_from),

@@ -33,7 +33,10 @@ def parameters_model(rope_type: str) -> type[BaseModel]:
 
 
 def _checked(hint: Any) -> Any:
-    """An annotation as pydantic takes it, whose errors would name each of some alternatives as a setting of its own."""
+    """An annotation for pydantic. Alternatives such as a number or a word are checked here.
+
+    Pydantic's own error would name each alternative as a setting.
+    """
     if not any(typing.get_origin(choice) is typing.Literal for choice in typing.get_args(hint)):
         return hint
 

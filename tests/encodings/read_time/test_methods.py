@@ -119,7 +119,7 @@ REFUSED: list[tuple[str, Mapping[str, Any], int | None, str]] = [
     ("rerope", {"window": 64, "page": 8}, None, "window and page must .* 64 .* got 64 and 8: take a window of 56"),
     ("rerope", {"window": 32, "page": 8}, 16, "page must be a multiple of the KV cache's .* 16 .* got 8: take 16"),
     ("rerope", {}, 16, "page must be given where .* got a trained length of 64: give a page of 16"),
-    ("rerope", {"leak": 0.5}, None, "leak must be none or at least 1, where 1 is .* got 0.5: give a larger"),
+    ("rerope", {"leak": 0.5}, None, "leak must be none or at least 1, where 1 is plain RoPE, got 0.5: give"),
     ("rerope", {"leak": "off"}, None, "leak must be a finite number or none, got 'off'"),
     ("rerope", {"window": 0}, None, "window must be at least 1 token, got 0"),
     ("rerope", {"page": -1}, None, "page must be at least 1 token, got -1"),

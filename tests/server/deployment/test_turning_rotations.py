@@ -9,7 +9,7 @@ import pytest
 from tests.checkpoints import save_tiny
 from tests.server.command import run
 
-SEEN = "A query past them sees the last 128 tokens as trained, and older ones at most {} tokens away, in pages of 32"
+SEEN = "sees at least the last 128 tokens as trained, and all others at most {} tokens away, in pages of 32"
 
 
 @pytest.mark.parametrize(

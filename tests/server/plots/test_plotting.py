@@ -71,7 +71,7 @@ def test_averages_over_distances_leave_none_out_and_take_none_twice() -> None:
 
 
 @pytest.mark.parametrize("leak", ["none", 8.0])
-def test_past_the_trained_length_far_keys_are_drawn_beyond_the_window(leak: float | str) -> None:
+def test_far_keys_are_at_the_window_or_leak_beyond_it_and_near_ones_in_place(leak: float | str) -> None:
     turning = Deployment(
         rope_type="rerope",
         parameters={"window": 128, "page": 32, "leak": leak},
