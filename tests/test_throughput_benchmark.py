@@ -11,7 +11,7 @@ import typer
 
 from tests.benchmarks.__main__ import Peer, main
 from tests.benchmarks.engine_process import Batch
-from tests.benchmarks.throughput import Invalid, Measured, caution, measure, verdict
+from tests.benchmarks.throughput import Invalid, Measured, caution, measure, spread_of_starts, verdict
 from tests.benchmarks.two_engines import (
     BLOCK_SIZE,
     MAX_MODEL_LEN,
@@ -80,6 +80,19 @@ def test_short_batches_with_prompts_of_their_own_are_repeated_as_often_on_both_s
     assert measured.batches == [4, 3]
     assert measured.ours == pytest.approx([20 / 0.3] * 2) and measured.stock == pytest.approx([20 / 0.4] * 2)
     assert measured.step_seconds == pytest.approx([0.04] * 2)
+
+
+def test_engines_started_anew_get_new_prompts_and_ratios_of_their_own() -> None:
+    case = Case("decode", 2, 8, 10)
+    first, calls = run_fakes(case, seconds=2.5)
+    assert spread_of_starts([first]) == []
+    again: list[tuple[str, list[list[int]]]] = []
+    engines = FakeEngine("ours", again), FakeEngine("stock", again)
+    both = measure(case, *engines, pairs=2, warm_ups=1, seed=0, advance=lambda: None, before=first)
+    assert (both.starts, both.ratios_by_start) == ([1, 1, 1, 2, 2], [0.8, 1.0])
+    assert both.ratio.value == 0.8
+    assert not {str(prompts) for _, prompts in calls} & {str(prompts) for _, prompts in again}
+    assert spread_of_starts([both])[0].endswith("Medians of the starts: decode, batch 2 0.800, 1.000.")
 
 
 def test_decode_counts_generated_tokens_and_prefill_counts_prompt_tokens() -> None:

@@ -29,7 +29,8 @@ _SCALED = (
 _TURNED = (
     "The demo model was trained on 512 tokens, and is served to 4,096 by {rope_type}: keys stay as they were cached.",
     "It fits the trained length: it is stock vLLM's, to the bit.",
-    "Its queries past 512 tokens see at least the last 256 as trained, and all others at most {farthest} tokens away.",
+    "Its queries past 512 tokens see at least the last {window} as trained, and all others at most {farthest} tokens "
+    "away.",
     "A request that grows past the trained length",
     "At 512 tokens its queries begin to turn. Nothing that is cached changes.",
 )
@@ -47,7 +48,7 @@ def show(server: Server, console: Console) -> None:
     served, short, long, grows, growing = _TURNED if distances else _SCALED
     shown = _OF_VLLM if distances else _OF_SCALES
     if distances:
-        long = long.format(farthest=distances["farthest"])
+        long = long.format(window=distances["window"], farthest=distances["farthest"])
 
     def ask(title: str, why: str, prompt: str, **asked: object) -> None:
         console.print(f"\n[bold]{title}[/]\n{why}", highlight=False)

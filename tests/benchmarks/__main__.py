@@ -16,11 +16,22 @@ from server.printing.tables import Table
 from tests.benchmarks import record
 from tests.benchmarks.engine_process import EngineFailed, EngineProcess
 from tests.benchmarks.progress import progress_bar
-from tests.benchmarks.throughput import TARGET, Invalid, Measured, caution, idleness, measure, results_table, verdict
+from tests.benchmarks.throughput import (
+    TARGET,
+    Invalid,
+    Measured,
+    caution,
+    idleness,
+    measure,
+    results_table,
+    spread_of_starts,
+    verdict,
+)
 from tests.benchmarks.two_engines import (
     MODEL,
     TINY,
     TRAINED,
+    Side,
     cases,
     save_model,
     setup,
@@ -59,6 +70,9 @@ def main(
         typer.Option(help="Core that computes; may be repeated. The last one when left out."),
     ] = None,
     warm_ups: Annotated[int, typer.Option(min=0, help="Pairs that are run first and not counted.")] = 1,
+    starts: Annotated[
+        int, typer.Option(min=1, help="Times that both engines are started, each with so many pairs a case.")
+    ] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 0,
     against: Annotated[
         Peer,
@@ -84,60 +98,73 @@ def main(
     shared = shared_arguments(all_cases, compiled=compiled, model=shape)
     cores = core or [last_core()]
     first, second = sides(against.value, shared)
-    results: list[Measured] = []
-    with tempfile.TemporaryDirectory(prefix="posenc-bench-") as name, contextlib.ExitStack() as stack:
+    results: dict[str, Measured] = {}
+    with tempfile.TemporaryDirectory(prefix="posenc-bench-") as name, progress_bar(_console) as bar:
         folder = pathlib.Path(name)
-        bar = stack.enter_context(progress_bar(_console))
-        starting = bar.add_task("making the model", total=3)
+        starting = bar.add_task("making the model", total=1 + 2 * starts)
         model = save_model(folder / "model", shape)
-        bar.update(starting, advance=1, description="starting two engines")
+        bar.advance(starting)
+        running = bar.add_task("measuring", total=starts * len(all_cases) * (pairs + warm_ups) * 2)
         try:
-            ours, peer = (
-                stack.enter_context(
-                    EngineProcess(
-                        model,
-                        side.arguments,
-                        worker_cores=cores,
-                        plugins=side.plugins,
-                        log=folder / f"{number}.log",
-                    )
-                )
-                for number, side in enumerate((first, second))
-            )
-            bar.update(starting, advance=2, description="engines started")
-            total = len(all_cases) * (pairs + warm_ups) * 2
-            running = bar.add_task("measuring", total=total)
-            for case in all_cases:
-                bar.update(running, description=case.name)
-                results.append(
-                    measure(
-                        case,
-                        ours,
-                        peer,
-                        name_scales=(first.names_scales, second.names_scales),
-                        pairs=pairs,
-                        warm_ups=warm_ups,
-                        seed=seed,
-                        advance=lambda: bar.advance(running),
-                    )
-                )
+            for start in range(starts):
+                bar.update(starting, description="starting two engines")
+                with contextlib.ExitStack() as stack:
+                    ours, peer = _started(stack, (first, second), model, cores, folder, is_reversed=start % 2 == 1)
+                    bar.update(starting, advance=2, description="engines started")
+                    for case in all_cases:
+                        bar.update(running, description=case.name)
+                        results[case.name] = measure(
+                            case,
+                            ours,
+                            peer,
+                            name_scales=(first.names_scales, second.names_scales),
+                            pairs=pairs,
+                            warm_ups=warm_ups,
+                            seed=seed,
+                            advance=lambda: bar.advance(running),
+                            before=results.get(case.name),
+                        )
         except (EngineFailed, Invalid) as error:
             bar.stop()
             _console.print(f"[bold red]failed[/] {error}", highlight=False)
             raise typer.Exit(1) from None
-    settings = {"against": against.value, "model": shape, "both_engines": shared, "cores": cores}
-    remarks = [setup(all_cases, shared, cores, shape), *caution(results), idleness(results)]
+    measured = list(results.values())
+    settings = {"against": against.value, "starts": starts, "model": shape, "both_engines": shared, "cores": cores}
+    remarks = [
+        setup(all_cases, shared, cores, shape),
+        *caution(measured),
+        *spread_of_starts(measured),
+        idleness(measured),
+    ]
     if against == Peer.itself:
         remarks.insert(0, "A control: how far from 1 these ratios are is what the measurement cannot tell apart.")
     else:
-        remarks.insert(1, verdict(results))
+        remarks.insert(1, verdict(measured))
     _report(
-        results_table(results, first.name, "itself" if first is second else second.name),
+        results_table(measured, first.name, "itself" if first is second else second.name),
         remarks,
         settings,
-        results,
+        measured,
         out,
     )
+
+
+def _started(
+    stack: contextlib.ExitStack,
+    compared: tuple[Side, Side],
+    model: pathlib.Path,
+    cores: list[int],
+    folder: pathlib.Path,
+    *,
+    is_reversed: bool,
+) -> list[EngineProcess]:
+    """Both engines, in the order of ``compared``; reversed, the second one is started first."""
+    started: dict[int, EngineProcess] = {}
+    for number in (1, 0) if is_reversed else (0, 1):
+        side, log = compared[number], folder / f"{number}.log"
+        engine = EngineProcess(model, side.arguments, worker_cores=cores, plugins=side.plugins, log=log)
+        started[number] = stack.enter_context(engine)
+    return [started[0], started[1]]
 
 
 def _report(

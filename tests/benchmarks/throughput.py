@@ -37,6 +37,7 @@ class Measured:
 
     Attributes:
         ours, stock: tokens per second, the same index being the same pair.
+        starts: for each pair, how often both engines had been started.
         step_seconds: seconds per step of stock vLLM, one for each pair; None for prefill.
         batches: of a sample, one number for each pair.
         idle_shares: what share of a core the waiting engine took, one for each sample of the other.
@@ -46,6 +47,7 @@ class Measured:
     case: Case
     ours: list[float] = dataclasses.field(default_factory=list)
     stock: list[float] = dataclasses.field(default_factory=list)
+    starts: list[int] = dataclasses.field(default_factory=list)
     step_seconds: list[float] = dataclasses.field(default_factory=list)
     batches: list[int] = dataclasses.field(default_factory=list)
     idle_shares: list[float] = dataclasses.field(default_factory=list)
@@ -54,6 +56,15 @@ class Measured:
     @property
     def ratio(self) -> Estimate:
         return paired_ratio(self.ours, self.stock)
+
+    @property
+    def ratios_by_start(self) -> list[float]:
+        """The median ratio of the pairs of each start."""
+        pairs = list(zip(self.starts, self.ours, self.stock, strict=True))
+        return [
+            statistics.median(ours / stock for own, ours, stock in pairs if own == start)
+            for start in sorted(set(self.starts))
+        ]
 
     @property
     def reaches_target(self) -> bool:
@@ -79,6 +90,7 @@ def measure(
     advance: Callable[[], None],
     sample_seconds: float = 0.0,
     goes_on: Callable[[], bool] = lambda: True,
+    before: Measured | None = None,
 ) -> Measured:
     """Run one case on both engines, alternately.
 
@@ -89,11 +101,14 @@ def measure(
         sample_seconds: that a sample takes at least: batches with prompts of their own follow each other until the
             engine that goes first has computed for so long, and the other one gets as many.
         goes_on: whether another pair is begun.
+        before: what was measured before the engines were started anew; the pairs are added to it.
 
     Raises:
         Invalid: when a prompt was answered from the prefix cache, or a scale is not where it should be.
     """
-    measured = Measured(case)
+    measured = before or Measured(case)
+    start = measured.starts[-1] + 1 if measured.starts else 1
+    seed_of_start = f"{seed}:{case.name}" if start == 1 else f"{seed}:{start}:{case.name}"
     for pair in range(-warm_ups, pairs):
         if not goes_on():
             break
@@ -103,7 +118,7 @@ def measure(
             # The engine that ran last polls for another second; and the one before it may not be asleep either.
             other.wait_until_idle()
             idle_before = other.cpu_seconds()
-            sample = _sample(case, engine, f"{seed}:{case.name}:{pair}", sample_seconds, batches)
+            sample = _sample(case, engine, f"{seed_of_start}:{pair}", sample_seconds, batches)
             idle_seconds = other.cpu_seconds() - idle_before
             batches = len(sample)
             for batch in sample:
@@ -111,6 +126,8 @@ def measure(
             if pair >= 0:
                 _note(measured, sample, is_ours=engine is ours, idle_seconds=idle_seconds)
             advance()
+        if pair >= 0:
+            measured.starts.append(start)
     return measured
 
 
@@ -161,6 +178,18 @@ def caution(results: Sequence[Measured]) -> list[str]:
     if unsure := [one.case.name for one in results if one.ratio.low < TARGET <= one.ratio.high]:
         said.append(f"The quartiles span {TARGET:g}, so that more pairs could turn the verdict: {'; '.join(unsure)}.")
     return said
+
+
+def spread_of_starts(results: Sequence[Measured]) -> list[str]:
+    """How far apart the ratios of different starts are, in words; nothing where the engines were started once."""
+    by_case = [(one.case.name, one.ratios_by_start) for one in results]
+    if max(len(ratios) for _, ratios in by_case) < 2:
+        return []
+    said = (f"{name} {', '.join(f'{ratio:.3f}' for ratio in ratios)}" for name, ratios in by_case)
+    return [
+        "Both engines were started anew, each time the other one first, because an engine is up to some percent faster "
+        f"or slower from one start to the next. Medians of the starts: {'; '.join(said)}."
+    ]
 
 
 def idleness(results: Sequence[Measured]) -> str:

@@ -128,7 +128,8 @@ _CACHE_TYPES = (
         known="[Turned keys](scales.md#crossings-of-float8-keys) lose a little at each crossing. On a CPU this needs "
         "AVX-512, as in vLLM; on a GPU, compute capability 8.9. No GPU has run it. With `fused_keys: stock`, and on "
         "the Transformers backend with a method that has an attention factor, re-rotation is refused at start-up",
-        known_at_read_time="On a CPU this needs AVX-512, as in vLLM. No GPU has run it",
+        known_at_read_time="On a CPU this needs AVX-512, as in vLLM. Scales other than 1 are tested in the kernels "
+        "alone. No GPU has run it",
     ),
     Feature(
         "`kv_cache_dtype: fp8_e5m2`",
@@ -143,6 +144,7 @@ _CACHE_TYPES = (
         tuple(given(kv_cache_dtype=name) for name in ("auto", "float16", "bfloat16")),
         shown=(shown.CROSSING,),
         shown_at_read_time=(shown.TURNED, shown.TURNED_FLOAT8),
+        known_at_read_time="Tested in float32 and bfloat16",
     ),
     Feature(
         "KV cache with a scale for each token and head (`fp8_per_token_head`, `int8_per_token_head`)",
@@ -196,6 +198,7 @@ _LAYERS = (
         shown=(shown.WINDOWS,),
         shown_at_read_time=(shown.TURNED_FAMILY,),
         known="A crossing turns the blocks that are still in the window",
+        known_at_read_time="Tested with windows. Models with chunks rotate in these alone, so no query of theirs turns",
     ),
     Feature(
         "`engine.disable_sliding_window` where requests may be longer than the window",
@@ -468,6 +471,7 @@ _REQUESTS = (
         ". None of them crosses, so `posenc_on_crossing: rerotate` or `recompute` in such a request is refused",
     ),
     Feature("beam search", shown_at_read_time=(shown.TURNED_SEVERAL,), with_scales=False),
+    Feature("`/generative_scoring`", shown_at_read_time=(shown.TURNED_SCORES,), with_scales=False),
     Feature(
         "`n` above 1",
         shown=(shown.SEVERAL_ANSWERS,),

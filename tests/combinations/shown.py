@@ -56,6 +56,7 @@ TURNED_DRAFTS_OF_MTP = "engine/test_read_time_beside.py::test_a_model_with_a_lay
 TURNED_SEVERAL = (
     "engine/test_read_time_beside.py::test_several_answers_and_beams_are_the_oracles_and_other_parts_are_stocks"
 )
+TURNED_SCORES = "engine/test_read_time_beside.py::test_plain_vllm_with_one_flag_answers_and_scores_as_the_oracle"
 TURNED_OFFLOADED = "engine/test_read_time_beside.py::test_blocks_that_were_offloaded_to_memory_are_read_again"
 TURNED_AS_ON_A_GPU = "engine/test_as_on_a_gpu.py::test_queries_past_the_trained_length_turn_beside_short_requests"
 TURNED_GRAPHS = "gpu/test_read_time.py::test_short_and_long_requests_together_answer_as_the_oracle"

@@ -65,11 +65,12 @@ class Rotations:
 
     Attributes:
         layers: numbers of the layers whose keys it turns.
+        by_neighbours: whether a pair is two neighbours, or one element of each half of what is rotated.
     """
 
     def __init__(self, name: str, *, in_vllm: bool = False) -> None:
         self._name = name
-        self._by_neighbours = name in _NEIGHBOURS and not (in_vllm and name in _HALVES_IN_VLLM)
+        self.by_neighbours = name in _NEIGHBOURS and not (in_vllm and name in _HALVES_IN_VLLM)
         self._family = families.FAMILIES[name]
         self._config = self._family.config().get_text_config()
         if without := getattr(self._config, "no_rope_layers", None):
@@ -135,9 +136,9 @@ class Rotations:
 
     def _rotated(self, keys: Tensor, angles: Tensor) -> Tensor:
         """Keys ``[..., num_tokens, width]`` rotated by ``[num_tokens, width / 2]``."""
-        x, y = (keys[..., ::2], keys[..., 1::2]) if self._by_neighbours else keys.chunk(2, -1)
+        x, y = (keys[..., ::2], keys[..., 1::2]) if self.by_neighbours else keys.chunk(2, -1)
         pairs = x * angles.cos() - y * angles.sin(), y * angles.cos() + x * angles.sin()
-        return torch.stack(pairs, -1).flatten(-2) if self._by_neighbours else torch.cat(pairs, -1)
+        return torch.stack(pairs, -1).flatten(-2) if self.by_neighbours else torch.cat(pairs, -1)
 
 
 def _plain(width: int, rope_theta: float) -> tuple[Tensor, float]:

@@ -11,7 +11,22 @@ import psutil
 
 
 def test_the_demonstration_crosses_counts_it_and_leaves_no_process(tmp_path: pathlib.Path) -> None:
-    command = [sys.executable, "-m", "server", "demo"]
+    said = demonstrated(tmp_path)
+    assert "crossed from scale 1 to 2 at 512 tokens (rerotate)" in said
+    [counted] = [line for line in said if line.startswith("posenc_crossings_total")]
+    assert 'from="1"' in counted and counted.endswith(" 1")
+
+
+def test_with_queries_that_turn_it_says_how_far_away_they_see_keys(tmp_path: pathlib.Path) -> None:
+    said = demonstrated(tmp_path, "--rope-type", "dual_chunk")
+    assert (
+        "Its queries past 512 tokens see at least the last 66 as trained, and all others at most 384 tokens away."
+    ) in " ".join(said)
+
+
+def demonstrated(tmp_path: pathlib.Path, *options: str) -> list[str]:
+    """The lines that a demonstration prints."""
+    command = [sys.executable, "-m", "server", "demo", *options]
     started: set[psutil.Process] = set()
     with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
         demo = psutil.Popen(command, stdout=out, stderr=err)
@@ -22,10 +37,8 @@ def test_the_demonstration_crosses_counts_it_and_leaves_no_process(tmp_path: pat
     assert (demo.returncode, (tmp_path / "err").read_text()) == (0, "")
     said = (tmp_path / "out").read_text().splitlines()
     assert [line for line in said if "48213" in line] == [" 48213", " 48213"]
-    assert "crossed from scale 1 to 2 at 512 tokens (rerotate)" in said
-    [counted] = [line for line in said if line.startswith("posenc_crossings_total")]
-    assert 'from="1"' in counted and counted.endswith(" 1")
     assert len(started) > 2 and not [each for each in started if _runs(each)]
+    return said
 
 
 def _runs(process: psutil.Process) -> bool:

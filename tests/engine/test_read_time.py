@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 import pathlib
+import statistics
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
@@ -20,10 +23,10 @@ from tests.engine.conftest import PromptMaker
 from tests.engine.device import on_the_cpu
 from tests.engine.families_oracle import Rotations
 from tests.engine.read_time_oracle import Method, ReadTimeOracle
-from tests.engine.run_engine import Answer, run_engine
+from tests.engine.run_engine import Answer, EngineFailed, run_engine
 from tests.families import family, saving
 from tests.references import read_time
-from tests.tolerance import LOGPROB_FLOAT32
+from tests.tolerance import LOGPROB_FLOAT32, LOGPROB_RMS_STATES_BFLOAT16
 
 pytestmark = on_the_cpu("its pages are of 32 tokens; a GPU takes those of 64, in tests/gpu/test_read_time.py")
 
@@ -157,8 +160,8 @@ def test_longrope_keeps_its_long_factors_and_its_attention_factor(prompts: Promp
 
 @pytest.mark.parametrize(
     ("dtype", "is_eager"),
-    [("float32", True), ("bfloat16", True), ("float32", False)],
-    ids=["float32", "bfloat16", "compiled"],
+    [("float32", True), ("bfloat16", True), ("float32", False), ("bfloat16", False)],
+    ids=["float32", "bfloat16", "compiled", "bfloat16, compiled"],
 )
 def test_requests_within_the_trained_length_are_stock_vllms_to_the_bit(
     dtype: str, is_eager: bool, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
@@ -175,15 +178,85 @@ def test_requests_within_the_trained_length_are_stock_vllms_to_the_bit(
     assert answers[1][-1].logprobs != theirs[1][-1].logprobs
 
 
-@pytest.mark.parametrize("name", ["qwen3_yarn", "gemma2", "gpt_oss", "gemma3", "lfm2", "llama_linear"])
-def test_a_family_answers_as_the_oracle(name: str, prompts: PromptMaker, tmp_path: pathlib.Path) -> None:
-    """Own YaRN and linear rotations, soft caps, sinks, windows beside full layers, recurrent layers, partial heads."""
-    of_family, rotations = families.FAMILIES[name], Rotations(name)
-    method = rerope(family.TRAINED, 64, 32)
+def test_the_keys_of_a_prefix_do_not_depend_on_what_follows(
+    tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    """Both prompts are prefilled in one step. The shorter one ends past the trained length."""
+    long = prompts(1000)
+    caches = []
+    for name, prompt in (("shorter", long[:384]), ("long", long)):
+        folder = tmp_path / name
+        folder.mkdir()
+        arguments = posenc({"rope_type": "rerope"}) | {"max_num_batched_tokens": 1024}
+        run_engine(tiny, arguments, [[(prompt, 1)]], module="tests.engine.cached_keys", folder=folder)
+        caches.append(torch.load(folder / "caches.pt"))
+    shorter, whole = caches
+    assert len(shorter) == 2
+    for layer, cache in shorter.items():
+        ours, theirs = (each[1 : 1 + 384 // 32] for each in (cache, whole[layer]))
+        assert torch.equal(ours, theirs)
+
+
+# Rotations of their own (YaRN, linear, llama3), soft caps, sinks, windows, short convolutions or layers without a
+# rotation beside full ones, parts of heads, pairs of neighbours, positions on several axes.
+_FAMILIES = (
+    *("qwen3_yarn", "gemma2", "gpt_oss", "gemma3", "lfm2", "llama_linear", "step3_5", "smollm3", "gpt_neox"),
+    *("glm4v", "qwen3_vl"),
+)
+
+
+def of_family(name: str, case: Case) -> ReadTimeOracle:
+    rotations, made = Rotations(name), families.FAMILIES[name]
     inv_freq, _ = rotations.frequencies(1)
-    oracle = ReadTimeOracle(saving.build(of_family), method.method(), dict.fromkeys(rotations.layers, inv_freq))
-    model = families.make(name, tmp_path / "model")
+    return ReadTimeOracle(
+        saving.build(made, **made.in_transformers),
+        case.method(),
+        dict.fromkeys(rotations.layers, inv_freq),
+        is_neox_style=not rotations.by_neighbours,
+    )
+
+
+@pytest.mark.parametrize("name", _FAMILIES)
+def test_a_family_answers_as_the_oracle(name: str, prompts: PromptMaker, tmp_path: pathlib.Path) -> None:
+    method = rerope(family.TRAINED, 64, 32)
+    oracle, model = of_family(name, method), families.make(name, tmp_path / "model")
     batch = [(prompts(length), 16) for length in (20, 120, 200, 400)]
-    arguments = posenc(method.section) | of_family.engine
+    arguments = posenc(method.section) | families.FAMILIES[name].engine
+    if (picture := families.FAMILIES[name].picture) and picture.has_axes:
+        arguments |= {"language_model_only": True}
     (answers,) = run_engine(model, arguments, [batch], folder=tmp_path)
     assert_as(oracle, batch, answers)
+
+
+def test_a_model_that_rotates_the_end_of_heads_is_refused_by_a_layers_name(
+    prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    arguments = posenc(rerope(family.TRAINED, 64, 32).section) | families.FAMILIES["minicpm3"].engine
+    model = families.make("minicpm3", tmp_path / "model")
+    rule = r"needs keys that are rotated from their first element on, .* those of model\.layers\.0\.\S+ are not: choose"
+    with pytest.raises(EngineFailed, match=rule):
+        run_engine(model, arguments, [[(prompts(5), 1)]], folder=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["qwen3_5", "qwen3_next"])
+def test_a_family_whose_blocks_hold_a_state_answers_nearly_as_the_oracle(
+    name: str, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    """vLLM makes blocks of 96 tokens, for a state of Gated DeltaNet, once it has loaded the model."""
+    trained = 2 * family.TRAINED
+    method = rerope(trained, 96, 96)
+    oracle, model = of_family(name, method), families.make(name, tmp_path / "model")
+    config = model / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": trained}))
+    batch = [(prompts(length), 16) for length in (20, 250, 400, 600)]
+    both = families.FAMILIES[name].engine | {"dtype": "bfloat16"}
+    (answers,) = run_engine(model, posenc(method.section) | both, [batch], folder=tmp_path)
+    apart: list[float] = []
+    for (prompt, _), answer in zip(batch, answers, strict=True):
+        _, logprobs = oracle.score(prompt, answer.token_ids)
+        apart += [ours - theirs for ours, theirs in zip(answer.logprobs, logprobs, strict=True)]
+    assert math.sqrt(statistics.fmean(each**2 for each in apart)) < LOGPROB_RMS_STATES_BFLOAT16
+    with pytest.raises(
+        EngineFailed, match=r"scaling\.page must be a multiple of the KV cache's block of 96 .*, got 32"
+    ):
+        run_engine(model, posenc(method.section | {"page": 32}) | both, [batch], folder=tmp_path)

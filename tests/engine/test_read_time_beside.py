@@ -205,6 +205,28 @@ def test_two_engines_behind_one_server_answer_as_the_oracle(
     assert {number for number, tokens in busy if float(tokens)} == {"0", "1"}
 
 
+def test_plain_vllm_with_one_flag_answers_and_scores_as_the_oracle(
+    oracle: ReadTimeOracle, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    batch, query, labels = mixed(prompts), prompts(TRAINED + 40), [7, 9]
+    items = [prompts(2), prompts(12)]
+    settings = {
+        **{"model": str(tiny), "served_model_name": "tiny", "scaling": REROPE.section, "engine": ENGINE},
+        "max_model_len": 4 * TRAINED,
+    }
+    with (
+        running_server(tmp_path, settings, server="vllm", imported=True) as address,
+        httpx.Client(base_url=address, timeout=300) as client,
+    ):
+        answers = [answer_over_http(client, *asked) for asked in batch]
+        asked = {"model": "tiny", "query": query, "items": items, "label_token_ids": labels, "apply_softmax": False}
+        scored = client.post("/generative_scoring", json=asked).raise_for_status().json()["data"]
+    assert_as(oracle, batch, answers)
+    for item, found in zip(items, scored, strict=True):
+        right = oracle.score(query + item, labels[:1])[1][0]
+        assert abs(math.log(found["score"]) - right) < LOGPROB_FLOAT32
+
+
 def answer_over_http(client: httpx.Client, prompt: list[int], max_tokens: int) -> Answer:
     body = {"model": "tiny", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
     said = client.post("/v1/completions", json=body | {"logprobs": 0, "return_token_ids": True}).raise_for_status()

@@ -23,6 +23,7 @@ def prepare_after_loading() -> None:
     from vllm.v1.worker.gpu_worker import Worker
 
     Worker.load_model = preparing(Worker.load_model)
+    Worker.initialize_from_config = turning(Worker.initialize_from_config)
 
 
 def preparing(load_model: Callable[..., None]) -> Callable[..., None]:
@@ -30,7 +31,6 @@ def preparing(load_model: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(load_model)
     def load(self: Any, *arguments: Any, **named: Any) -> None:
-        from vllm.config import set_current_vllm_config
         from vllm.platforms import current_platform
 
         load_model(self, *arguments, **named)
@@ -43,10 +43,26 @@ def preparing(load_model: Callable[..., None]) -> Callable[..., None]:
             may_use_tiles()
             compile_kernels(self.vllm_config)
         STATE.drafter = self.get_draft_model()
-        with set_current_vllm_config(self.vllm_config):
-            turn_queries(self.get_model(), STATE.drafter, self.vllm_config)
 
     return load
+
+
+def turning(initialize_from_config: Callable[..., None]) -> Callable[..., None]:
+    """``Worker.initialize_from_config`` of vLLM, which first tells attention how queries turn.
+
+    Only now vLLM knows how large a block of the cache is: in a model with recurrent layers, a block has room for a
+    state. Connectors, which vLLM makes next, ask how queries turn.
+    """
+
+    @functools.wraps(initialize_from_config)
+    def initialize(self: Any, *arguments: Any, **named: Any) -> None:
+        from vllm.config import set_current_vllm_config
+
+        with set_current_vllm_config(self.vllm_config):
+            turn_queries(self.get_model(), STATE.drafter, self.vllm_config)
+        initialize_from_config(self, *arguments, **named)
+
+    return initialize
 
 
 def compile_kernels(vllm_config: Any) -> None:

@@ -17,7 +17,8 @@ from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.contract.active import turning_deployment_of
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.in_worker.layer_rotations import are_equal, noted_keys
-from posenc_runtime.vllm_adapter.refusals.turning_backends import refuse_other_backends
+from posenc_runtime.vllm_adapter.refusals.turning_backends import is_on_cuda, refuse_other_backends, refuse_page
+from posenc_runtime.vllm_adapter.refusals.turning_queries import pages_of
 
 # From the first to the others the fastest pairs turn much, and slower ones enough. The first is not 0, where layers
 # that draft leave embeddings out.
@@ -32,8 +33,8 @@ def turn_queries(model: nn.Module, drafter: nn.Module | None, vllm_config: Any) 
             does, because it drafts what the model would say at the same places.
 
     Raises:
-        Unsupported: when a layer rotates its keys by none of the model's rotary embeddings, or when vLLM gave it
-            attention that cannot turn queries; the message names it.
+        Unsupported: when a layer rotates its keys by none of the model's rotary embeddings, when vLLM gave it attention
+            that cannot turn queries, or when a page is no multiple of the cache's blocks; the message names it.
     """
     deployment = turning_deployment_of(vllm_config)
     if deployment is None:
@@ -64,24 +65,35 @@ def _turning(layers: Mapping[str, Any]) -> set[str]:
 
 def _turn(model: nn.Module, layers: Mapping[str, Any], deployment: Deployment, vllm_config: Any) -> None:
     """Tell the layers of one model, which are all that attend in it."""
-    device, pages = next(model.parameters()).device, deployment.pages(vllm_config.cache_config.block_size or None)
+    device, pages = next(model.parameters()).device, pages_of(deployment, vllm_config.cache_config.block_size)
+    if is_on_cuda():
+        refuse_page(pages.page)
     turning = _turning(layers)
-    rotaries: list[Any] = [module for module in model.modules() if getattr(module, "posenc_own", None) is not None]
+    rotations = [each for module in model.modules() for each in _rotations_of(module)]
     for name, keys in noted_keys(model, vllm_config, layers, _POSITIONS).items():
         if name not in turning or are_equal(keys, keys[:1].expand_as(keys)):
             continue
-        for rotary in rotaries:
-            if are_equal(keys, _rotated(keys[:1], rotary.posenc_own, rotary.is_neox_style)):
-                inv_freq = rotary.posenc_own.inv_freq
-                read_time = ReadTime.of(pages, inv_freq, is_neox_style=rotary.is_neox_style, device=device)
+        for own, is_neox_style in rotations:
+            if are_equal(keys, _rotated(keys[:1], own, is_neox_style)):
+                read_time = ReadTime.of(pages, own.inv_freq, is_neox_style=is_neox_style, device=device)
                 layers[name].impl.turn_by(read_time, layers[name])
-                layers[name].posenc_pages = pages
                 break
         else:
             raise Unsupported(
                 f"scaling.rope_type {deployment.rope_type} needs keys that are rotated from their first element on, by "
                 f"one angle for each pair and position, but those of {name} are not: choose another rope_type"
             )
+
+
+def _rotations_of(rotary: Any) -> list[tuple[Frequencies, bool]]:
+    """How a rotary embedding may rotate: frequencies, and whether a pair is one element of each half.
+
+    An embedding of transformers does not say the latter.
+    """
+    own = getattr(rotary, "posenc_own", None)
+    if own is None:
+        return []
+    return [(own, style) for style in ([rotary.is_neox_style] if hasattr(rotary, "is_neox_style") else [True, False])]
 
 
 def _rotated(at_first: Tensor, own: Frequencies, is_neox_style: bool) -> Tensor:

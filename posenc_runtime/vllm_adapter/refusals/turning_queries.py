@@ -9,8 +9,9 @@ from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.refusals.turning_backends import is_on_cuda, refuse_on_cuda
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import ModelConfig, VllmConfig
 
+    from posenc_runtime.encodings.far_pages import FarPages
     from posenc_runtime.kv.deployment import Deployment
 
 
@@ -30,8 +31,11 @@ def refuse_turning(vllm_config: VllmConfig, deployment: Deployment) -> None:
         raise _refusal(
             rope_type, "a model that caches keys", "multi-head latent attention", "latents have no positions"
         )
-    if model.uses_mrope:
-        raise _refusal(rope_type, "one position for each token", "M-RoPE", "images have positions on several axes")
+    if model.uses_mrope and _sees(model):
+        raise Unsupported(
+            f"engine.language_model_only must be true where scaling.rope_type is {rope_type} and positions are on "
+            "several axes (M-RoPE), because far pixels have no distance in tokens: set it, or choose another rope_type"
+        )
     if model.is_encoder_decoder:
         raise _refusal(rope_type, "a decoder", "an encoder with a decoder", "keys of an encoder have no positions")
     choice = choice_of(vllm_config)
@@ -40,12 +44,32 @@ def refuse_turning(vllm_config: VllmConfig, deployment: Deployment) -> None:
             f"attention.fused_rotary must be auto or off where scaling.rope_type is {rope_type}, got on: keys stay as "
             "vLLM caches them"
         )
-    try:
-        pages = deployment.pages(vllm_config.cache_config.block_size or None)
-    except ValueError as error:
-        raise Unsupported(f"scaling.{error}") from None
+    # Where layers have recurrent states, vLLM makes blocks larger once it has loaded the model.
+    pages = pages_of(deployment, None if model.is_hybrid else vllm_config.cache_config.block_size)
     if on_cuda:
         refuse_on_cuda(vllm_config, rope_type, pages.page)
+
+
+def pages_of(deployment: Deployment, block_size: int | None) -> FarPages:
+    """The deployment's pages.
+
+    Args:
+        block_size: of the KV cache, tokens; None or 0 where vLLM has not chosen it.
+
+    Raises:
+        Unsupported: when a page is no multiple of a block; the message names the setting.
+    """
+    try:
+        return deployment.pages(block_size or None)
+    except ValueError as error:
+        raise Unsupported(f"scaling.{error}") from None
+
+
+def _sees(model: ModelConfig) -> bool:
+    """Whether vLLM takes images, videos or audio for a model: their tokens are at other positions than text's."""
+    if not model.is_multimodal_model or model.multimodal_config is None:
+        return False
+    return not model.multimodal_config.language_model_only
 
 
 def _refusal(rope_type: str, needs: str, has: str, reason: str) -> Unsupported:

@@ -1,4 +1,4 @@
-"""What a worker does once it has loaded its model."""
+"""What a worker does once it has loaded its model, and once it knows how large the blocks of its cache are."""
 
 from __future__ import annotations
 
@@ -29,8 +29,12 @@ def test_a_worker_without_a_connector_is_prepared_once_its_model_is_there(monkey
     def load_model(_: Any, *, load_dummy_weights: bool = False) -> None:
         happened.append(load_dummy_weights)
 
+    def initialize_from_config(_: Any, kv_cache_config: str) -> None:
+        happened.append(kv_cache_config)
+
     after_loading.preparing(load_model)(worker, load_dummy_weights=True)
-    assert happened == [True, "not compiled", (model, None, config)]
+    after_loading.turning(initialize_from_config)(worker, "with blocks of their size")
+    assert happened == [True, "not compiled", (model, None, config), "with blocks of their size"]
     assert CPUModelRunner.sample_tokens is cpu_seeds.sample_tokens
 
 

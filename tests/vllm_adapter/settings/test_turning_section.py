@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from posenc_runtime.encodings.spec import RotarySpec
 from posenc_runtime.vllm_adapter.checkpoint.checkpoint import Checkpoint
-from posenc_runtime.vllm_adapter.settings.completion import complete
+from posenc_runtime.vllm_adapter.settings.completion import FIT_INTO_MEMORY, complete
 from posenc_runtime.vllm_adapter.settings.section import AttentionSettings, ScalingSettings, SettingRefused
 
 CHECKPOINT = Checkpoint(
@@ -95,3 +95,10 @@ def test_it_becomes_a_deployment_of_one_scale_past_the_trained_length() -> None:
     assert deployment.turns_queries and dict(deployment.parameters) == {"window": 64, "page": 32}
     assert (deployment.scales, deployment.max_model_len) == ((1.0,), 4096)
     assert dataclasses.replace(deployment, parameters={}).fingerprint != deployment.fingerprint
+
+
+@pytest.mark.parametrize(("said", "served"), [(None, FIT_INTO_MEMORY), (4096, 4096)], ids=["not said", "said"])
+def test_requests_may_be_as_long_as_memory_allows_up_to_32_trained_lengths(said: int | None, served: int) -> None:
+    completed = complete(section(), AttentionSettings(), CHECKPOINT, model="some/model", max_model_len=said)
+    assert completed.max_model_len == served
+    assert completed.deployment.max_model_len == (said or 32 * 256)

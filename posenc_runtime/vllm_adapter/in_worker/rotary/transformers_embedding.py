@@ -7,7 +7,7 @@ So we replace it, when vLLM has replaced the rest: scale 1 stays transformers' o
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from posenc_runtime.vllm_adapter.in_worker.rotary.embedding import stacked_table
 from posenc_runtime.vllm_adapter.in_worker.rotary.rows import make_room_for_rows
 from posenc_runtime.vllm_adapter.in_worker.worker_state import STATE
 
+_BY_BATCH = ("dynamic", "longrope")  # methods of transformers whose frequencies follow the length of a batch
 _ROWS_AT_ONCE = 2**14  # of transformers' own cosines, which are computed from positions
 
 
@@ -46,6 +47,17 @@ class PosencTransformersRotaryEmbedding(nn.Module):
         inv_freq = self._own("inv_freq")
         self.rotary_dim = self.head_size = 2 * inv_freq.numel()
         self.base = _theta(stock.config)
+
+    def tell_own_rotation(self) -> None:
+        """Note the rotation at transformers' module, for attention that turns queries.
+
+        A rotation that follows the length of the batch is not noted.
+        """
+        rope_type = getattr(self.stock, "rope_type", None)
+        if isinstance(rope_type, Mapping):  # by type of layer
+            rope_type = rope_type.get(self._of_layers)
+        if rope_type not in _BY_BATCH:
+            self.stock.posenc_own = Frequencies(self._own("inv_freq"), float(self._own("attention_scaling")))
 
     def scale(self) -> bool:
         """Build the stacked table, if an engine has a deployment that scales this embedding."""
@@ -115,10 +127,13 @@ def replacing(stock: Callable[[Any], None]) -> Callable[[Any], None]:
     @functools.wraps(stock)
     def recursive_replace(self: Any) -> None:
         stock(self)
+        deployment = building.checked_deployment()
         for name, module in list(self.model.named_modules()):
             for of_layers in _scalable(module):
                 ours = PosencTransformersRotaryEmbedding(module, of_layers)
-                if ours.scale():
+                if deployment is not None and deployment.turns_queries:
+                    ours.tell_own_rotation()
+                elif ours.scale():
                     self.model.set_submodule(name, ours)
                     STATE.follow(self)
 
