@@ -27,6 +27,7 @@ YARN = Deployment(
     headroom_tokens=64,
 )
 ONE_SCALE = Deployment(rope_type="default", original_max_position_embeddings=512, max_model_len=512)
+TURNED = Deployment(rope_type="rerope", original_max_position_embeddings=512, max_model_len=4096)
 UNROTATED = Deployment(
     rope_type="none", original_max_position_embeddings=512, max_model_len=4096, allow_beyond_trained=True
 )
@@ -177,7 +178,11 @@ class Fake:
             if done == body["max_tokens"]:
                 piece["finish_reason"] = "length"
             yield _event({"choices": [piece], "usage": usage})
-        report = {"rope_type": "yarn", "scale": scales[index], "admission_tokens": admitted, "crossings": crossings}
+        report = {"rope_type": self.deployment.rope_type, "crossings": crossings}
+        if self.deployment.turns_queries:
+            report["tokens_past_trained"] = max(0, asked + done - self.deployment.original_max_position_embeddings)
+        else:
+            report |= {"scale": scales[index], "admission_tokens": admitted}
         yield _event({"choices": [], "kv_transfer_params": {"posenc": report}})
         yield "data: [DONE]\n\n"
 

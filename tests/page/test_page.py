@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.in_a_thread import running
 from tests.page.chromium import NARROW, WIDE, Scheme, browser, needs_chromium, opened, violations
-from tests.page.fake_server import ONE_SCALE, UNROTATED, Fake
+from tests.page.fake_server import ONE_SCALE, TURNED, UNROTATED, Fake
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
@@ -73,6 +73,20 @@ def test_the_three_cards_show_their_scales_and_a_crossing(chromium: Browser) -> 
         expect(page.locator('[data-kind="long"] .badge')).to_have_text("Scale 8")
         expect(page.locator("#tiles")).to_contain_text("Crossings1 since the start")
         assert [body["ignore_eos"] for body in fake.requests if body.get("stream")].count(True) == 1
+        assert watched.faults == []
+
+
+def test_where_queries_turn_the_page_says_how_far_away_they_see_keys(chromium: Browser) -> None:
+    with running(Fake(deployment=TURNED)) as address, opened(chromium, address) as watched:
+        page = watched.page
+        is_shown(page)
+        expect(page.locator("#lead")).to_contain_text("sees far keys at most 256 tokens away")
+        expect(page.locator("#served")).to_contain_text("the last 256 tokens are at their trained distances")
+        run_all(page)
+        reports = [status.inner_text() for status in page.locator("#cards .status").all()]
+        past = [re.search(r"reports: ([\d,]+) tokens past the trained length", report) for report in reports]
+        assert [bool(found and found[1] != "0") for found in past] == [False, True]  # the short one, and the long one
+        assert violations(page) == []
         assert watched.faults == []
 
 
