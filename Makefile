@@ -129,8 +129,9 @@ docs: environment ## build the pages of docs into site/, warnings are errors
 format: environment #: rewrite the sources the way `make check` wants them
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-bench: environment ## measure speed, the cost of crossings, and attention: ARGS=... CROSSING_ARGS=... ATTENTION_ARGS=... READ_TIME_ARGS=...
+bench: environment ## measure speed, the cost of crossings, and attention: ARGS=... UNSCALED_ARGS=... CROSSING_ARGS=... ATTENTION_ARGS=... READ_TIME_ARGS=...
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
+	@$(BIN)/python -m tests.benchmarks --against unscaled --prefill-tokens 480 --decode-tokens 96 $(UNSCALED_ARGS)
 	@$(BIN)/python -m tests.benchmarks.crossings $(CROSSING_ARGS)
 	@$(BIN)/python -m tests.benchmarks.attention $(ATTENTION_ARGS)
 	@$(BIN)/python -m tests.benchmarks.read_time $(READ_TIME_ARGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+from collections.abc import Iterator
 
 import pytest
 import typer
@@ -13,6 +14,7 @@ import yaml
 from posenc_runtime.zoo.passkey import PasskeySample
 from server.deployment.load import load
 from server.deployment.settings import Settings
+from tests.benchmarks import accuracy
 from tests.benchmarks.accuracy import (
     CONFIG,
     difference,
@@ -189,3 +191,24 @@ def test_a_response_at_another_scale_is_said_plainly() -> None:
     stock = Cell(Haystack(256), 5, 5, {"none": 5})
     assert scales_remark({"yarn": [good], "stock": [stock]}).startswith("All 2 responses that name a scale ran at the")
     assert scales_remark({"yarn": [good, bad]}) == "NOT at the expected scale: yarn at 512 tokens (1 of 2)."
+
+
+def test_each_deployment_is_measured_where_no_cell_is_kept(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stock vLLM's among them."""
+    asked: list[tuple[str, list[int]]] = []
+
+    def measured(variant: Variant, *given: object) -> Iterator[Cell]:
+        haystacks = next(each for each in given if isinstance(each, dict))
+        asked.append((variant.name, [haystack.length for haystack in haystacks]))
+        yield from (Cell(haystack, samples=1, correct=1, right=[0]) for haystack in haystacks)
+
+    monkeypatch.setattr(accuracy, "_measure", measured)
+    monkeypatch.setattr(accuracy, "_make_samples", lambda settings, haystacks, *_: dict.fromkeys(haystacks, ()))
+    names, out = ["yarn", "static-yarn"], tmp_path / "result"
+    accuracy.main(samples=1, deployment=names, multiple=[1.0], decoys=[6], out=out)
+    accuracy.main(samples=1, deployment=[*names, "rerope"], multiple=[1.0, 2.0], decoys=[6], out=out)
+    static = variants(DEMO, SCALES)["static-yarn"].name
+    first = [("per-request YaRN", [512]), (static, [512])]
+    assert asked == [*first, ("per-request YaRN", [1024]), (static, [1024]), ("ReRoPE, log n", [512, 1024])]

@@ -23,7 +23,6 @@ from posenc_runtime.vllm_adapter.contract.active import KEY, deployment_of
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.contract.names import LMCACHE
 from posenc_runtime.vllm_adapter.refusals.shared_caches import refuse_shared_cache
-from posenc_runtime.vllm_adapter.refusals.turning_queries import pages_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -105,7 +104,8 @@ def _fingerprint(vllm_config: VllmConfig) -> str:
 
     Raises:
         ValueError: when there is no deployment.
-        Unsupported: when the connector's settings would let another engine's keys pass.
+        Unsupported: when the connector's settings would let another engine's keys pass, or the layers of this worker
+            turn their queries for other pages than the deployment's.
     """
     deployment = deployment_of(vllm_config)
     if deployment is None:
@@ -115,7 +115,15 @@ def _fingerprint(vllm_config: VllmConfig) -> str:
     if not deployment.turns_queries:
         return deployment.fingerprint
     refuse_shared_cache(vllm_config.kv_transfer_config, deployment.rope_type)
-    return pages_of(deployment, vllm_config.cache_config.block_size).fingerprint
+    pages = deployment.pages(vllm_config.cache_config.block_size or None)
+    for name, layer in vllm_config.compilation_config.static_forward_context.items():
+        if (found := getattr(layer, "posenc_pages", pages)) != pages:
+            raise Unsupported(
+                f"scaling.page must be given where kv_transfer_config.kv_connector is "
+                f"{vllm_config.kv_transfer_config.kv_connector}, because vLLM has changed the size of its blocks since "
+                f"{name} was told to turn its queries for pages of {found.page} tokens: give a page of {pages.page}"
+            )
+    return pages.fingerprint
 
 
 @functools.cache

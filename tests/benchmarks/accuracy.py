@@ -98,13 +98,11 @@ def main(
     results = kept(out, sampled) if out else {}
     files: list[pathlib.Path] = []
     with progress_bar(_console) as bar:
-        todo = {
-            variant: missing
-            for variant in chosen
-            if (missing := [each for each in haystacks if each not in haystacks_of(results.get(variant.name, ()))])
-        }
-        made = _make_samples(settings, _in_order(todo.values()), samples, seed, bar)
-        for variant, missing in todo.items():
+        todo = [(variant, _missing(results.get(variant.name, ()), haystacks)) for variant in chosen]
+        made = _make_samples(settings, _in_order(missing for _, missing in todo), samples, seed, bar)
+        for variant, missing in todo:
+            if not missing:
+                continue
             own = {haystack: made[haystack] for haystack in missing}
             cells = results.setdefault(variant.name, [])
             try:
@@ -204,8 +202,10 @@ def _in_order(haystacks: Iterable[Iterable[Haystack]]) -> list[Haystack]:
     return sorted({one for some in haystacks for one in some}, key=lambda one: (one.decoys, one.length))
 
 
-def haystacks_of(cells: Iterable[Cell]) -> set[Haystack]:
-    return {cell.haystack for cell in cells}
+def _missing(cells: Iterable[Cell], haystacks: Iterable[Haystack]) -> list[Haystack]:
+    """Those of the haystacks for which there is no cell."""
+    found = {cell.haystack for cell in cells}
+    return [each for each in haystacks if each not in found]
 
 
 def difference(cell: Cell, base: Cell) -> Estimate:

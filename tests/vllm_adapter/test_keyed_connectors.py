@@ -123,6 +123,23 @@ def test_without_a_deployment_no_connector_of_these_is_made(lmcache: type[StockL
         made(None, ROLES[0])
 
 
+@pytest.mark.parametrize("connector", [LMCACHE, NIXL])
+def test_layers_that_turn_for_other_pages_than_the_fingerprint_says_are_refused(
+    connector: str, lmcache: type[StockLMCache]
+) -> None:
+    """A default page is made for the size of blocks; vLLM may change that once the model is loaded."""
+    vllm_config = config(REROPE, connector)
+    layers = vllm_config.compilation_config.static_forward_context
+    cls: Any = KVConnectorFactory.get_connector_class(vllm_config.kv_transfer_config)
+    layers["attention"] = types.SimpleNamespace(posenc_pages=REROPE.pages(28))
+    with pytest.raises(Unsupported, match=r"^scaling\.page must be given .* attention .* of 28 tokens: .* page of 32"):
+        cls(vllm_config, KVConnectorRole.WORKER, None)
+    if connector == LMCACHE:
+        layers["attention"] = types.SimpleNamespace(posenc_pages=REROPE.pages(32))
+        cls.__abstractmethods__ = frozenset()
+        cls(vllm_config, KVConnectorRole.WORKER, None)
+
+
 def handshake(deployment: Deployment, monkeypatch: pytest.MonkeyPatch, stocks: str = "of stock") -> Any:
     """What a worker offers in a handshake, which is also what it asks for."""
 

@@ -10,7 +10,7 @@ from posenc_runtime.kernels.cpu.build import NoCompiler, kernels, may_use_tiles
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.in_worker.cpu_seeds import keep_seeds
 from posenc_runtime.vllm_adapter.in_worker.eager_functions import compile_nothing_while_serving
-from posenc_runtime.vllm_adapter.in_worker.query_rotations import turn_queries
+from posenc_runtime.vllm_adapter.in_worker.query_rotations import refuse_blocks, turn_queries
 from posenc_runtime.vllm_adapter.in_worker.worker_state import STATE
 
 # What attends in layers whose attention on a CPU is one of our C++ kernels.
@@ -23,7 +23,8 @@ def prepare_after_loading() -> None:
     from vllm.v1.worker.gpu_worker import Worker
 
     Worker.load_model = preparing(Worker.load_model)
-    Worker.initialize_from_config = turning(Worker.initialize_from_config)
+    Worker.get_kv_cache_spec = turning(Worker.get_kv_cache_spec)
+    Worker.initialize_from_config = checking(Worker.initialize_from_config)
 
 
 def preparing(load_model: Callable[..., None]) -> Callable[..., None]:
@@ -47,20 +48,34 @@ def preparing(load_model: Callable[..., None]) -> Callable[..., None]:
     return load
 
 
-def turning(initialize_from_config: Callable[..., None]) -> Callable[..., None]:
-    """``Worker.initialize_from_config`` of vLLM, which first tells attention how queries turn.
+def turning(get_kv_cache_spec: Callable[..., Any]) -> Callable[..., Any]:
+    """``Worker.get_kv_cache_spec`` of vLLM, which first tells attention how queries turn.
 
-    Only now vLLM knows how large a block of the cache is: in a model with recurrent layers, a block has room for a
-    state. Connectors, which vLLM makes next, ask how queries turn.
+    Only now a worker knows how large a block of the cache is: in a model with recurrent layers, a block has room for a
+    state. Next, vLLM measures how much memory a step takes.
     """
 
-    @functools.wraps(initialize_from_config)
-    def initialize(self: Any, *arguments: Any, **named: Any) -> None:
+    @functools.wraps(get_kv_cache_spec)
+    def get(self: Any) -> Any:
         from vllm.config import set_current_vllm_config
 
         with set_current_vllm_config(self.vllm_config):
             turn_queries(self.get_model(), STATE.drafter, self.vllm_config)
-        initialize_from_config(self, *arguments, **named)
+        return get_kv_cache_spec(self)
+
+    return get
+
+
+def checking(initialize_from_config: Callable[..., None]) -> Callable[..., None]:
+    """``Worker.initialize_from_config`` of vLLM, which first checks the blocks of layers that turn queries.
+
+    vLLM makes them larger once more where layers cache keys of different sizes.
+    """
+
+    @functools.wraps(initialize_from_config)
+    def initialize(self: Any, kv_cache_config: Any) -> None:
+        refuse_blocks(kv_cache_config, self.vllm_config.compilation_config.static_forward_context)
+        initialize_from_config(self, kv_cache_config)
 
     return initialize
 

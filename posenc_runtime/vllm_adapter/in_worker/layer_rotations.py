@@ -141,7 +141,7 @@ def _at_rows(rows: Sequence[int], model: nn.Module) -> Iterator[None]:
 
 
 def noted_keys(
-    model: nn.Module, vllm_config: VllmConfig, layers: Mapping[str, Any], at: Sequence[int]
+    model: nn.Module, vllm_config: VllmConfig, layers: Mapping[str, Any], at: Sequence[int], described: Any = None
 ) -> dict[str, Tensor]:
     """The keys that each layer would cache of equal tokens, ``[num_tokens, num_kv_heads, head_dim]``, on the CPU.
 
@@ -149,6 +149,7 @@ def noted_keys(
 
     Args:
         at: the tokens' positions.
+        described: vLLM's ``ModelConfig`` of the model; the engine's when left out.
 
     Raises:
         Unsupported: when no token reaches one of the layers.
@@ -157,8 +158,9 @@ def noted_keys(
 
     device, num_tokens = next(model.parameters()).device, len(at)
     positions = torch.tensor(at, dtype=torch.int64, device=device)
-    if vllm_config.model_config.uses_mrope:
-        positions = positions.expand(vllm_config.model_config.mrope_num_dims, num_tokens).contiguous()
+    described = described or vllm_config.model_config
+    if described.uses_mrope:
+        positions = positions.expand(described.mrope_num_dims, num_tokens).contiguous()
     _give_no_adapter(model, vllm_config, num_tokens)
     with (
         _noting_keys(layers, vllm_config.compilation_config.static_forward_context) as noted,

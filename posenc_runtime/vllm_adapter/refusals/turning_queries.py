@@ -31,11 +31,8 @@ def refuse_turning(vllm_config: VllmConfig, deployment: Deployment) -> None:
         raise _refusal(
             rope_type, "a model that caches keys", "multi-head latent attention", "latents have no positions"
         )
-    if model.uses_mrope and _sees(model):
-        raise Unsupported(
-            f"engine.language_model_only must be true where scaling.rope_type is {rope_type} and positions are on "
-            "several axes (M-RoPE), because far pixels have no distance in tokens: set it, or choose another rope_type"
-        )
+    if model.uses_mrope:
+        _refuse_axes(rope_type, model)
     if model.is_encoder_decoder:
         raise _refusal(rope_type, "a decoder", "an encoder with a decoder", "keys of an encoder have no positions")
     choice = choice_of(vllm_config)
@@ -44,8 +41,11 @@ def refuse_turning(vllm_config: VllmConfig, deployment: Deployment) -> None:
             f"attention.fused_rotary must be auto or off where scaling.rope_type is {rope_type}, got on: keys stay as "
             "vLLM caches them"
         )
-    # Where layers have recurrent states, vLLM makes blocks larger once it has loaded the model.
-    pages = pages_of(deployment, None if model.is_hybrid else vllm_config.cache_config.block_size)
+    # Where layers have recurrent states, vLLM makes blocks larger once it has loaded the model: a multiple of what the
+    # user has said.
+    cache = vllm_config.cache_config
+    grows = model.is_hybrid and not cache.user_specified_block_size
+    pages = pages_of(deployment, None if grows else cache.block_size)
     if on_cuda:
         refuse_on_cuda(vllm_config, rope_type, pages.page)
 
@@ -65,11 +65,25 @@ def pages_of(deployment: Deployment, block_size: int | None) -> FarPages:
         raise Unsupported(f"scaling.{error}") from None
 
 
-def _sees(model: ModelConfig) -> bool:
-    """Whether vLLM takes images, videos or audio for a model: their tokens are at other positions than text's."""
+def _refuse_axes(rope_type: str, model: ModelConfig) -> None:
+    """Check a model with M-RoPE: tokens of images, videos and audio are at other positions than text's.
+
+    Raises:
+        Unsupported: when vLLM takes any of these.
+    """
     if not model.is_multimodal_model or model.multimodal_config is None:
-        return False
-    return not model.multimodal_config.language_model_only
+        return
+    where = f"where scaling.rope_type is {rope_type} and positions are on several axes (M-RoPE)"
+    if not model.multimodal_config.language_model_only:
+        raise Unsupported(
+            f"engine.language_model_only must be true {where}, because far pixels have no distance in tokens: set it, "
+            "or choose another rope_type"
+        )
+    if model.multimodal_config.enable_mm_embeds:
+        raise Unsupported(
+            f"engine.enable_mm_embeds must be false {where}, because embeddings of images have no distance in tokens. "
+            "vLLM sets it for a KV connector that reads keys: leave the connector and the setting out"
+        )
 
 
 def _refusal(rope_type: str, needs: str, has: str, reason: str) -> Unsupported:

@@ -255,6 +255,7 @@ CPU_RUNNER_NAMES: Names = (
     ("vllm.v1.worker.cpu_model_runner", "CPUModelRunner.sample_tokens", ("grammar_output",)),
     ("vllm.v1.worker.gpu_worker", "Worker.load_model", ("load_dummy_weights",)),
     ("vllm.v1.worker.gpu_worker", "Worker.initialize_from_config", ("kv_cache_config",)),
+    ("vllm.v1.worker.gpu_worker", "Worker.get_kv_cache_spec", ("self",)),
     ("vllm.v1.worker.gpu_worker", "Worker.get_model", ("self",)),
     ("vllm.v1.worker.gpu_worker", "Worker.get_draft_model", ("self",)),
 )

@@ -29,12 +29,14 @@ def test_a_worker_without_a_connector_is_prepared_once_its_model_is_there(monkey
     def load_model(_: Any, *, load_dummy_weights: bool = False) -> None:
         happened.append(load_dummy_weights)
 
-    def initialize_from_config(_: Any, kv_cache_config: str) -> None:
+    def initialize_from_config(_: Any, kv_cache_config: Any) -> None:
         happened.append(kv_cache_config)
 
     after_loading.preparing(load_model)(worker, load_dummy_weights=True)
-    after_loading.turning(initialize_from_config)(worker, "with blocks of their size")
-    assert happened == [True, "not compiled", (model, None, config), "with blocks of their size"]
+    assert after_loading.turning(lambda _: "specs")(worker) == "specs"
+    caches = types.SimpleNamespace(kv_cache_groups=[])
+    after_loading.checking(initialize_from_config)(worker, caches)
+    assert happened == [True, "not compiled", (model, None, config), caches]
     assert CPUModelRunner.sample_tokens is cpu_seeds.sample_tokens
 
 

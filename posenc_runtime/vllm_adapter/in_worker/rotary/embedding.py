@@ -35,7 +35,9 @@ def scaling(rotary_class: Any) -> Any:
         deployment = building.checked_deployment()
         if deployment is not None and deployment.turns_queries:
             self.posenc_own = own_rotation(rotary_class, self)
-            return _long_table(own_table(rotary_class, self, deployment.max_model_len), self.posenc_own, deployment)
+            table = _long_table(own_table(rotary_class, self, deployment.max_model_len), self.posenc_own, deployment)
+            # That of M-RoPE is four times as long, for videos, which such a deployment does not take.
+            return table if num_axes == 1 else table[: deployment.max_model_len].clone()
         own = own_rotation(rotary_class, self) if deployment is not None and deployment.rotates else None
         made = None
         if deployment is not None and own is not None:
