@@ -49,6 +49,7 @@ STORED = {
         "2026-11-21-cpu-throughput",
         "2026-11-21-cpu-rerotate-over-pin",
         "2026-11-29-cpu-throughput-read-time",
+        "2026-11-29-cpu-throughput-read-time-starts",
     ],
     "Scheduler": ["2026-11-25-cpu-scheduler"],
     "Attention on the CPU": ["2026-11-25-cpu-attention", "2026-11-29-cpu-read-time"],
