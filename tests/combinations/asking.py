@@ -171,7 +171,7 @@ def _configuration(asked: Asked, given: Any, deployment: Deployment) -> Any:
             changed[_PLACES[name]] = True
     changed |= {"model_config__hf_text_config": config(LLAMA), "model_config__max_model_len": LONGEST}
     changed |= {"model_config__is_mm_prefix_lm": False, "model_config__rswa_window": None}
-    changed |= {"cache_config__block_size": 32}
+    changed |= {"cache_config__block_size": 32, "cache_config__user_specified_block_size": True}
     changed |= {f"model_config__{name}": value for name, value in asked.model.items()}
     made = engine(**changed)
     made.additional_config = given.additional_config
