@@ -159,12 +159,12 @@ def _started(
     is_reversed: bool,
 ) -> list[EngineProcess]:
     """Both engines, in the order of ``compared``; reversed, the second one is started first."""
-    started: dict[int, EngineProcess] = {}
-    for number in (1, 0) if is_reversed else (0, 1):
-        side, log = compared[number], folder / f"{number}.log"
-        engine = EngineProcess(model, side.arguments, worker_cores=cores, plugins=side.plugins, log=log)
-        started[number] = stack.enter_context(engine)
-    return [started[0], started[1]]
+    logged = [(side, folder / f"{number}.log") for number, side in enumerate(compared)]
+    started = [
+        stack.enter_context(EngineProcess(model, side.arguments, worker_cores=cores, plugins=side.plugins, log=log))
+        for side, log in (reversed(logged) if is_reversed else logged)
+    ]
+    return started[::-1] if is_reversed else started
 
 
 def _report(

@@ -24,8 +24,8 @@ from posenc_runtime.vllm_adapter.in_worker.worker_state import STATE, Rotary
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-# Keys that differ by less than this share of their largest element are equal: each was rounded a few times.
-_ROUNDING = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+# Keys are equal that differ by less than this share, here of their largest element: each was rounded a few times.
+ROUNDING = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 # Where all tokens stand in the first pass and in the second. Not at 0, where layers that draft leave embeddings out. No
 # token gets these rows of a table.
 _POSITIONS = 3, 7
@@ -90,7 +90,7 @@ def layer_rotations(
                 "other keys"
             )
         found[name] = _turned(name, keys, getattr(layer, "kv_lora_rank", 0), rows, rotaries)
-        if not are_equal(keys, later[name]):
+        if not _are_equal(keys, later[name]):
             sees_all = getattr(layer, "sliding_window", None) is None
             if found[name] is not None or sees_all or not has_other_rotations:
                 raise Unsupported(
@@ -269,12 +269,12 @@ def _turned(name: str, keys: Tensor, first: int, rows: Sequence[int], rotaries: 
     Raises:
         Unsupported: when keys depend on the rows, but not as a rotation of their beginning or their end.
     """
-    if are_equal(keys, keys[:1].expand_as(keys)):
+    if _are_equal(keys, keys[:1].expand_as(keys)):
         return None
     for rotary in rotaries:
         width = rotary.own.rotary_dim
         for offset, is_neox_style in itertools.product(sorted({0, keys.shape[-1] - width}), (True, False)):
-            if offset >= 0 and are_equal(keys, _rotated(keys, rotary, rows, offset, is_neox_style)):
+            if offset >= 0 and _are_equal(keys, _rotated(keys, rotary, rows, offset, is_neox_style)):
                 return Turned(rotary, first + offset, is_neox_style)
     if not rotaries[0].deployment.rerotates:
         return Turned(rotaries[0], first, rotaries[0].is_neox_style)  # that keys depend on the rows is enough
@@ -295,10 +295,10 @@ def _rotated(keys: Tensor, rotary: Rotary, rows: Sequence[int], offset: int, is_
     return rotated
 
 
-def are_equal(keys: Tensor, others: Tensor) -> bool:
+def _are_equal(keys: Tensor, others: Tensor) -> bool:
     """Whether keys differ by no more than their data type's rounding."""
     difference = (keys.double() - others.double()).abs().amax()
-    return bool(difference <= _ROUNDING[keys.dtype] * keys.double().abs().amax())
+    return bool(difference <= ROUNDING[keys.dtype] * keys.double().abs().amax())
 
 
 def _table(rotary: Rotary) -> Tensor:

@@ -18,7 +18,7 @@ from posenc_runtime.kv.deployment import Deployment
 from posenc_runtime.vllm_adapter.contract.active import turning_deployment_of
 from posenc_runtime.vllm_adapter.contract.cache_layers import layer_specs
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
-from posenc_runtime.vllm_adapter.in_worker.layer_rotations import noted_keys
+from posenc_runtime.vllm_adapter.in_worker.layer_rotations import ROUNDING, noted_keys
 from posenc_runtime.vllm_adapter.refusals.turning_backends import is_on_cuda, refuse_other_backends, refuse_page
 from posenc_runtime.vllm_adapter.refusals.turning_queries import pages_of
 
@@ -26,8 +26,6 @@ from posenc_runtime.vllm_adapter.refusals.turning_queries import pages_of
 # that draft leave embeddings out. At later ones than the last, float32 angles are rounded by more than keys are.
 _POSITIONS = (1, 2, 8, 65)
 _LAST = 1023
-# Keys differ from what a rotation makes of them by less than this share of each pair: both were rounded a few times.
-_ROUNDING = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 # A layer's largest key may be hundreds of times larger than others. Pairs below this share of it are compared with it.
 _SMALL = 1e-3
 
@@ -85,10 +83,10 @@ def _turn(
     rotations = [each for module in model.modules() for each in _rotations_of(module)]
     at = (*_POSITIONS, min(_LAST, deployment.max_model_len - 1))
     for name, keys in noted_keys(model, vllm_config, layers, at, described).items():
-        if name not in turning or _error(keys, keys[:1], keys.abs()) <= _ROUNDING[keys.dtype]:
+        if name not in turning or _error(keys, keys[:1], keys.abs()) <= ROUNDING[keys.dtype]:
             continue
         errors = [_error_of(keys, at, own, is_neox_style) for own, is_neox_style in rotations]
-        if min(errors, default=math.inf) > _ROUNDING[keys.dtype]:
+        if min(errors, default=math.inf) > ROUNDING[keys.dtype]:
             raise Unsupported(
                 f"scaling.rope_type {deployment.rope_type} needs keys that are rotated from their first element on, by "
                 f"one angle for each pair and position, but those of {name} are not: choose another rope_type"

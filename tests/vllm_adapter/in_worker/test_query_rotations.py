@@ -56,12 +56,12 @@ class Impl:
         self.turned = read_time
 
 
-def told(*layers: Layer, dtype: torch.dtype = torch.float32, **described: Any) -> list[Any]:
+def told(*layers: Layer, dtype: torch.dtype = torch.float32) -> list[Any]:
     """How each layer of a model turns queries; None where it does not."""
     vllm_config = VllmConfig()
     vllm_config.additional_config = {"posenc": REROPE.to_mapping()}
-    axes: Any = types.SimpleNamespace(uses_mrope=False, dtype=dtype, get_vocab_size=lambda: 10, **described)
-    vllm_config.model_config = axes
+    described: Any = types.SimpleNamespace(uses_mrope=False, dtype=dtype, get_vocab_size=lambda: 10)
+    vllm_config.model_config = described
     vllm_config.cache_config.block_size = 8
     model = Model(*layers).to(dtype)
     for layer in layers:
