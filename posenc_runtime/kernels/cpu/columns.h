@@ -53,23 +53,27 @@ class ColumnProducts {
 };
 
 #ifdef POSENC_BFLOAT16_ROWS
-// 16 * V numbers; zeros where there are none.
-template <int V>
+// 16 or 32 numbers; zeros where there are none.
+template <int Width>
 inline __m512i numbers_of_row(const BFloat16* from) {
   if (!from) return _mm512_setzero_si512();
-  if constexpr (V == 1) return _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  if constexpr (Width == 16) return _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
   return _mm512_loadu_si512(from);
 }
 
 // Two rows of 16 * V numbers each, as V vectors of pairs: a number of the first row, and the one below it.
 template <int V>
 inline void pairs_of_rows(const BFloat16* upper, const BFloat16* lower, __m512bh* pairs) {
-  const __m512i x = numbers_of_row<V>(upper), y = numbers_of_row<V>(lower);
-  const __m512i order = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6,
+  const __m512i first = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6,
                                          37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-  for (int v = 0; v < V; ++v) {
-    const __m512i of_vector = _mm512_add_epi16(order, _mm512_set1_epi16(static_cast<int16_t>(16 * v)));
-    pairs[v] = reinterpret_cast<__m512bh>(_mm512_permutex2var_epi16(x, of_vector, y));
+  const __m512i second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
+#pragma GCC unroll 4
+  for (int v = 0; v < V; v += 2) {
+    constexpr int kLoaded = V == 1 ? 16 : 32;
+    const __m512i x = numbers_of_row<kLoaded>(upper ? upper + v * kLanes : nullptr);
+    const __m512i y = numbers_of_row<kLoaded>(lower ? lower + v * kLanes : nullptr);
+    pairs[v] = reinterpret_cast<__m512bh>(_mm512_permutex2var_epi16(x, first, y));
+    if constexpr (V > 1) pairs[v + 1] = reinterpret_cast<__m512bh>(_mm512_permutex2var_epi16(x, second, y));
   }
 }
 
@@ -81,7 +85,7 @@ inline void bfloat16_in_registers(const uint16_t* a, int64_t lda, const BFloat16
   __m512 sums[R][V];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
+#pragma GCC unroll 8
     for (int v = 0; v < V; ++v) sums[r][v] = _mm512_setzero_ps();
   for (int64_t k = 0; k < depth; k += 2) {
     __m512bh pairs[V];
@@ -91,35 +95,41 @@ inline void bfloat16_in_registers(const uint16_t* a, int64_t lda, const BFloat16
       int32_t two;
       std::memcpy(&two, a + r * lda + k, sizeof two);
       const __m512bh of_row = reinterpret_cast<__m512bh>(_mm512_set1_epi32(two));
-#pragma GCC unroll 2
+#pragma GCC unroll 8
       for (int v = 0; v < V; ++v) sums[r][v] = _mm512_dpbf16_ps(sums[r][v], of_row, pairs[v]);
     }
   }
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
+#pragma GCC unroll 8
     for (int v = 0; v < V; ++v) {
       Lanes* to = reinterpret_cast<Lanes*>(c + r * ldc + v * kLanes);
       *to = add ? *to + reinterpret_cast<Lanes>(sums[r][v]) : reinterpret_cast<Lanes>(sums[r][v]);
     }
 }
 
-// c[rows][width] = (add ? c : 0) + a[rows][depth] b[depth][width]; width is a multiple of 16. See `product`.
+template <int R, int V>
+inline void bfloat16_of_rows(const uint16_t* a, int64_t lda, const BFloat16* b, int64_t ldb, float* c, int64_t ldc,
+                             int64_t depth, int64_t width, bool add) {
+  constexpr int kWide = V * kLanes;
+  for (; width >= kWide; width -= kWide, b += kWide, c += kWide)
+    bfloat16_in_registers<R, V>(a, lda, b, ldb, c, ldc, depth, add);
+  if constexpr (V > 1)
+    if (width > 0) bfloat16_of_rows<R, V / 2>(a, lda, b, ldb, c, ldc, depth, width, add);
+}
+
+// c[rows][width] = (add ? c : 0) + a[rows][depth] b[depth][width]; width is a multiple of 16. With few rows, more columns
+// are taken at a time: see `product`.
 template <int R = 8>
 inline void product_of_bfloat16(const uint16_t* a, int64_t lda, const BFloat16* b, int64_t ldb, float* c, int64_t ldc,
                                 int64_t rows, int64_t depth, int64_t width, bool add) {
+  constexpr int V = R <= 2 ? 8 : R <= 4 ? 4 : 2;
   const int64_t whole = rows / R * R;
-  for (int64_t column = 0; column < width; column += 2 * kLanes)
-    for (int64_t r = 0; r < whole; r += R) {
-      const auto by = [&](auto of_registers) {
-        of_registers(a + r * lda, lda, b + column, ldb, c + r * ldc + column, ldc, depth, add);
-      };
-      if (width - column >= 2 * kLanes) {
-        by(bfloat16_in_registers<R, 2>);
-      } else {
-        by(bfloat16_in_registers<R, 1>);
-      }
-    }
+  for (int64_t column = 0; column < width; column += V * kLanes) {
+    const int64_t some = std::min<int64_t>(width - column, V * kLanes);
+    for (int64_t r = 0; r < whole; r += R)
+      bfloat16_of_rows<R, V>(a + r * lda, lda, b + column, ldb, c + r * ldc + column, ldc, depth, some, add);
+  }
   if constexpr (R > 1)
     if (rows > whole)
       product_of_bfloat16<(R + 1) / 2>(a + whole * lda, lda, b, ldb, c + whole * ldc, ldc, rows - whole, depth, width,
