@@ -23,6 +23,7 @@ from posenc_runtime.vllm_adapter.contract.active import KEY, deployment_of
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.contract.names import LMCACHE
 from posenc_runtime.vllm_adapter.refusals.shared_caches import refuse_shared_cache
+from posenc_runtime.vllm_adapter.refusals.turning_queries import pages_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -104,8 +105,8 @@ def _fingerprint(vllm_config: VllmConfig) -> str:
 
     Raises:
         ValueError: when there is no deployment.
-        Unsupported: when the connector's settings would let another engine's keys pass, or the layers of this worker
-            turn their queries for other pages than the deployment's.
+        Unsupported: when the connector's settings would let another engine's keys pass, when a page is no multiple of
+            a block, or when the layers of this worker turn their queries for other pages than the deployment's.
     """
     deployment = deployment_of(vllm_config)
     if deployment is None:
@@ -115,7 +116,7 @@ def _fingerprint(vllm_config: VllmConfig) -> str:
     if not deployment.turns_queries:
         return deployment.fingerprint
     refuse_shared_cache(vllm_config.kv_transfer_config, deployment.rope_type)
-    pages = deployment.pages(vllm_config.cache_config.block_size or None)
+    pages = pages_of(deployment, vllm_config.cache_config.block_size)
     for name, layer in vllm_config.compilation_config.static_forward_context.items():
         if (found := getattr(layer, "posenc_pages", pages)) != pages:
             raise Unsupported(

@@ -140,6 +140,14 @@ def test_layers_that_turn_for_other_pages_than_the_fingerprint_says_are_refused(
         cls(vllm_config, KVConnectorRole.WORKER, None)
 
 
+def test_a_page_that_does_not_fit_the_blocks_is_refused_by_the_name_of_its_setting() -> None:
+    vllm_config = config(dataclasses.replace(REROPE, parameters={"page": 32}), NIXL)
+    vllm_config.cache_config.block_size = 48
+    cls: Any = KVConnectorFactory.get_connector_class(vllm_config.kv_transfer_config)
+    with pytest.raises(Unsupported, match=r"^scaling\.page must be a multiple of .*48.*, got 32"):
+        cls(vllm_config, KVConnectorRole.SCHEDULER, None)
+
+
 def handshake(deployment: Deployment, monkeypatch: pytest.MonkeyPatch, stocks: str = "of stock") -> Any:
     """What a worker offers in a handshake, which is also what it asks for."""
 
