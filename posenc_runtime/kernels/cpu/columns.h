@@ -118,13 +118,12 @@ inline void bfloat16_of_rows(const uint16_t* a, int64_t lda, const BFloat16* b, 
     if (width > 0) bfloat16_of_rows<R, V / 2>(a, lda, b, ldb, c, ldc, depth, width, add);
 }
 
-// c[rows][width] = (add ? c : 0) + a[rows][depth] b[depth][width]; width is a multiple of 16. With few rows, more columns
-// are taken at a time: see `product`.
+// c[rows][width] = (add ? c : 0) + a[rows][depth] b[depth][width]; width is a multiple of 16. See `product`.
 template <int R = 8>
 inline void product_of_bfloat16(const uint16_t* a, int64_t lda, const BFloat16* b, int64_t ldb, float* c, int64_t ldc,
                                 int64_t rows, int64_t depth, int64_t width, bool add) {
-  constexpr int V = R <= 2 ? 8 : R <= 4 ? 4 : 2;
-  const int64_t whole = rows / R * R;
+  constexpr int V = R <= 2 ? 8 : 2;
+  const int64_t whole = R > 2 && rows <= kFewRows ? 0 : rows / R * R;
   for (int64_t column = 0; column < width; column += V * kLanes) {
     const int64_t some = std::min<int64_t>(width - column, V * kLanes);
     for (int64_t r = 0; r < whole; r += R)
@@ -132,8 +131,8 @@ inline void product_of_bfloat16(const uint16_t* a, int64_t lda, const BFloat16* 
   }
   if constexpr (R > 1)
     if (rows > whole)
-      product_of_bfloat16<(R + 1) / 2>(a + whole * lda, lda, b, ldb, c + whole * ldc, ldc, rows - whole, depth, width,
-                                       add);
+      product_of_bfloat16<R == 2 ? 1 : 2>(a + whole * lda, lda, b, ldb, c + whole * ldc, ldc, rows - whole, depth,
+                                          width, add);
 }
 
 // Where the processor multiplies pairs of bfloat16, it takes half as many steps as in float32, and numbers of the cache
