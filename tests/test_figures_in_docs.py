@@ -52,7 +52,11 @@ STORED = {
         "2026-11-29-cpu-throughput-read-time-starts",
     ],
     "Scheduler": ["2026-11-25-cpu-scheduler"],
-    "Attention on the CPU": ["2026-11-25-cpu-attention", "2026-11-29-cpu-read-time-zen4"],
+    "Attention on the CPU": [
+        "2026-11-25-cpu-attention",
+        "2026-11-29-cpu-read-time-zen4",
+        "2026-11-29-cpu-read-time-zen4-groups",
+    ],
     "Kernels on a GPU": ["2026-11-26-h100-kernels"],
     "An engine on a GPU": ["2026-11-27-h100-engine-stepped"],
     "Counting": ["2026-11-21-cpu-counting"],
