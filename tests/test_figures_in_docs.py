@@ -34,6 +34,7 @@ STORED = {
         "2026-11-27-h100-smollm2-ruler-32768/report",
         "2026-11-28-smollm2-read-time-ruler-16384/report",
         "2026-11-29-smollm2-read-time-ruler-32768/report",
+        "2026-11-29-smollm2-read-time-ruler-harder/report",
     ],
     "The order of far text": [
         "2026-11-29-smollm2-order-within/report",
