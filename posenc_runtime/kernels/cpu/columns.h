@@ -77,11 +77,11 @@ inline void pairs_of_rows(const BFloat16* upper, const BFloat16* lower, __m512bh
   }
 }
 
-// c[r][0, 16 * V) = (add ? c : 0) + sum over k < depth of a[r][k] b[k][0, 16 * V), for R rows. Where depth is odd, a
-// has one number more, which is multiplied with 0.
+// The same as for other numbers, of rows in bfloat16: `product` takes it where `a` has such rows. Where depth is odd, a has
+// one number more, which is multiplied with 0.
 template <int R, int V>
-inline void bfloat16_in_registers(const uint16_t* a, int64_t lda, const BFloat16* b, int64_t ldb, float* c,
-                                  int64_t ldc, int64_t depth, bool add) {
+inline void product_in_registers(const uint16_t* a, int64_t lda, const BFloat16* b, int64_t ldb, float* c, int64_t ldc,
+                                 int64_t depth, bool add) {
   __m512 sums[R][V];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
@@ -108,33 +108,6 @@ inline void bfloat16_in_registers(const uint16_t* a, int64_t lda, const BFloat16
     }
 }
 
-template <int R, int V>
-inline void bfloat16_of_rows(const uint16_t* a, int64_t lda, const BFloat16* b, int64_t ldb, float* c, int64_t ldc,
-                             int64_t depth, int64_t width, bool add) {
-  constexpr int kWide = V * kLanes;
-  for (; width >= kWide; width -= kWide, b += kWide, c += kWide)
-    bfloat16_in_registers<R, V>(a, lda, b, ldb, c, ldc, depth, add);
-  if constexpr (V > 1)
-    if (width > 0) bfloat16_of_rows<R, V / 2>(a, lda, b, ldb, c, ldc, depth, width, add);
-}
-
-// c[rows][width] = (add ? c : 0) + a[rows][depth] b[depth][width]; width is a multiple of 16. See `product`.
-template <int R = 8>
-inline void product_of_bfloat16(const uint16_t* a, int64_t lda, const BFloat16* b, int64_t ldb, float* c, int64_t ldc,
-                                int64_t rows, int64_t depth, int64_t width, bool add) {
-  constexpr int V = R <= 2 ? 8 : 2;
-  const int64_t whole = R > 2 && rows <= kFewRows ? 0 : rows / R * R;
-  for (int64_t column = 0; column < width; column += V * kLanes) {
-    const int64_t some = std::min<int64_t>(width - column, V * kLanes);
-    for (int64_t r = 0; r < whole; r += R)
-      bfloat16_of_rows<R, V>(a + r * lda, lda, b + column, ldb, c + r * ldc + column, ldc, depth, some, add);
-  }
-  if constexpr (R > 1)
-    if (rows > whole)
-      product_of_bfloat16<R == 2 ? 1 : 2>(a + whole * lda, lda, b, ldb, c + whole * ldc, ldc, rows - whole, depth,
-                                          width, add);
-}
-
 // Where the processor multiplies pairs of bfloat16, it takes half as many steps as in float32, and numbers of the cache
 // are not widened. Rows and weights are rounded to bfloat16, as for AMX.
 template <>
@@ -147,8 +120,8 @@ class ColumnProducts<BFloat16> {
   template <typename Cache>
   void scores(const Cache& cache, int64_t first, int64_t width, float* out) const {
     each_block(paged_.block_size, first, width, [&](int64_t key, int64_t num_keys) {
-      product_of_bfloat16(taken_.at(0, 0), paged_.head_dim, cache.keys(key), paged_.block_size, out + key - first,
-                          kSpan, rows_, paged_.head_dim, num_keys, false);
+      product(taken_.at(0, 0), paged_.head_dim, cache.keys(key), paged_.block_size, out + key - first, kSpan, rows_,
+              paged_.head_dim, num_keys, false);
     });
   }
   void weigh(Softmax& softmax, const float* scores, int64_t width, const float* factors) {
@@ -157,8 +130,8 @@ class ColumnProducts<BFloat16> {
   template <typename Cache>
   void add(const float*, const Cache& cache, int64_t first, int64_t num_keys, float* sums) const {
     each_block(paged_.block_size, first, num_keys, [&](int64_t key, int64_t of_block) {
-      product_of_bfloat16(weights_.at(0, key - first), kSpan, cache.values(key), paged_.head_dim, sums,
-                          paged_.head_dim, rows_, of_block, paged_.head_dim, true);
+      product(weights_.at(0, key - first), kSpan, cache.values(key), paged_.head_dim, sums, paged_.head_dim, rows_,
+              of_block, paged_.head_dim, true);
     });
   }
 

@@ -44,8 +44,8 @@ inline void product_in_registers(const float* a, int64_t lda, const T* b, int64_
     }
 }
 
-template <int R, int V, typename T>
-inline void product_of_rows(const float* a, int64_t lda, const T* b, int64_t ldb, float* c, int64_t ldc, int64_t depth,
+template <int R, int V, typename A, typename T>
+inline void product_of_rows(const A* a, int64_t lda, const T* b, int64_t ldb, float* c, int64_t ldc, int64_t depth,
                             int64_t width, bool add) {
   constexpr int kWide = V * kLanes;
   for (; width >= kWide; width -= kWide, b += kWide, c += kWide)
@@ -54,16 +54,16 @@ inline void product_of_rows(const float* a, int64_t lda, const T* b, int64_t ldb
     if (width > 0) product_of_rows<R, V / 2>(a, lda, b, ldb, c, ldc, depth, width, add);
 }
 
-// With so few rows, a product waits for memory, and not for arithmetic. Where there are 16 registers, they do not hold the
-// sums of two rows with so many columns.
+// With up to so many rows, a product waits for memory, and not for arithmetic. None where the processor has 16 registers:
+// they do not hold the sums of two rows with so many columns.
 constexpr int64_t kFewRows = kLanes == 16 ? 8 : 0;
 
 // c[rows][width] = (add ? c : 0) + a[rows][depth] b[depth][width]; width is a multiple of kLanes. With few rows, more
 // columns are taken at a time: memory is read from end to end, and each addition waits for the one before it, so that
 // other sums fill the time. With many rows, a few columns are taken for all of them, because these columns stay in the
 // first-level cache, and all would not.
-template <typename T, int R = kRows<T>>
-inline void product(const float* a, int64_t lda, const T* b, int64_t ldb, float* c, int64_t ldc, int64_t rows,
+template <typename T, int R = kRows<T>, typename A>
+inline void product(const A* a, int64_t lda, const T* b, int64_t ldb, float* c, int64_t ldc, int64_t rows,
                     int64_t depth, int64_t width, bool add) {
   constexpr int V = R <= (kFewRows ? 2 : 1) ? 8 : R < 4 ? 4 : 2, kFewer = kFewRows && R > 2 ? 2 : (R + 1) / 2;
   const int64_t whole = R > 2 && rows <= kFewRows ? 0 : rows / R * R;
