@@ -198,10 +198,12 @@ def test_the_keys_of_a_prefix_do_not_depend_on_what_follows(
 
 
 # Rotations of their own (YaRN, linear, llama3), soft caps, sinks, windows, short convolutions or layers without a
-# rotation beside full ones, parts of heads, pairs of neighbours, positions on several axes.
+# rotation beside full ones, layers that read another's keys, temperatures of the model's own, parts of heads, pairs of
+# neighbours, positions on several axes.
 _FAMILIES = (
-    *("qwen3_yarn", "gemma2", "gpt_oss", "gemma3", "lfm2", "llama_linear", "step3_5", "smollm3", "gpt_neox"),
-    *("glm4v", "qwen3_vl"),
+    *("qwen3_yarn", "gemma2", "gpt_oss", "gemma3", "gemma3n", "gemma4", "laguna", "lfm2", "llama_linear", "olmo3"),
+    *("cohere2", "granite", "ministral3", "step3_5", "smollm3", "gpt_neox", "glm4v", "qwen2_5_vl", "qwen3_vl"),
+    "gemma3_sees",
 )
 
 

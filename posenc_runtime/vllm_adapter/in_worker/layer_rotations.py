@@ -145,7 +145,8 @@ def noted_keys(
 ) -> dict[str, Tensor]:
     """The keys that each layer would cache of equal tokens, ``[num_tokens, num_kv_heads, head_dim]``, on the CPU.
 
-    Of MLA's latents, the rotated part alone.
+    Of MLA's latents, the rotated part alone. Of layers that read the keys of another layer, which have queries alone, the
+    queries ``[num_tokens, num_heads, head_dim]``.
 
     Args:
         at: the tokens' positions.
@@ -249,11 +250,18 @@ def _answering_zeros(layer: Any) -> Any:
 
 def _noting(name: str, layer: Any, noted: dict[str, Tensor]) -> Any:
     is_latent = hasattr(layer, "kv_lora_rank")
+    reads_anothers = getattr(layer, "kv_sharing_target_layer_name", None) is not None
 
-    def forward(query: Tensor, key: Tensor, value: Tensor, output_shape: Any = None, *_: Any, **__: Any) -> Tensor:
-        if is_latent:  # MLA gets a query, a latent, and the rotated part of the key
+    def forward(
+        query: Tensor, key: Tensor | None, value: Tensor | None, output_shape: Any = None, *_: Any, **__: Any
+    ) -> Tensor:
+        if reads_anothers:
+            noted[name] = query.reshape(len(query), layer.num_heads, -1).cpu()
+        elif is_latent:  # MLA gets a query, a latent, and the rotated part of the key
+            assert value is not None
             noted[name] = value.reshape(len(value), 1, -1).cpu()
         else:
+            assert key is not None
             noted[name] = key.reshape(len(key), layer.num_kv_heads, -1).cpu()
         return query.new_zeros(output_shape or (len(query), layer.num_heads * layer.head_size_v))
 
