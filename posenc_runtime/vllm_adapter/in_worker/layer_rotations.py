@@ -145,7 +145,7 @@ def noted_keys(
 ) -> dict[str, Tensor]:
     """The keys that each layer would cache of equal tokens, ``[num_tokens, num_kv_heads, head_dim]``, on the CPU.
 
-    Of MLA's latents, the rotated part alone. Of layers that read the keys of another layer, which have queries alone, the
+    Of MLA's latents, the rotated part alone. Of layers that read keys of another layer, and have none, the
     queries ``[num_tokens, num_heads, head_dim]``.
 
     Args:

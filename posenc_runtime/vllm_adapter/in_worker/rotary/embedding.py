@@ -35,9 +35,7 @@ def scaling(rotary_class: Any) -> Any:
         deployment = building.checked_deployment()
         if deployment is not None and deployment.turns_queries:
             self.posenc_own = own_rotation(rotary_class, self)
-            table = _long_table(own_table(rotary_class, self, deployment.max_model_len), self.posenc_own, deployment)
-            # That of M-RoPE is four times as long, for videos, which such a deployment does not take.
-            return table if num_axes == 1 else table[: deployment.max_model_len].clone()
+            return _long_table(rotary_class, self, self.posenc_own, deployment)
         own = own_rotation(rotary_class, self) if deployment is not None and deployment.rotates else None
         made = None
         if deployment is not None and own is not None:
@@ -120,23 +118,33 @@ def stacked_table(made: Rotary, unscaled: Tensor) -> Tensor:
     return table
 
 
-def _long_table(table: Tensor, own: Frequencies | None, deployment: Deployment) -> Tensor:
-    """vLLM's own table, with rows up to the longest request where it ends before that.
+def _long_table(rotary_class: Any, module: Any, own: Frequencies | None, deployment: Deployment) -> Tensor:
+    """vLLM's own table up to the trained length, and rows from there to the longest request.
+
+    vLLM takes the product of a position and a frequency in float32, which is off by up to 0.03 rad at a million tokens.
+    The rows past the trained length, which no stock deployment of the checkpoint has, are from float64.
+
+    Args:
+        own: the rotation of the table; None where it is not made of one frequency for each pair. Then all rows are
+            vLLM's.
 
     Raises:
-        Unsupported: when it ends before that, and is not made of one frequency for each pair.
+        Unsupported: when vLLM's table ends before the longest request, and ``own`` is None.
     """
-    missing = deployment.max_model_len - len(table)
-    if missing <= 0:
-        return table
+    longest, trained = deployment.max_model_len, deployment.original_max_position_embeddings
     if own is None:
-        raise Unsupported(
-            f"the rotary embedding must have a position for each of {deployment.max_model_len} tokens, but it ends "
-            f"after {len(table)}: set max_model_len to that"
-        )
-    longer = table.new_empty(deployment.max_model_len, table.shape[1])
+        table = own_table(rotary_class, module, longest)
+        if len(table) < longest:
+            raise Unsupported(
+                f"the rotary embedding must have a position for each of {longest} tokens, but it ends after "
+                f"{len(table)}: set max_model_len to that"
+            )
+        return table[:longest].clone()
+    table = own_table(rotary_class, module, min(trained, longest))
+    longer = table.new_empty(longest, table.shape[1])
     fill_cos_sin(longer, own)
-    longer.narrow(0, 0, len(table)).copy_(table)
+    num_own = min(len(table), trained, longest)
+    longer.narrow(0, 0, num_own).copy_(table.narrow(0, 0, num_own))
     return longer
 
 

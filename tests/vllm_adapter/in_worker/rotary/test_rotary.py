@@ -189,6 +189,29 @@ def test_what_turns_keys_away_from_scale_1_is_what_vllms_table_turned_them_by(
     assert torch.equal(slow[left_alone], made.frequencies(0).inv_freq[left_alone])
 
 
+@pytest.mark.parametrize("rope_type", ["rerope", "dual_chunk"])
+def test_where_queries_turn_rows_past_the_trained_length_are_exact_and_others_vllms(
+    rope_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
+
+    trained, longest, base = 4096, 2**20, 5e5
+    deployment = Deployment(rope_type=rope_type, original_max_position_embeddings=trained, max_model_len=longest)
+    registration.register()
+    with set_current_vllm_config(VllmConfig()):
+        stock = RotaryEmbedding(16, 16, longest, base, True, torch.float32).cos_sin_cache
+        monkeypatch.setattr(building, "checked_deployment", lambda: deployment)
+        table = RotaryEmbedding(16, 16, longest, base, True, torch.float32).cos_sin_cache
+    assert table.shape == stock.shape and torch.equal(table[:trained], stock[:trained])
+    inv_freq = (1 / base ** (torch.arange(0, 16, 2, dtype=torch.float32) / 16)).double()
+    for position in (trained, 100_003, longest - 1):
+        angle = position * inv_freq
+        expected = torch.cat((angle.cos(), angle.sin()))
+        assert (table[position].double() - expected).abs().amax() < COS_SIN_OF_TURNS
+    assert (stock[-1].double() - expected).abs().amax() > 100 * COS_SIN_OF_TURNS  # what float32 products lose
+
+
 OWN = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
