@@ -20,6 +20,7 @@ NAMES_OF_MTP = sorted({*get_args(MTPModelTypes)} - {"mtp"})
 UNRUN = "vLLM serves few models with it, and no engine of ours has run it"
 ANOTHER_TYPE = "`on_crossing: recompute` or `pin`, and `prefix_reuse: exact`, on a GPU; or another type"
 NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+LMCACHE = {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both"}
 OTHER_DRAFTS = "`ngram`, `draft_model`, `eagle`, `eagle3` or `mtp`"
 OTHER_CONNECTORS = "`OffloadingConnector`, `LMCacheMPConnector` or `NixlConnector`"
 
@@ -128,8 +129,9 @@ _CACHE_TYPES = (
         known="[Turned keys](scales.md#crossings-of-float8-keys) lose a little at each crossing. On a CPU this needs "
         "AVX-512, as in vLLM; on a GPU, compute capability 8.9. No GPU has run it. With `fused_keys: stock`, and on "
         "the Transformers backend with a method that has an attention factor, re-rotation is refused at start-up",
-        known_at_read_time="On a CPU this needs AVX-512, as in vLLM. Scales other than 1 are tested in the kernels "
-        "alone. No GPU has run it",
+        known_at_read_time="On a CPU this needs AVX-512, as in vLLM. There vLLM's attention has one scale for a layer: "
+        "it takes the largest of the heads' scales. Scales other than 1 are tested in the kernels alone. No GPU has "
+        "run it",
     ),
     Feature(
         "`kv_cache_dtype: fp8_e5m2`",
@@ -198,7 +200,8 @@ _LAYERS = (
         shown=(shown.WINDOWS,),
         shown_at_read_time=(shown.TURNED_FAMILY,),
         known="A crossing turns the blocks that are still in the window",
-        known_at_read_time="Tested with windows. Models with chunks rotate in these alone, so no query of theirs turns",
+        known_at_read_time="Tested with windows. Models with chunked attention rotate only in chunked layers, so no "
+        "query turns",
     ),
     Feature(
         "`engine.disable_sliding_window` where requests may be longer than the window",
@@ -224,11 +227,11 @@ _DRAFTS_BESIDE = (
         "`speculative_config` with `ngram`, `draft_model`, `eagle`, `eagle3` or `mtp`",
         tuple(drafts(method) for method in ("ngram", "draft_model", "eagle", "eagle3", "mtp")),
         shown=(shown.DRAFTS, shown.DRAFTS_RECOMPUTED, shown.DRAFTS_PINNED, shown.DRAFTS_OF_MTP),
-        shown_at_read_time=(shown.TURNED_DRAFTS, shown.TURNED_DRAFTS_OF_MTP),
+        shown_at_read_time=(shown.TURNED_DRAFTS, shown.TURNED_DRAFTS_OF_MTP, shown.TURNED_DRAFTS_ON_AXES),
         known="A drafter's keys have the scale of their request, and a crossing turns them with the model's. A drafter "
         "may have been trained on shorter requests than the model, and have another base (`rope_theta`). One that has "
         "no rotary embedding or other `rope_parameters` is refused at start-up",
-        known_at_read_time="A drafter that rotates also drafts for requests past its own trained length",
+        known_at_read_time="A drafter with a rotary embedding drafts past its own trained length, too",
     ),
     Feature(
         "`speculative_config` beside `async_scheduling`",
@@ -264,7 +267,6 @@ _DRAFTS_BESIDE = (
         "`speculative_config` with recurrent layers",
         (drafts("eagle", {"is_hybrid": True}),),
         instead="leave `speculative_config` out",
-        at_read_time=False,
     ),
     Feature(
         "`speculative_config` with multi-head latent attention or M-RoPE",
@@ -274,7 +276,6 @@ _DRAFTS_BESIDE = (
     Feature(
         "`speculative_config` with pipeline parallelism",
         (given(speculative_config={"method": "eagle"}, pipeline_parallel_size=2),),
-        at_read_time=False,
     ),
     Feature(
         "`parallel_drafting`, `num_speculative_tokens_per_batch_size`",
@@ -282,7 +283,6 @@ _DRAFTS_BESIDE = (
             drafts("draft_model", parallel_drafting=True),
             drafts("draft_model", num_speculative_tokens_per_batch_size=[(1, 4, 2)]),
         ),
-        at_read_time=False,
     ),
     Feature(
         "several MTP layers, Gemma 4's MTP",
@@ -290,7 +290,6 @@ _DRAFTS_BESIDE = (
             given(drafter={name: True}, speculative_config={"method": "mtp"})
             for name in ("use_multi_module_mtp", "use_gemma4_mtp")
         ),
-        at_read_time=False,
     ),
 )
 
@@ -328,9 +327,9 @@ _TIERS = (
         known="[How to set it up](operations.md#lmcache), with LMCache 0.5.6. Engines with equal `scaling` read each "
         "other's blocks, and blocks of scale 1 are those of every engine of the model. A float8 cache beside it is "
         "refused: by `on_crossing`, keys or queries carry the attention factor",
-        known_at_read_time="[How to set it up](operations.md#caches-that-engines-share), with LMCache 0.5.6 on a CPU; "
-        "its keys have the distances of the deployment. No GPU has run it. An LMCache that makes its keys in another "
-        "way is refused when the engine starts",
+        known_at_read_time="[How to set it up](operations.md#caches-that-engines-share), with LMCache 0.5.6 on a CPU. "
+        "Posenc adds the deployment's distances to the names of chunks. No GPU has run it. If an LMCache names chunks "
+        "in another way, the engine does not start",
     ),
     Feature(
         "prefill and decode apart over NIXL (`NixlConnector`)",
@@ -360,28 +359,27 @@ _TIERS = (
         at_read_time=False,
     ),
     Feature(
+        "LMCache's server with a float8 cache",
+        (given(kv_cache_dtype="fp8", kv_transfer_config=LMCACHE),),
+        instead="`kv_cache_dtype: auto`",
+    ),
+    Feature(
         "NIXL with a float8 cache",
         (given(kv_cache_dtype="fp8", kv_transfer_config=NIXL),),
         instead="`kv_cache_dtype: auto`",
-        at_read_time=False,
     ),
     Feature(
-        "NIXL with recurrent layers or M-RoPE",
-        (
-            given({"is_hybrid": True}, kv_transfer_config=NIXL),
-            given({"uses_mrope": True}, kv_transfer_config=NIXL),
-        ),
+        "NIXL with recurrent layers",
+        (given({"is_hybrid": True}, kv_transfer_config=NIXL),),
+    ),
+    Feature(
+        "NIXL with M-RoPE",
+        (given({"uses_mrope": True}, kv_transfer_config=NIXL),),
         at_read_time=False,
     ),
     Feature(
         "`speculative_config` beside LMCache's server or NIXL",
-        tuple(
-            given(
-                speculative_config={"method": "ngram"},
-                kv_transfer_config={"kv_connector": name, "kv_role": "kv_both"},
-            )
-            for name in ("LMCacheMPConnector", "NixlConnector")
-        ),
+        tuple(given(speculative_config={"method": "ngram"}, kv_transfer_config=each) for each in (LMCACHE, NIXL)),
         instead="one of the two",
         with_scales=False,
     ),

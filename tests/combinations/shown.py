@@ -53,6 +53,7 @@ TURNED_PREEMPTED = "engine/test_read_time_beside.py::test_preempted_requests_of_
 TURNED_FLOAT8 = "engine/test_read_time_beside.py::test_fewer_bits_answer_about_as_the_oracle"
 TURNED_DRAFTS = "engine/test_read_time_beside.py::test_drafted_tokens_change_no_answer"
 TURNED_DRAFTS_OF_MTP = "engine/test_read_time_beside.py::test_a_model_with_a_layer_that_drafts_answers_as_the_oracle"
+TURNED_DRAFTS_ON_AXES = "engine/test_read_time.py::test_drafts_for_a_model_whose_positions_have_axes_change_no_answer"
 TURNED_SEVERAL = (
     "engine/test_read_time_beside.py::test_several_answers_and_beams_are_the_oracles_and_other_parts_are_stocks"
 )

@@ -21,9 +21,10 @@ from tests.checkpoints import TRAINED, save_tiny
 from tests.engine.beside_stock import assert_same_to_the_bit
 from tests.engine.conftest import PromptMaker
 from tests.engine.device import on_the_cpu
+from tests.engine.drafters import speculative_config
 from tests.engine.families_oracle import Rotations
 from tests.engine.read_time_oracle import Method, ReadTimeOracle
-from tests.engine.run_engine import Answer, EngineFailed, run_engine
+from tests.engine.run_engine import Answer, EngineFailed, counted, run_engine
 from tests.families import family, saving
 from tests.references import read_time
 from tests.tolerance import LOGPROB_FLOAT32, LOGPROB_RMS_STATES_BFLOAT16
@@ -228,6 +229,20 @@ def test_a_family_answers_as_the_oracle(name: str, prompts: PromptMaker, tmp_pat
         arguments |= {"language_model_only": True}
     (answers,) = run_engine(model, arguments, [batch], folder=tmp_path)
     assert_as(oracle, batch, answers)
+
+
+def test_drafts_for_a_model_whose_positions_have_axes_change_no_answer(
+    prompts: PromptMaker, tmp_path: pathlib.Path
+) -> None:
+    method = rerope(family.TRAINED, 64, 32)
+    oracle, model = of_family("qwen3_vl", method), families.make("qwen3_vl", tmp_path / "model")
+    phrase = prompts(12)
+    batch = [(phrase * 2, 16), (phrase * 10, 40), (phrase * 30, 24), (prompts(400), 16)]
+    arguments = posenc(method.section) | families.FAMILIES["qwen3_vl"].engine | {"disable_log_stats": False}
+    arguments |= {"language_model_only": True, "speculative_config": speculative_config("ngram", model, tmp_path)}
+    (answers,) = run_engine(model, arguments, [batch], folder=tmp_path)
+    assert_as(oracle, batch, answers)
+    assert counted(tmp_path, "vllm:spec_decode_num_accepted_tokens") > 0
 
 
 def test_a_model_that_rotates_the_end_of_heads_is_refused_by_a_layers_name(

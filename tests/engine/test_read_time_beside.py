@@ -234,13 +234,15 @@ def answer_over_http(client: httpx.Client, prompt: list[int], max_tokens: int) -
     return Answer(choice["token_ids"], choice["logprobs"]["token_logprobs"], 0, None)
 
 
+@pytest.mark.parametrize("drafting", [None, "ngram", "draft_model"], ids=["no drafts", "n-grams", "a draft model"])
 def test_blocks_that_were_offloaded_to_memory_are_read_again(
-    oracle: ReadTimeOracle, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+    drafting: str | None, oracle: ReadTimeOracle, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     """Other requests take the pool between a prompt and its return."""
     first, others = [(prompts(600), 8), (prompts(200), 8)], [(prompts(length), 8) for length in (900, 700, 800)]
     longer = [(prompt + prompts(40), 8) for prompt, _ in first]
-    engine = arguments(num_gpu_blocks_override=40, kv_offloading_size=0.05)
+    drafts = {"speculative_config": speculative_config(drafting, tiny, tmp_path)} if drafting else {}
+    engine = arguments(num_gpu_blocks_override=40, kv_offloading_size=0.05) | drafts
     asked = [first, *([other] for other in others), longer]
     module = "tests.engine.offloading_on_cpu"
     answers = run_engine(tiny, engine, asked, module=module, folder=tmp_path)

@@ -44,7 +44,7 @@ def refuse_arguments(engine_args: Any) -> None:
     turns = isinstance(section, Mapping) and turns_queries(str(section.get("rope_type")))
     transfer = engine_args.kv_transfer_config
     if (engine_args.speculative_config or {}).get("method") is not None:
-        refuse_method(engine_args.speculative_config["method"])
+        refuse_method(engine_args.speculative_config["method"], turns_queries=turns)
     if turns:
         rope_type = str(section["rope_type"])
         refuse_shared_cache(transfer, rope_type, is_completed=False)

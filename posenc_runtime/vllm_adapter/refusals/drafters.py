@@ -6,6 +6,7 @@ the same scales, and are turned in the same crossings, so it has to rotate as th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from posenc_runtime.vllm_adapter.checkpoint.model_code.rope_parameters import (
@@ -20,25 +21,39 @@ if TYPE_CHECKING:
 # Others read the model's cache, or tables of rotations, in ways that no test has shown to be right here.
 _SHOWN = ("ngram", "draft_model", "eagle", "eagle3", "mtp")
 _READS_BY_POSITION = "it reads the table of rotations by position, and a scaled table has rows for each scale"
-_REASONS = {
-    "dflash": _READS_BY_POSITION,
-    "dspark": _READS_BY_POSITION,
-    "suffix": "its package arctic-inference is not among those that Posenc is tested with",
-}
+_REASONS = {"suffix": "its package arctic-inference is not among those that Posenc is tested with"}
+_REASONS_OF_SCALES = {"dflash": _READS_BY_POSITION, "dspark": _READS_BY_POSITION}
 _UNSHOWN = "no test shows that answers with this drafter are right"
 
 
-def refuse_method(method: Any) -> None:
+def refuse_method(method: Any, *, turns_queries: bool) -> None:
     """Check the method of an engine's ``speculative_config``.
+
+    Args:
+        turns_queries: whether queries turn, so that no table of rotations has scales.
 
     Raises:
         Unsupported: when no test shows answers with such a drafter; the message names it and those that are served.
     """
     if method not in _SHOWN:
+        reasons = _REASONS if turns_queries else _REASONS | _REASONS_OF_SCALES
         raise Unsupported(
             f"speculative_config.method must be one of {', '.join(_SHOWN)}, got {method}: "
-            f"{_REASONS.get(method, _UNSHOWN)}. Choose one of them, or leave speculative_config out"
+            f"{reasons.get(method, _UNSHOWN)}. Choose one of them, or leave speculative_config out"
         )
+
+
+def refuse_turning_drafter(vllm_config: VllmConfig, rope_type: str) -> None:
+    """Check the drafter of an engine whose queries turn. It may rotate unlike the model: its keys have no scales.
+
+    Raises:
+        Unsupported: when no test shows the drafter or what it is beside; the message names the setting and the reason.
+    """
+    drafting = vllm_config.speculative_config
+    if drafting is None:
+        return
+    refuse_method(drafting.method, turns_queries=True)
+    _refuse_unshown(_unshown(vllm_config), f"where scaling.rope_type is {rope_type}")
 
 
 def refuse_scaled_drafter(vllm_config: VllmConfig) -> None:
@@ -48,26 +63,16 @@ def refuse_scaled_drafter(vllm_config: VllmConfig) -> None:
         Unsupported: when no test shows the drafter or what it is beside, or when it rotates unlike the model; the
             message names the setting and the reason.
     """
-    drafting, model, parallel = vllm_config.speculative_config, vllm_config.model_config, vllm_config.parallel_config
+    drafting, model = vllm_config.speculative_config, vllm_config.model_config
     if drafting is None:
         return
-    refuse_method(drafting.method)
+    refuse_method(drafting.method, turns_queries=False)
     drafter = drafting.draft_model_config
-    for what, is_asked in {
-        "Gemma 4's layers that draft, which read the model's keys": drafting.use_gemma4_mtp(),
-        "several layers that draft one token each": drafting.use_multi_module_mtp(),
-        "parallel_drafting": drafting.parallel_drafting,
-        "num_speculative_tokens_per_batch_size": bool(drafting.num_speculative_tokens_per_batch_size),
-        "a model with recurrent layers": model.is_hybrid,
+    unshown_with_scales = {
         "multi-head latent attention (MLA)": model.use_mla,
         "a model whose tokens have several positions (M-RoPE)": model.uses_mrope,
-        "pipeline_parallel_size above 1": parallel.pipeline_parallel_size > 1,
-    }.items():
-        if is_asked:
-            raise Unsupported(
-                f"speculative_config is not served with scales and {what}, because no test shows that such answers "
-                "are right: leave speculative_config out"
-            )
+    }
+    _refuse_unshown(_unshown(vllm_config) | unshown_with_scales, "with scales")
     if drafter is None or drafting.method == "ngram":
         return
     if not has_rotation(drafter):
@@ -82,6 +87,28 @@ def refuse_scaled_drafter(vllm_config: VllmConfig) -> None:
                 "speculative_config.model must rotate as the model does where requests have scales, but its "
                 f"rope_parameters have {name} {of_drafter.get(name)}, and the model's {own.get(name)}: choose another "
                 "drafter, or n-grams"
+            )
+
+
+def _unshown(vllm_config: VllmConfig) -> dict[str, bool]:
+    """Whether an engine is asked for drafts that no test has shown with any method, by the words of a refusal."""
+    drafting = vllm_config.speculative_config
+    return {
+        "Gemma 4's layers that draft, which read the model's keys": drafting.use_gemma4_mtp(),
+        "several layers that draft one token each": drafting.use_multi_module_mtp(),
+        "parallel_drafting": drafting.parallel_drafting,
+        "num_speculative_tokens_per_batch_size": bool(drafting.num_speculative_tokens_per_batch_size),
+        "a model with recurrent layers": vllm_config.model_config.is_hybrid,
+        "pipeline_parallel_size above 1": vllm_config.parallel_config.pipeline_parallel_size > 1,
+    }
+
+
+def _refuse_unshown(asked: Mapping[str, bool], where: str) -> None:
+    for what, is_asked in asked.items():
+        if is_asked:
+            raise Unsupported(
+                f"speculative_config is not served {where} and {what}, because no test shows that such answers are "
+                "right: leave speculative_config out"
             )
 
 

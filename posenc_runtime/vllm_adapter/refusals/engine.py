@@ -28,12 +28,15 @@ from posenc_runtime.vllm_adapter.refusals.arguments import (
     refuse_connector,
     refuse_unshown,
 )
-from posenc_runtime.vllm_adapter.refusals.drafters import refuse_method as refuse_drafter
-from posenc_runtime.vllm_adapter.refusals.drafters import refuse_scaled_drafter
+from posenc_runtime.vllm_adapter.refusals.drafters import refuse_scaled_drafter, refuse_turning_drafter
 from posenc_runtime.vllm_adapter.refusals.handing_over import refuse_handing_over
 from posenc_runtime.vllm_adapter.refusals.moving_requests import refuse_moving_requests
 from posenc_runtime.vllm_adapter.refusals.rotating_attention import reason_against_rotating
-from posenc_runtime.vllm_adapter.refusals.shared_caches import refuse_drafts_from_others, refuse_shared_cache
+from posenc_runtime.vllm_adapter.refusals.shared_caches import (
+    refuse_drafts_from_others,
+    refuse_shared_cache,
+    refuse_unshown_keys,
+)
 from posenc_runtime.vllm_adapter.refusals.tiers import hands_over, refuse_tiers, tiers_of
 from posenc_runtime.vllm_adapter.refusals.turning_queries import refuse_turning
 
@@ -75,8 +78,9 @@ def _refuse_settings(vllm_config: VllmConfig, deployment: Deployment | None) -> 
     if turning:
         refuse_shared_cache(transfer, turning.rope_type)
         refuse_drafts_from_others(transfer, vllm_config.speculative_config is not None, turning.rope_type)
-        if vllm_config.speculative_config is not None:
-            refuse_drafter(vllm_config.speculative_config.method)
+        unshown = {"a float8 cache": are_float8(vllm_config), "a model with recurrent layers": model.is_hybrid}
+        refuse_unshown_keys(transfer, unshown, turning.rope_type)
+        refuse_turning_drafter(vllm_config, turning.rope_type)
     else:
         refuse_connector(getattr(transfer, "kv_connector", None), getattr(transfer, "kv_role", None))
         refuse_tiers(transfer)

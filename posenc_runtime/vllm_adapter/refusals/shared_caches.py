@@ -154,6 +154,25 @@ def refuse_drafts_from_others(transfer: Any, drafts: bool, rope_type: str) -> No
         )
 
 
+def refuse_unshown_keys(transfer: Any, unshown: Mapping[str, bool], rope_type: str) -> None:
+    """Check that the cache that others share is one that a test has shown.
+
+    Args:
+        transfer: as in ``refuse_shared_cache``.
+        unshown: whether the engine has what no test has shown, by the words of a refusal.
+
+    Raises:
+        Unsupported: when it has.
+    """
+    name = _name_of(transfer)
+    for what, is_there in unshown.items():
+        if is_there and needs_keys(name):
+            raise Unsupported(
+                f"kv_transfer_config.kv_connector {name} is not served where rope_type is {rope_type} with {what}: "
+                f"{_UNSHOWN}. Leave one of the two out"
+            )
+
+
 def _name_of(transfer: Any) -> str | None:
     name = transfer.get("kv_connector") if isinstance(transfer, Mapping) else getattr(transfer, "kv_connector", None)
     return None if name is None else str(name)

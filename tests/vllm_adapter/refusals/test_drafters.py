@@ -20,26 +20,28 @@ YARN = Deployment(rope_type="yarn", scales=(1.0, 16.0), original_max_position_em
 
 
 @pytest.mark.parametrize("method", ["ngram", "draft_model", "eagle", "eagle3", "mtp"])
-def test_drafters_that_were_shown_are_served(method: str) -> None:
-    refuse_method(method)
+@pytest.mark.parametrize("turns_queries", [True, False], ids=["queries turn", "scales"])
+def test_drafters_that_were_shown_are_served(method: str, turns_queries: bool) -> None:
+    refuse_method(method, turns_queries=turns_queries)
 
 
 @pytest.mark.parametrize(
-    ("method", "reason"),
+    ("method", "turns_queries", "reason"),
     [
-        ("medusa", "no test shows"),
-        ("extract_hidden_states", "no test shows"),
-        ("dflash", "it reads the table of rotations by position"),
-        ("suffix", "its package arctic-inference is not among"),
+        ("medusa", False, "no test shows"),
+        ("extract_hidden_states", True, "no test shows"),
+        ("dflash", False, "it reads the table of rotations by position"),
+        ("dflash", True, "no test shows"),
+        ("suffix", True, "its package arctic-inference is not among"),
     ],
 )
-def test_another_drafter_is_refused_by_its_method(method: str, reason: str) -> None:
+def test_another_drafter_is_refused_by_its_method(method: str, turns_queries: bool, reason: str) -> None:
     rule = (
         r"^speculative_config\.method must be one of ngram, draft_model, eagle, eagle3, mtp, "
         rf"got {method}: {reason}.* Choose"
     )
     with pytest.raises(Unsupported, match=rule):
-        refuse_method(method)
+        refuse_method(method, turns_queries=turns_queries)
 
 
 def drafting(method: str = "draft_model", rope_parameters: Any = LLAMA, **changed: Any) -> types.SimpleNamespace:
@@ -82,18 +84,23 @@ def test_a_drafter_that_rotates_otherwise_is_refused_beside_scales(rope_paramete
         refuse_unsupported(beside(drafting(rope_parameters=rope_parameters)))
 
 
+UNSHOWN = [
+    (drafting("mtp", use_gemma4_mtp=True), {}, "Gemma 4's layers that draft"),
+    (drafting("mtp", use_multi_module_mtp=True), {}, "several layers that draft one token each"),
+    (drafting(parallel_drafting=True), {}, "parallel_drafting"),
+    (drafting(num_speculative_tokens_per_batch_size=[(1, 4, 2)]), {}, "num_speculative_tokens_per_batch_size"),
+    (drafting(), {"model_config__is_hybrid": True}, "a model with recurrent layers"),
+    (drafting(), {"parallel_config__pipeline_parallel_size": 2}, "pipeline_parallel_size above 1"),
+]
+UNSHOWN_WITH_SCALES = [
+    (drafting(), {"model_config__use_mla": True}, r"multi-head latent attention \(MLA\)"),
+    (drafting(), {"model_config__uses_mrope": True}, "a model whose tokens have several positions"),
+]
+
+
 @pytest.mark.parametrize(
     ("speculative_config", "changed", "what"),
-    [
-        (drafting("mtp", use_gemma4_mtp=True), {}, "Gemma 4's layers that draft"),
-        (drafting("mtp", use_multi_module_mtp=True), {}, "several layers that draft one token each"),
-        (drafting(parallel_drafting=True), {}, "parallel_drafting"),
-        (drafting(num_speculative_tokens_per_batch_size=[(1, 4, 2)]), {}, "num_speculative_tokens_per_batch_size"),
-        (drafting(), {"model_config__is_hybrid": True}, "a model with recurrent layers"),
-        (drafting(), {"model_config__use_mla": True}, r"multi-head latent attention \(MLA\)"),
-        (drafting(), {"model_config__uses_mrope": True}, "a model whose tokens have several positions"),
-        (drafting(), {"parallel_config__pipeline_parallel_size": 2}, "pipeline_parallel_size above 1"),
-    ],
+    [*UNSHOWN, *UNSHOWN_WITH_SCALES],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_was_not_shown_together_is_refused_by_name(
@@ -101,6 +108,19 @@ def test_what_was_not_shown_together_is_refused_by_name(
 ) -> None:
     with pytest.raises(Unsupported, match=rf"^speculative_config is not served with scales and {what}"):
         refuse_unsupported(beside(speculative_config, **changed))
+
+
+@pytest.mark.parametrize(
+    ("speculative_config", "changed", "what"), UNSHOWN, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_what_was_not_shown_where_queries_turn_is_refused_by_name(
+    speculative_config: Any, changed: dict[str, Any], what: str
+) -> None:
+    rule = rf"^speculative_config is not served where scaling\.rope_type is rerope and {what}"
+    turning = beside(speculative_config, **changed)
+    turning.additional_config, turning.kv_transfer_config = {"posenc": REROPE.to_mapping()}, None
+    with pytest.raises(Unsupported, match=rule):
+        refuse_unsupported(turning)
 
 
 def test_drafts_are_refused_where_nothing_rotates() -> None:

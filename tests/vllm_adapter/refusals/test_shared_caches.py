@@ -13,7 +13,7 @@ from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 from posenc_runtime.vllm_adapter.contract.names import KEYED_CONNECTORS
 from posenc_runtime.vllm_adapter.refusals import shared_caches
 from posenc_runtime.vllm_adapter.refusals.arguments import refuse_arguments
-from posenc_runtime.vllm_adapter.refusals.shared_caches import refuse_shared_cache
+from posenc_runtime.vllm_adapter.refusals.shared_caches import KEYED, refuse_shared_cache, refuse_unshown_keys
 
 
 def transfer(name: str, **said: Any) -> dict[str, Any]:
@@ -95,6 +95,15 @@ def test_nixl_compares_deployments_and_moves_keys_one_way(setting: str, value: b
 def test_offloading_elsewhere_than_to_the_engines_memory_is_refused(said: dict[str, Any], rule: str) -> None:
     with pytest.raises(Unsupported, match=rule):
         refuse_shared_cache(said, "rerope")
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_a_cache_that_others_share_is_refused_with_what_no_test_has_shown(name: str) -> None:
+    unshown = {"a float8 cache": False, "a model with recurrent layers": True}
+    refuse_unshown_keys(transfer(name), dict.fromkeys(unshown, False), "rerope")
+    refuse_unshown_keys(transfer("OffloadingConnector"), unshown, "rerope")
+    with pytest.raises(Unsupported, match=rf"{name} is not served where rope_type is rerope with a model with recurr"):
+        refuse_unshown_keys(transfer(name), unshown, "rerope")
 
 
 def engine_args(**changed: Any) -> types.SimpleNamespace:
