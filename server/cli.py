@@ -82,7 +82,7 @@ def check(
             "--tokens",
             metavar="N",
             min=1,
-            help="Print the scale of a request of N tokens, prompt and answer together. May be repeated.",
+            help="Print what a request of N tokens gets, prompt and answer together. May be repeated.",
         ),
     ] = None,
 ) -> None:
@@ -97,7 +97,7 @@ def check(
     """
     with _refusals():
         settings = read_settings(target, config, overrides)
-        plan = _checked(settings)
+        plan, block_size = _checked(settings)
         from server.printing import deployment_report
 
         checkpoint = plan.checkpoint
@@ -105,22 +105,24 @@ def check(
         for remark in plan.remarks:
             _console().print(remark)
         _console().print(deployment_report.attention_line(plan.attention, plan.deployment))
+        dtype = settings.engine.get("dtype", "auto")
         if plan.deployment.turns_queries:
-            block_size = settings.engine.get("block_size")
             _console().print(deployment_report.distances_line(plan.deployment, block_size), highlight=False)
-            return
-        if plan.deployment.rotates:
+            _console().print(deployment_report.table_memory(plan.deployment, checkpoint, dtype, plan.attention))
+        elif plan.deployment.rotates:
             if checkpoint is not None and checkpoint.verdict is not None:
                 _console().print(deployment_report.crossings_line(checkpoint.verdict), highlight=False)
             _console().print(deployment_report.scales_table(plan.deployment, checkpoint))
-            dtype = settings.engine.get("dtype", "auto")
             _console().print(deployment_report.table_memory(plan.deployment, checkpoint, dtype, plan.attention))
         lengths = tokens or deployment_report.telling_lengths(plan.deployment)
         _console().print(deployment_report.requests_table(plan.deployment, lengths))
 
 
-def _checked(settings: Settings) -> Plan:
-    """What would be served, after all checks that serve makes before it starts an engine."""
+def _checked(settings: Settings) -> tuple[Plan, int | None]:
+    """What would be served, after all checks that serve makes before it starts an engine; and the KV cache's block.
+
+    The block is in tokens, and None where vLLM has not chosen it.
+    """
     from server.deployment.checkpoint import UnreadableModel
     from server.start_up.held_output import checking
 
@@ -131,10 +133,11 @@ def _checked(settings: Settings) -> Plan:
             from server.start_up import planning, starting
 
             if is_in_object_store(found.place):  # vLLM would fetch the weights for its configuration
-                return planning.plan_settings(settings)
-            return starting.configure(settings, starting.plan_without_vllm(settings)).plan
+                return planning.plan_settings(settings), settings.engine.get("block_size")
+            configured = starting.configure(settings, starting.plan_without_vllm(settings))
+            return configured.plan, configured.vllm_config.cache_config.block_size
     except UnreadableModel as error:
-        return plan_unread(settings, error)
+        return plan_unread(settings, error), settings.engine.get("block_size")
 
 
 @app.command(cls=WithVllmsFlags, short_help="Print the command with which plain vLLM runs a deployment.")

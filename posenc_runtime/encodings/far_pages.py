@@ -19,11 +19,28 @@ from typing import ClassVar, Literal, Protocol
 
 Temperature = Literal["none", "logn", "yarn"]
 
-# Another one, if the same numbers ever come to mean other distances or factors.
-_MEANING = 1
+# Another one, if the same numbers ever come to mean other distances, factors or cached keys.
+_MEANING = 2
 
 # Tokens. Kernels have lengths of requests in 32 bits.
 _LONGEST = 2**31 - 1
+# Keys that the kernels on GPUs read at a time.
+_RUN = 64
+
+
+def default_page(most: int, block_size: int | None) -> int:
+    """The page of a method whose parameters do not say it, tokens; 0 if not even one block fits.
+
+    It is whole blocks of the cache and, where one is so long, whole runs of keys that a GPU reads at a time. So a
+    deployment has the same page on every device.
+
+    Args:
+        most: tokens that the page may have.
+        block_size: tokens; None where it is not known.
+    """
+    block = block_size or 1
+    step = math.lcm(block, _RUN)
+    return most // step * step or most // block * block
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +159,14 @@ class FarPages:
         if self.temperature == "none":
             del said["tempered_from"]
         return hashlib.sha256(json.dumps(said, sort_keys=True, default=Fraction.__str__).encode()).hexdigest()[:16]
+
+    @property
+    def farthest(self) -> int:
+        """The largest distance at which a query past the trained length sees a key, tokens.
+
+        The near keys begin with a page, so the first of them is up to a page beyond the edge.
+        """
+        return max(self.distance, self.edge + self.page - 1)
 
     @property
     def window(self) -> int:

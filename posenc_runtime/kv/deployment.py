@@ -136,6 +136,7 @@ class Deployment:
             "rerotate_budget_tokens",
             "prefix_reuse",
             "rope_theta",
+            "allow_beyond_trained",
         ):
             default = next(field.default for field in dataclasses.fields(self) if field.name == name)
             if (value := getattr(self, name)) != default:

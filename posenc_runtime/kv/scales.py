@@ -72,6 +72,8 @@ class ScaleSet:
             )
         if self.max_model_len < 1:
             raise ValueError(f"max_model_len must be at least 1, got {self.max_model_len}")
+        if self.max_model_len > _MOST_TOKENS:
+            raise ValueError(f"max_model_len must be at most {_MOST_TOKENS}, got {self.max_model_len}")
         longest = reach(self.scales[-1], self.original_max_position_embeddings)
         if longest < self.max_model_len and not self.allow_beyond_trained:
             raise ValueError(

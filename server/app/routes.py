@@ -170,7 +170,7 @@ def _distances(served: Served) -> Distances | None:
     if not served.deployment.turns_queries:
         return None
     pages = served.deployment.pages(served.block_size)
-    return Distances(window=pages.window, page=pages.page, farthest=pages.distance)
+    return Distances(window=pages.window, page=pages.page, farthest=pages.farthest)
 
 
 def _scales(served: Served, counted: Figures | None) -> Scales:

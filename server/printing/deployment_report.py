@@ -47,12 +47,12 @@ def distances_line(deployment: Deployment, block_size: int | None) -> str:
     """How far away a query finds keys, where queries turn.
 
     Args:
-        block_size: tokens, as the settings give it.
+        block_size: of the KV cache, tokens; None where nobody knows it yet.
     """
     trained, pages = deployment.original_max_position_embeddings, deployment.pages(block_size)
     line = (
         f"distances: up to {trained:,} tokens as trained. A query past them sees at least the last {pages.window:,} "
-        f"tokens as trained, and all others at most {pages.distance:,} tokens away, in pages of {pages.page:,}"
+        f"tokens as trained, and all others at most {pages.farthest:,} tokens away, in pages of {pages.page:,}"
     )
     if pages.leak is None:
         return line
@@ -138,20 +138,42 @@ def table_memory(deployment: Deployment, checkpoint: Checkpoint | None, dtype: s
 
 
 def requests_table(deployment: Deployment, lengths: Iterable[int]) -> Table:
-    """What requests of given lengths, prompt and answer together, would get: the scale of their last token."""
+    """What requests of given lengths, prompt and answer together, would get.
+
+    That is the scale of their last token or, where queries turn, how many tokens lie past the trained length.
+    """
     table = Table(title="Requests", title_justify="left")
     table.add_column("tokens", justify="right")
-    table.add_column("ends at" if deployment.crosses else "runs at")
+    table.add_column(_what_requests_get(deployment))
     for length in lengths:
         if length > deployment.max_model_len:
             table.add_row(str(length), f"refused: longer than max_model_len {deployment.max_model_len}")
+            continue
+        if deployment.turns_queries:
+            past = max(length - deployment.original_max_position_embeddings, 0)
+            table.add_row(str(length), _last(past) if past else "none: stock vLLM's answer")
             continue
         admission = admit(deployment, num_prompt_tokens=length, max_tokens=0)
         table.add_row(str(length), f"scale {deployment.scale_set.label(admission.scale_index)}")
     return table
 
 
+def _what_requests_get(deployment: Deployment) -> str:
+    if deployment.turns_queries:
+        return "turns queries of"
+    return "ends at" if deployment.crosses else "runs at"
+
+
+def _last(num_tokens: int) -> str:
+    return "the last token" if num_tokens == 1 else f"the last {num_tokens} tokens"
+
+
 def telling_lengths(deployment: Deployment) -> list[int]:
-    """Lengths worth showing: half of the first scale's, and for each scale its length and one token more."""
+    """Lengths worth showing: half of the first scale's, and for each scale its length and one token more.
+
+    Where queries turn, the trained length and the longest request take the place of scales' lengths.
+    """
     ends = deployment.scale_set.lengths
+    if deployment.turns_queries:
+        ends = tuple(sorted({min(deployment.original_max_position_embeddings, *ends), *ends}))
     return sorted({max(ends[0] // 2, 1), *ends, *(end + 1 for end in ends)})

@@ -80,7 +80,7 @@ def test_where_queries_turn_the_page_says_how_far_away_they_see_keys(chromium: B
     with running(Fake(deployment=TURNED)) as address, opened(chromium, address) as watched:
         page = watched.page
         is_shown(page)
-        expect(page.locator("#lead")).to_contain_text("sees far keys at most 256 tokens away")
+        expect(page.locator("#lead")).to_contain_text("sees keys at most 318 tokens away")
         expect(page.locator("#served")).to_contain_text("the last 256 tokens are at their trained distances")
         run_all(page)
         reports = [status.inner_text() for status in page.locator("#cards .status").all()]

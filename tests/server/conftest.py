@@ -24,7 +24,8 @@ def configured_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     def configure(engine_args: Any, make: Any, *, serves: bool, planned: Plan | None = None) -> Any:
         plan = planned or plan_of({name: getattr(engine_args, name) for name in PLANNED_FROM})
         engine_configuration._with_all_they_need(engine_args, plan)
-        return plan, types.SimpleNamespace(model_config=None)
+        cache = types.SimpleNamespace(block_size=engine_args.block_size)
+        return plan, types.SimpleNamespace(model_config=None, cache_config=cache)
 
     monkeypatch.setattr(engine_configuration, "configure", configure)
     monkeypatch.setattr(serving, "_read_beside_weights", lambda model_config: None)

@@ -20,7 +20,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from posenc_runtime.encodings.far_pages import FarPages, Temperature
+from posenc_runtime.encodings.far_pages import FarPages, Temperature, default_page
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,9 +28,10 @@ class DualChunk:
     """Chunks of ``chunk_size - local_size`` tokens, of which older ones are all ``chunk_size`` away.
 
     Attributes:
-        chunk_size: tokens, the largest distance. None takes three quarters of the trained length, as the paper does.
+        chunk_size: tokens, the largest distance. None takes three quarters of the trained length, as the paper does, or
+            less, so that ``default_page`` holds.
         local_size: tokens, up to which all keys are at their trained distances wherever chunks begin. None takes an
-            eighth of the trained length.
+            eighth of the trained length, or more, so that ``default_page`` holds.
         original_max_position_embeddings: tokens past which the logits grow. None takes the trained length; 0 is no
             temperature, as in checkpoints' configurations.
         temperature: see ``FarPages``.
@@ -82,8 +83,7 @@ class DualChunk:
             ValueError: when a chunk is no multiple of the block, when ``local_size`` is not less than a chunk, or when
                 ``chunk_size`` is above the trained length.
         """
-        size = self.chunk_size or trained_length * 3 // 4
-        local = self.local_size or trained_length // 8
+        size, local = self._sizes(trained_length, block_size)
         _check(size, local)
         if size > trained_length:
             raise ValueError(
@@ -91,10 +91,12 @@ class DualChunk:
                 f"of all older chunks, got {size}: take {trained_length} or less"
             )
         if block_size is not None and (size - local) % block_size:
+            blocks = max((size - local) // block_size, local // block_size + 1)
+            fits = local + blocks * block_size <= trained_length
+            advice = f"take a chunk_size of {local + blocks * block_size}, or another" if fits else "take a smaller"
             raise ValueError(
                 f"chunk_size less local_size must be a multiple of the KV cache's block of {block_size} tokens, got "
-                f"{size} and {local}: take a local_size of {size - (size - local) // block_size * block_size}, or "
-                "another block_size"
+                f"{size} and {local}: {advice} block_size"
             )
         before = self.original_max_position_embeddings
         return FarPages(
@@ -105,6 +107,25 @@ class DualChunk:
             temperature="none" if before == 0 else self.temperature,
             tempered_from=before or trained_length,
         )
+
+    def _sizes(self, trained_length: int, block_size: int | None) -> tuple[int, int]:
+        """``chunk_size`` and ``local_size``, whichever are given, for whole blocks.
+
+        Raises:
+            ValueError: when none are given and the trained length has no room for the default ones.
+        """
+        if self.chunk_size is not None and self.local_size is not None:
+            return self.chunk_size, self.local_size
+        local = self.local_size or trained_length // 8
+        page = default_page((self.chunk_size or trained_length * 3 // 4) - local, block_size)
+        if not local or page <= 0:
+            raise ValueError(
+                f"chunk_size and local_size must be given where the trained length is {trained_length} tokens and a "
+                f"block of the KV cache has {block_size or 1}: give both, or use smaller blocks (engine.block_size)"
+            )
+        if self.chunk_size is not None:
+            return self.chunk_size, self.chunk_size - page
+        return local + page, local
 
 
 def _check(size: int, local: int) -> None:

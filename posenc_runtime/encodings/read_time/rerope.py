@@ -14,7 +14,7 @@ import dataclasses
 from fractions import Fraction
 from typing import ClassVar, Literal
 
-from posenc_runtime.encodings.far_pages import FarPages, Leak, Temperature
+from posenc_runtime.encodings.far_pages import FarPages, Leak, Temperature, default_page
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,8 +23,8 @@ class ReRope:
 
     Attributes:
         window: tokens, a multiple of ``page``. None takes half of the trained length, rounded down to whole pages.
-        page: tokens, a multiple of the cache's block. None takes an eighth of the trained length, rounded down to whole
-            blocks.
+        page: tokens, a multiple of the cache's block. None takes an eighth of the trained length, rounded down as
+            ``default_page`` does.
         temperature: see ``FarPages``.
         leak: k of leaky ReRoPE, at least 1, where 1 is plain RoPE up to the trained length. ``none`` is ReRoPE.
 
@@ -59,11 +59,11 @@ class ReRope:
                 than it, or when near keys would be at distances that the model was not trained for.
         """
         block = block_size or 1
-        page = self.page or trained_length // 8 // block * block
+        page = self.page or default_page(trained_length // 8, block_size)
         if not page:
             raise ValueError(
                 f"page must be given where an eighth of the trained length is less than a block of {block} tokens, got "
-                f"a trained length of {trained_length}: give a page of {block} tokens, or use smaller blocks"
+                f"a trained length of {trained_length}: {_pages_within(trained_length, block)}"
             )
         if page % block:
             raise ValueError(
@@ -73,10 +73,11 @@ class ReRope:
         window = self.window or max(trained_length // 2 // page, 1) * page
         _check(window, page)
         if window + page > trained_length:
+            largest = (trained_length // page - 1) * page
+            lower = f"take a window of {largest} or less" if largest > 0 else _pages_within(trained_length, block)
             raise ValueError(
                 f"window and page must together be at most the trained length of {trained_length} tokens, because near "
-                f"keys are at distances of up to both, got {window} and {page}: take a window of "
-                f"{max(trained_length // page - 1, 1) * page} or less, or a smaller page"
+                f"keys are at distances of up to both, got {window} and {page}: {lower}"
             )
         return FarPages(
             trained_length=trained_length,
@@ -100,6 +101,13 @@ def _check(window: int, page: int) -> None:
             f"window must be a multiple of the page of {page} tokens, got {window}: take {window // page * page} or "
             f"{(window // page + 1) * page}"
         )
+
+
+def _pages_within(trained_length: int, block: int) -> str:
+    """What to do where pages are too long: a window has at least one page, and both are within the trained length."""
+    if 2 * block > trained_length:
+        return f"use blocks of {trained_length // 2} tokens or less (engine.block_size)"
+    return f"take a page of {trained_length // 2 // block * block} or less, or smaller blocks (engine.block_size)"
 
 
 METHOD = ReRope

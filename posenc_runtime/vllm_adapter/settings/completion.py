@@ -18,8 +18,10 @@ from posenc_runtime.vllm_adapter.contract.names import FIT_INTO_MEMORY
 from posenc_runtime.vllm_adapter.settings.derivation import derive
 from posenc_runtime.vllm_adapter.settings.section import AUTO, AttentionSettings, ScalingSettings, SettingRefused
 
-# Trained lengths, where queries turn and nobody says how long requests may be: as far as that was measured.
-_LONGEST = 32
+# The longest request, where queries turn and nobody says it: in trained lengths, as far as that was measured, and in
+# tokens, as far as phases were. The rotary table has a row for each token before anybody knows what the cache holds.
+_MOST_LENGTHS = 32
+_MOST_TOKENS = 2**20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,16 +168,20 @@ def _turning_queries(
             if longest is not None and trained > longest:
                 raise ValueError(
                     f"original_max_position_embeddings: must not exceed the checkpoint's trained length {longest}, got "
-                    f"{trained}"
+                    f"{trained}: leave it out, or give {longest} or less"
                 )
         return Deployment(
             rope_type=scaling.rope_type,
             parameters=parameters,
             original_max_position_embeddings=trained,
-            max_model_len=max_model_len or chunked_length or _LONGEST * trained,
+            max_model_len=max_model_len or chunked_length or _longest(trained),
         )
     except ValueError as error:
         raise SettingRefused(f"scaling.{error}") from None
+
+
+def _longest(trained: int) -> int:
+    return max(min(_MOST_LENGTHS * trained, _MOST_TOKENS), trained)
 
 
 def _left_to_vllm(asked: Deployment, checkpoint: Checkpoint, reason: str) -> Deployment:

@@ -13,6 +13,7 @@ from posenc_runtime.vllm_adapter.settings.section import AUTO, ScalingSettings, 
 
 # Peng et al. 2023, arXiv:2309.00071, section 4: of the methods that need no tuning, this one loses the least quality.
 _FOR_UNSCALED = "yarn"
+_NOT_MEASURED = "because it was measured with two small models"
 # The factors that model cards give for YaRN, and that YaRN's authors measured without tuning.
 _SCALES = [1.0, 2.0, 4.0]
 
@@ -59,7 +60,7 @@ def derive(
     if chooses_method:
         own = checkpoint.rope_type
         update["rope_type"] = chosen = _FOR_UNSCALED if own == "default" else own
-        taken = "" if chosen == own else f", for which it takes {chosen}"
+        taken = "" if chosen == own else f", for which it takes {chosen}, and rerope only by name, {_NOT_MEASURED}"
         reasons.append(f"the checkpoint's own rope_type is {own}{taken}")
     if chooses_scales:
         update["scales"], reason = _scales(trained, checkpoint.tuned_length, max_model_len)

@@ -90,7 +90,7 @@ function build() {
   at("version").textContent = live.version;
   const { distances } = deployment;
   at("lead").textContent = distances
-    ? `Trained on ${trained} tokens, serves ${longest}. A query past the trained length sees far keys at most ${count(distances.farthest)} tokens away.`
+    ? `Trained on ${trained} tokens, serves ${longest}. A query past the trained length sees keys at most ${count(distances.farthest)} tokens away.`
     : rotations.length
     ? `Trained on ${trained} tokens, serves ${longest}. Each request gets the smallest scale that covers its length.`
     : `Serves ${longest} tokens. This model has no rotary embedding, so nothing is scaled.`;

@@ -69,6 +69,33 @@ def test_no_key_is_further_away_than_the_trained_length(case: str) -> None:
         assert all(0 <= pages.target(i, first) - first < bound for first in range(0, i, pages.page))
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_the_farthest_key_is_as_far_as_it_says(case: str) -> None:
+    name, parameters, trained, distance = CASES[case]
+    pages = from_parameters(name, parameters).pages(trained)
+    seen = max(distance(i, j) for i in range(trained, 12 * trained) for j in range(i + 1))
+    assert seen == pages.farthest if pages.leak is None else seen <= pages.farthest
+
+
+@pytest.mark.parametrize(
+    ("name", "trained", "block", "page", "farthest"),
+    [
+        ("rerope", 3000, None, 320, 1598),
+        ("rerope", 3000, 128, 256, 1534),
+        ("rerope", 30_000, 16, 3712, 18_558),
+        ("rerope", 400, 32, 32, 222),
+        ("dual_chunk", 3000, 128, 1792, 2167),
+        ("dual_chunk", 512, 128, 256, 320),
+        ("dual_chunk", 32_768, 16, 20_480, 24_576),
+    ],
+)
+def test_default_pages_are_whole_blocks_and_runs_of_keys(
+    name: str, trained: int, block: int | None, page: int, farthest: int
+) -> None:
+    pages = from_parameters(name, {}).pages(trained, block)
+    assert (pages.page, pages.farthest) == (page, farthest)
+
+
 def test_targets_are_exact_at_a_million_tokens() -> None:
     pages = from_parameters("rerope", {"window": 4096, "page": 1024, "leak": 3}).pages(8192)
     assert pages.bounded_from == 4096 + 3 * 4095
@@ -118,7 +145,9 @@ REFUSED: list[tuple[str, Mapping[str, Any], int | None, str]] = [
     ("rerope", {"window": 8, "page": 16}, None, "page must be at most the window of 8 .* got 16: take a smaller"),
     ("rerope", {"window": 64, "page": 8}, None, "window and page must .* 64 .* got 64 and 8: take a window of 56"),
     ("rerope", {"window": 32, "page": 8}, 16, "page must be a multiple of the KV cache's .* 16 .* got 8: take 16"),
-    ("rerope", {}, 16, "page must be given where .* got a trained length of 64: give a page of 16"),
+    ("rerope", {}, 16, "page must be given where .* got a trained length of 64: take a page of 32 or less"),
+    ("rerope", {}, 48, "page must be given where .* got a trained length of 64: use blocks of 32 tokens or less"),
+    ("rerope", {"page": 48}, 16, "window and page must together .* got 48 and 48: take a page of 32 or less, or smal"),
     ("rerope", {"leak": 0.5}, None, "leak must be none or at least 1, where 1 is plain RoPE, got 0.5: give"),
     ("rerope", {"leak": "off"}, None, "leak must be a finite number or none, got 'off'"),
     ("rerope", {"window": 0}, None, "window must be at least 1 token, got 0"),
@@ -127,7 +156,16 @@ REFUSED: list[tuple[str, Mapping[str, Any], int | None, str]] = [
     ("rerope", {"temperature": "hot"}, None, "temperature must be one of none, logn, yarn, got 'hot'"),
     ("dual_chunk", {"chunk_size": 16, "local_size": 8}, None, "local_size must be less .* got 8: take 7 or less"),
     ("dual_chunk", {"chunk_size": 96, "local_size": 8}, None, "chunk_size must be at most .* 64 .* got 96: take 64"),
-    ("dual_chunk", {"chunk_size": 48, "local_size": 8}, 16, "must be a multiple .* 16 .* got 48 and 8: take a local"),
+    ("dual_chunk", {"chunk_size": 48, "local_size": 8}, 16, "be a multiple .* 16 .* and 8: take a chunk_size of 40"),
+    (
+        "dual_chunk",
+        {"chunk_size": 56, "local_size": 20},
+        24,
+        "multiple .* 24 .* and 20: take a chunk_size of 44, or an",
+    ),
+    ("dual_chunk", {"chunk_size": 64, "local_size": 28}, 32, "multiple .* 32 .* and 28: take a chunk_size of 60, or"),
+    ("dual_chunk", {"chunk_size": 60, "local_size": 20}, 64, "multiple .* 64 .* got 60 and 20: take a smaller block_s"),
+    ("dual_chunk", {}, 64, "must be given where the trained length is 64 tokens and a block .* 64: give both, or use"),
     ("dual_chunk", {"original_max_position_embeddings": -1}, None, "must be at least 0, got -1"),
     ("dual_chunk", {"original_max_position_embeddings": 1}, None, "must be 0 or at least 2, got 1"),
     ("self_extend", {}, None, "read_time must be one of dual_chunk, rerope, got 'self_extend'"),

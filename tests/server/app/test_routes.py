@@ -89,5 +89,5 @@ def test_where_queries_turn_the_answer_has_the_distances_at_which_they_see_keys(
         max_model_len=4096,
     )
     body = told(Served(deployment=turning, max_model_len=4096, registry=CollectorRegistry()))
-    assert body["distances"] == {"window": 256, "page": 64, "farthest": 256}
+    assert body["distances"] == {"window": 256, "page": 64, "farthest": 318}
     assert [scale["max_request_tokens"] for scale in body["scales"]] == [4096]

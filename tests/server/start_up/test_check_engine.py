@@ -55,6 +55,17 @@ def test_keys_that_change_after_their_rotation_are_refused_before_loading(tmp_pa
 
 
 ON_THE_CPU = pytest.mark.skipif(not current_platform.is_cpu(), reason="other backends take other sizes")
+
+
+@ON_THE_CPU
+def test_pages_are_those_of_the_blocks_that_vllm_chooses(tmp_path: pathlib.Path) -> None:
+    """An eighth of 1,700 tokens is 212, and vLLM's blocks have 128 on a CPU."""
+    model = save_tiny(tmp_path / "model", max_position_embeddings=1700)
+    status, out, err = check(model, tmp_path, scaling={"rope_type": "rerope"})
+    assert (status, err) == (0, "")
+    assert "in pages of 128" in " ".join(out.split())
+
+
 REFUSED = [
     pytest.param(
         {"engine": {"kv_cache_dtype": "int8_per_token_head"}},

@@ -27,14 +27,14 @@ from tests.server.command import run
         (
             None,
             -1,
-            "auto: the checkpoint's own rope_type is default, for which it takes yarn; requests may be as long as the "
-            "cache has room for",
+            "auto: the checkpoint's own rope_type is default, for which it takes yarn, and rerope only by name, "
+            "because it was measured with two small models; requests may be as long as the cache has room for",
         ),
         (
             700,
             700,
-            "auto: the checkpoint's own rope_type is default, for which it takes yarn, max_model_len is 700, and the "
-            "trained length 256",
+            "auto: the checkpoint's own rope_type is default, for which it takes yarn, and rerope only by name, "
+            "because it was measured with two small models, max_model_len is 700, and the trained length 256",
         ),
     ],
     ids=["no length is given", "a length is given"],

@@ -37,7 +37,8 @@ def windowed(checkpoint: Checkpoint, window: int = 64) -> Checkpoint:
             checkpoint("default", 256),
             "yarn",
             [1, 2, 4],
-            "the checkpoint's own rope_type is default, for which it takes yarn",
+            "the checkpoint's own rope_type is default, for which it takes yarn, and rerope only by name, because it "
+            "was measured with two small models",
         ),
         (checkpoint("llama3", 512), "llama3", [1, 2, 4], "the checkpoint's own rope_type is llama3"),
         (checkpoint("yarn", 512), "yarn", [1, 2, 4], "the checkpoint's own rope_type is yarn"),

@@ -102,3 +102,10 @@ def test_requests_may_be_as_long_as_memory_allows_up_to_32_trained_lengths(said:
     completed = complete(section(), AttentionSettings(), CHECKPOINT, model="some/model", max_model_len=said)
     assert completed.max_model_len == served
     assert completed.deployment.max_model_len == (said or 32 * 256)
+
+
+@pytest.mark.parametrize(("trained", "longest"), [(32_768, 2**20), (131_072, 2**20), (2**21, 2**21)])
+def test_requests_that_nobody_limits_end_at_a_million_tokens(trained: int, longest: int) -> None:
+    checkpoint = dataclasses.replace(CHECKPOINT, max_position_embeddings=trained)
+    completed = complete(section(), AttentionSettings(), checkpoint, model="some/model")
+    assert completed.deployment.max_model_len == longest
