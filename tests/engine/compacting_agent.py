@@ -2,15 +2,19 @@
 
 The request for the summary has the whole conversation in it, and a result of a tool that came after the last look at
 the window. So it is often longer than the window, and a server that ends there refuses it: the conversation is lost.
+
+``python -m tests.engine.compacting_agent --window 512`` plays it against a server.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import openai
+import typer
 
 _ROOM = 0.75  # of the window; a client compacts once a conversation is longer
+_RESULT = "The quick brown fox jumps over the lazy dog while seven wizards boil a cauldron of green soup. "
 _TASK, _SUMMARISE = "Read what the tool says.", "Summarise our conversation."
 
 
@@ -68,3 +72,26 @@ class Agent:
         said = answer.choices[0].message.content or ""
         self._messages.append({"role": "assistant", "content": said})
         return said
+
+
+def play(
+    window: Annotated[int, typer.Option(min=1, help="Tokens of the model's window, as its card says it.")],
+    url: Annotated[str, typer.Option(help="Where the server is.")] = "http://127.0.0.1:8000",
+    result: Annotated[str, typer.Option(help="What the tool answers each time.")] = _RESULT,
+) -> None:
+    """Talk to a server until the conversation was compacted once."""
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+    try:
+        agent = Agent(client, client.models.list().data[0].id, window)
+        longest = agent.work(result)
+    except openai.APIConnectionError:
+        typer.echo(f"No server answers at {url}: start one, or give --url", err=True)
+        raise typer.Exit(1) from None
+    except openai.BadRequestError as error:
+        typer.echo(f"The conversation is lost. The request for a summary was refused: {error.message}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(f"The summary was asked for with {longest} tokens, and answered. The conversation went on from it.")
+
+
+if __name__ == "__main__":
+    typer.run(play)
