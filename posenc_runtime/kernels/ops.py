@@ -123,7 +123,7 @@ def read_time_attention(
         order: of such caches.
 
     Raises:
-        ValueError: see ``attention.read_time.check``; or when a kernel cannot read a tensor.
+        ValueError: see ``attention.read_time.check``; or when a kernel cannot read a tensor, or not in this order.
         NoCompiler: when the C++ kernel cannot be compiled here.
     """
     if query.is_cuda:
@@ -134,6 +134,11 @@ def read_time_attention(
         from posenc_runtime.kernels.cpu.read_time import read_time_attention as in_cpp
 
         in_cpp(query, key_cache, value_cache, batch, read_time, scale, out, logits, order)
+    elif order != "columns":
+        raise ValueError(
+            f"order must be columns unless the caches are keys_and_values of vLLM's on a CPU and all queries are asked "
+            f"for, got {order}: torch reads no other order"
+        )
     else:
         read_time_reference.read_time_attention(
             query, key_cache, value_cache, batch, read_time, scale, out, logits, only_far=only_far

@@ -183,6 +183,13 @@ def _compare_with_each_part(whole: Tensors) -> None:
         assert torch.equal(out, whole.out[first:last])
 
 
+def test_torch_refuses_the_order_of_amx() -> None:
+    tensors = Tensors(CASES["every kind"])
+    given = (tensors.query, tensors.key_cache, tensors.value_cache, tensors.case.batch(), tensors.case.read_time())
+    with pytest.raises(ValueError, match=r"order must be columns .* got pairs: torch reads no other order"):
+        ops.read_time_attention(*given, 1.0, tensors.out, only_far=True, order="pairs")
+
+
 def test_what_is_not_a_number_in_one_request_reaches_no_other() -> None:
     tensors = Tensors(CASES["every kind"])
     attend(tensors)

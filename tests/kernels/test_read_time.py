@@ -173,7 +173,6 @@ def test_a_query_is_read_alike_in_every_chunk_of_its_prompt() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        pytest.param({"logits": LayerLogits(sliding_window=64)}, "sliding_window must be None.* got 64", id="window"),
         pytest.param({"logits": LayerLogits(soft_cap=-1.0)}, "soft_cap must be .* got -1.0", id="soft cap"),
         pytest.param({"logits": LayerLogits(sinks=torch.zeros(3))}, "sinks must be .* 2 elements", id="sinks"),
         pytest.param({"logits": LayerLogits(k_scale=torch.ones(2))}, "k_scale must be .* 1 elements", id="k_scale"),

@@ -78,15 +78,12 @@ class LayerLogits:
             multiplied the query. 0 for none.
         k_scale, v_scale: float32, one element or ``[num_kv_heads]``: what 8-bit keys and values are multiplied by. None
             is 1.
-        sliding_window: tokens that a layer sees at most. Such a layer has no far keys if it sees no more than the
-            window of the method, so it is left to stock attention.
     """
 
     sinks: Tensor | None = None
     soft_cap: float = 0.0
     k_scale: Tensor | None = None
     v_scale: Tensor | None = None
-    sliding_window: int | None = None
 
 
 PLAIN = LayerLogits()
@@ -104,15 +101,9 @@ def check(
     """Refuse what attention at read time would compute wrongly.
 
     Raises:
-        ValueError: when shapes or data types do not fit each other, when a page is no multiple of the block, when the
-            heads are narrower than the rotation, or when the layer has a sliding window. The message names the rule and
-            the value.
+        ValueError: when shapes or data types do not fit each other, when a page is no multiple of the block, or when
+            the heads are narrower than the rotation. The message names the rule and the value.
     """
-    if logits.sliding_window is not None:
-        raise ValueError(
-            f"sliding_window must be None, because no key within a window is far, got {logits.sliding_window}: leave "
-            "the layer to stock attention"
-        )
     if query.dtype not in DTYPES or out.dtype != query.dtype or out.shape != query.shape:
         raise ValueError(
             "query and out must have one shape and one data type, bfloat16, float16 or float32, got "

@@ -1,5 +1,7 @@
 // Paged attention with positions at read time: queries are turned for far pages. The Python side is read_time.py.
 
+#include <cstdlib>
+
 #include "columns.h"
 #include "paged.h"
 #include "pairs.h"
@@ -269,7 +271,9 @@ extern "C" void posenc_read_time_attention(const posenc::Paged* paged, const pos
       return posenc::attend_all<posenc::Paired<posenc::BFloat16>, posenc::BFloat16>(*paged, *read_time);
     case 6:
       return posenc::attend_all<posenc::Paired<posenc::E4M3>, posenc::BFloat16>(*paged, *read_time);
-    default:
+    case 7:
       return posenc::attend_all<posenc::Paired<posenc::E5M2>, posenc::BFloat16>(*paged, *read_time);
+    default:
+      std::abort();  // the Python side gives no other number
   }
 }

@@ -81,7 +81,7 @@ def _turn(
         refuse_page(pages.page)
     turning = _turning(layers)
     rotations = [each for module in model.modules() for each in _rotations_of(module)]
-    at = (*_POSITIONS, min(_LAST, deployment.max_model_len - 1))
+    at = tuple(min(position, deployment.max_model_len - 1) for position in (*_POSITIONS, _LAST))
     for name, keys in noted_keys(model, vllm_config, layers, at, described).items():
         if name not in turning or _error(keys, keys[:1], keys.abs()) <= ROUNDING[keys.dtype]:
             continue
