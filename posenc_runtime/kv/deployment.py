@@ -21,6 +21,12 @@ from posenc_runtime.kv.scales import ScaleSet, refuse_scales
 # The rope_type of a deployment whose model has no rotary embedding, so that there is nothing to scale.
 UNROTATED = "none"
 
+# What only scales need.
+_OF_SCALES = (
+    *("scales", "headroom_tokens", "on_crossing", "rerotate_budget_tokens", "prefix_reuse", "rope_theta"),
+    "allow_beyond_trained",
+)
+
 OnCrossing = Literal["rerotate", "recompute", "pin"]
 PrefixReuse = Literal["exact", "rerotate", "continue"]
 
@@ -129,15 +135,7 @@ class Deployment:
         Raises:
             ValueError: when it is set.
         """
-        for name in (
-            "scales",
-            "headroom_tokens",
-            "on_crossing",
-            "rerotate_budget_tokens",
-            "prefix_reuse",
-            "rope_theta",
-            "allow_beyond_trained",
-        ):
+        for name in _OF_SCALES:
             default = next(field.default for field in dataclasses.fields(self) if field.name == name)
             if (value := getattr(self, name)) != default:
                 raise ValueError(
@@ -274,9 +272,12 @@ class Deployment:
         return self.crosses or self.rerotates
 
     def to_mapping(self) -> dict[str, Any]:
-        """The deployment as plain values, so that it can be sent to every process of an engine."""
-        fields = dataclasses.asdict(self)
-        return fields | {"parameters": dict(self.parameters), "scales": list(self.scales)}
+        """The deployment as plain values, so that it can be sent to every process of an engine.
+
+        Where queries turn, what only scales need is left out, as a user has to leave it out.
+        """
+        fields = dataclasses.asdict(self) | {"parameters": dict(self.parameters), "scales": list(self.scales)}
+        return {name: value for name, value in fields.items() if not (self.turns_queries and name in _OF_SCALES)}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from posenc_runtime.vllm_adapter.contract.attention_choice import AttentionChoic
 from posenc_runtime.vllm_adapter.settings.arguments import engine_args
 from posenc_runtime.vllm_adapter.settings.arguments.engine_args import command_line, engine_arguments, serve_arguments
 from posenc_runtime.vllm_adapter.settings.arguments.flags import ArgumentRefused
+from posenc_runtime.vllm_adapter.settings.plan import plan_of
+from tests.checkpoints import save_tiny
 
 MIDDLEWARE = ["starlette.middleware.gzip.GZipMiddleware", "starlette.middleware.httpsredirect.HTTPSRedirectMiddleware"]
 YARN = Deployment(rope_type="yarn", scales=(1.0, 2.0, 8.0), original_max_position_embeddings=256, max_model_len=2048)
@@ -52,6 +55,15 @@ def test_a_deployment_that_turns_queries_keeps_scheduler_and_connector_of_stock(
         "additional_config",
         "worker_extension_cls",
     }
+
+
+def test_the_plugin_takes_the_section_of_a_deployment_that_turns_queries(tmp_path: pathlib.Path) -> None:
+    rerope = Deployment(
+        rope_type="rerope", parameters={"leak": 8}, original_max_position_embeddings=256, max_model_len=2048
+    )
+    arguments = engine_arguments(rerope)
+    assert plan_of(arguments | {"model": str(save_tiny(tmp_path / "model"))}).deployment == rerope
+    assert Deployment.from_mapping(arguments["additional_config"]["posenc"]) == rerope
 
 
 @pytest.mark.parametrize("rope_type", ["rerope", "yarn"])
