@@ -76,14 +76,21 @@ def contextual_without_room() -> None:
 
 
 def at_read_time(
-    cache: torch.dtype | None = None, logits: LayerLogits = PLAIN, leak: float | Literal["none"] = "none"
+    num_kv_heads: int = 8,
+    head_dim: int = 128,
+    dtype: torch.dtype = torch.bfloat16,
+    *,
+    cache: torch.dtype | None = None,
+    logits: LayerLogits = PLAIN,
+    leak: float | Literal["none"] = "none",
+    is_neox_style: bool = True,
 ) -> None:
-    query, keys, values = tensors(32, 8, 128, torch.bfloat16)
+    query, keys, values = tensors(32, num_kv_heads, head_dim, dtype)
     if cache is not None:
         keys, values = keys.to(cache), values.to(cache)
     pages = ReRope(leak=leak).pages(LENGTH // 2, BLOCK_SIZE)
-    read_time = ReadTime.of(pages, torch.ones(64), is_neox_style=True)
-    given = (query, keys, values, batch(), read_time, 128**-0.5, torch.empty_like(query), logits)
+    read_time = ReadTime.of(pages, torch.ones(head_dim // 2), is_neox_style=is_neox_style)
+    given = (query, keys, values, batch(), read_time, head_dim**-0.5, torch.empty_like(query), logits)
     read_time_attention(*given, only_far=True)  # as engines launch it
 
 
@@ -114,6 +121,7 @@ def batch(num_requests: int = REQUESTS) -> PagedBatch:
 
 HEADS = torch.ones(32)
 IN_8_BITS = LayerLogits(k_scale=HEADS[:1], v_scale=HEADS[:1])
+READ_TIME = ("read-time-decode", "read-time-turn", "read-time-prefill")
 LAUNCHED: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     "alibi-32-to-8-by-128-windowed": (
         lambda: biased(Linear(HEADS), 8, 128, window=True),
@@ -130,9 +138,16 @@ LAUNCHED: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     "float32": (lambda: biased(Flat(32), 8, 128, dtype=torch.float32), ("decode",)),
     "cope-64": (lambda: contextual(64, 8, 128), ("cope-prefill", "cope-scores", "cope-values")),
     "cope-without-room": (contextual_without_room, ("cope-values",)),
-    "read-time": (at_read_time, ("read-time-decode", "read-time-turn", "read-time-prefill")),
-    "read-time-leaky": (lambda: at_read_time(leak=8), ("read-time-decode", "read-time-turn", "read-time-prefill")),
-    "read-time-float8": (lambda: at_read_time(torch.float8_e4m3fn, IN_8_BITS), ("read-time-decode",)),
+    "read-time": (at_read_time, READ_TIME),
+    "read-time-leaky": (lambda: at_read_time(leak=8), READ_TIME),
+    "read-time-gptj": (lambda: at_read_time(is_neox_style=False), READ_TIME),
+    "read-time-by-64": (lambda: at_read_time(head_dim=64), READ_TIME),
+    "read-time-by-256": (lambda: at_read_time(head_dim=256), READ_TIME),
+    # Queries are turned as for any cache.
+    "read-time-float8": (
+        lambda: at_read_time(cache=torch.float8_e4m3fn, logits=IN_8_BITS),
+        ("read-time-decode", "read-time-prefill"),
+    ),
     "key-norms": (recorded, ("norms", "maxima")),
 }
 

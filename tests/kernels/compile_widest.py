@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 
 from posenc_runtime.encodings.distance import Linear
-from tests.kernels.compile_attention import HEADS, biased, contextual, launches_of
+from tests.kernels.compile_attention import HEADS, at_read_time, biased, contextual, launches_of
 
 WIDEST = (64, 128, 256)
 
@@ -26,6 +26,9 @@ def shared_bytes() -> Iterator[tuple[str, int]]:
             yield f"{name}, heads of {head_dim}", of_bias[name].shared_bytes()
         for name in ("cope-prefill", "cope-scores", "cope-values"):
             yield f"{name}, heads of {head_dim}", of_cope[name].shared_bytes()
+        of_turns = launches_of(functools.partial(at_read_time, 1, head_dim, torch.float32, leak=8))
+        for name in ("read-time-decode", "read-time-prefill"):
+            yield f"{name}, heads of {head_dim}", of_turns[name].shared_bytes()
 
 
 if __name__ == "__main__":

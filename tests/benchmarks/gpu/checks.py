@@ -48,6 +48,17 @@ def same_bits(found: Tensor, expected: Tensor) -> None:
         raise Wrong(f"{differ} of {found.numel()} copied elements are not the same")
 
 
+def all_written(found: Tensor) -> None:
+    """Refuse outputs ``[num_tokens, num_heads, head_dim]`` of which some are still what they were before, a NaN.
+
+    Raises:
+        Wrong: naming how many rows have one.
+    """
+    missing = int((~found.isfinite()).any(-1).any(-1).sum())
+    if missing:
+        raise Wrong(f"{missing} of {len(found)} outputs were not written, or are not finite")
+
+
 def attended_alike(found: Tensor, expected: Tensor, allowed: float) -> None:
     """Refuse outputs ``[num_tokens, num_heads, head_dim]`` of which one row is not as expected.
 

@@ -97,10 +97,11 @@ def noted() -> Iterator[dict[Any, Compiled]]:
 
 
 def _kernel_modules() -> list[Any]:
-    """All of ours that hold kernels; importing the three that launch them brings the others."""
+    """All of ours that hold kernels; importing those that launch them brings the others."""
     import posenc_runtime.kernels.attention.bias_attention
     import posenc_runtime.kernels.attention.cope_attention
     import posenc_runtime.kernels.attention.key_norms
+    import posenc_runtime.kernels.attention.read_time_attention
     import posenc_runtime.kernels.rotary.rerotate
     import posenc_runtime.kernels.rotary.rotary_store  # noqa: F401
 

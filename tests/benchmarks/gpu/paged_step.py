@@ -11,7 +11,7 @@ from torch import Tensor
 
 from posenc_runtime.kernels.attention.paged import PagedBatch
 from tests.benchmarks.attention_step import SHARED
-from tests.benchmarks.gpu.checks import attended_alike
+from tests.benchmarks.gpu.checks import all_written, attended_alike
 from tests.benchmarks.gpu.sizes import Model
 from tests.benchmarks.gpu.trial import Rival, Stage
 from tests.tolerance import ATTENTION_ROW_BFLOAT16
@@ -21,6 +21,7 @@ class PagedStep:
     """
     Args:
         kind: "decode" has one query a request, "prefill" one for every token.
+        past: tokens of each request that a prefill finds in the cache, and has no queries for.
         shares: the first component of every key is ``SHARED``, so that a query can move all of its scores alike.
 
     Attributes:
@@ -38,10 +39,11 @@ class PagedStep:
         num_requests: int = 1,
         kind: Literal["decode", "prefill"] = "decode",
         shares: bool = False,
+        past: int = 0,
     ) -> None:
         self.model, self.context, self._shares = model, context, shares
         device, draw = stage.device, stage.generator()
-        queries = 1 if kind == "decode" else context
+        queries = 1 if kind == "decode" else context - past
         blocks = model.blocks_of(context)
         table = torch.randperm(num_requests * blocks, device=device, generator=draw).to(torch.int32)
         self.batch = PagedBatch(
@@ -94,6 +96,7 @@ class PagedStep:
         expected: Tensor,
         moved: int | None = None,
         allowed: float = ATTENTION_ROW_BFLOAT16,
+        rows: Tensor | None = None,
     ) -> Rival:
         """Run it over the first layer, and see whether ``out`` is as expected.
 
@@ -101,11 +104,13 @@ class PagedStep:
             attend: writes ``out``, over the layer of that number.
             moved: see ``Rival``.
             allowed: of an output, in parts of its norm.
+            rows: of ``out``, int64, whose outputs are expected; None for all. The others must be numbers.
 
         Raises:
             Wrong: when it is not.
         """
         self.out.fill_(math.nan)
         kernels = stage.note(lambda: attend(0))
-        attended_alike(self.out, expected, allowed)
+        all_written(self.out)
+        attended_alike(self.out if rows is None else self.out[rows], expected, allowed)
         return Rival(attend, len(self.caches), moved, kernels=kernels)

@@ -21,6 +21,10 @@ Store = Literal["flash", "triton"]
 _SEGMENTS, _LEAST_PROGRAMS = 16, 128
 
 
+# Of its AttentionConfig: how many programs FlashAttention 3 may divide a request's keys among in a CUDA graph. Outside
+# of one, where a step has more tokens than graphs are captured for, it chooses itself.
+_SPLITS_IN_GRAPHS, _CHOOSES_ITSELF = 32, 0
+
 # What its wrappers call: vLLM is imported without them, and says so in its log only.
 _OPERATORS = (("_C", "rotary_embedding"), ("_C_cache_ops", "reshape_and_cache_flash"))
 
@@ -144,4 +148,74 @@ class UnifiedAttention:
             seq_threshold_3D=self._threshold,
             num_par_softmax_segments=_SEGMENTS,
             **self._segments,
+        )
+
+
+class FlashAttention:
+    """``FlashAttentionImpl.forward`` with FlashAttention 3, the backend that vLLM chooses on an H100 by itself.
+
+    Args:
+        batch: of all calls.
+        is_scheduled: whether the work is divided before, for all layers of a step, as ``FlashAttentionMetadataBuilder``
+            does. Otherwise each call divides it.
+    """
+
+    def __init__(self, stage: Stage, model: Model, batch: PagedBatch, *, is_scheduled: bool = True) -> None:
+        need_vllm(stage)
+        from vllm.v1.attention.backends import fa_utils
+
+        version = fa_utils.get_flash_attn_version(head_size=model.head_dim)
+        if version != 3:
+            raise NotHere(f"vLLM runs FlashAttention 3 on compute capability 9.0 only, and {version} here")
+        self._attend: Any = fa_utils.flash_attn_varlen_func
+        self._model, self._batch = model, batch
+        self._one = torch.ones(1, dtype=torch.float32, device=stage.device)
+        self._splits = _SPLITS_IN_GRAPHS if batch.max_query_len == 1 else _CHOOSES_ITSELF
+        self._schedule: Tensor | None = None
+        if is_scheduled:
+            self._schedule = fa_utils.get_scheduler_metadata(
+                batch_size=len(batch),
+                max_seqlen_q=batch.max_query_len,
+                max_seqlen_k=batch.max_seq_len,
+                num_heads_q=model.num_heads,
+                num_heads_kv=model.num_kv_heads,
+                headdim=model.head_dim,
+                cache_seqlens=batch.seq_lens,
+                qkv_dtype=model.dtype,
+                cu_seqlens_q=batch.query_start_loc,
+                page_size=model.block_size,
+                causal=True,
+                window_size=(-1, -1),
+                num_splits=self._splits,
+            )
+
+    def __call__(self, query: Tensor, kv_cache: Tensor, out: Tensor) -> None:
+        """
+        Args:
+            query, out: ``[num_tokens, num_heads, head_dim]``.
+            kv_cache: ``[num_blocks, num_kv_heads, block_size, 2 * head_dim]``.
+        """
+        keys, values = kv_cache.transpose(1, 2).split(self._model.head_dim, dim=-1)
+        descale = self._one.expand(len(self._batch), self._model.num_kv_heads)
+        self._attend(
+            q=query,
+            k=keys,
+            v=values,
+            out=out,
+            cu_seqlens_q=self._batch.query_start_loc,
+            max_seqlen_q=self._batch.max_query_len,
+            seqused_k=self._batch.seq_lens,
+            max_seqlen_k=self._batch.max_seq_len,
+            softmax_scale=self._model.scale,
+            causal=True,
+            alibi_slopes=None,
+            window_size=[-1, -1],
+            block_table=self._batch.block_table,
+            softcap=0.0,
+            scheduler_metadata=self._schedule,
+            fa_version=3,
+            q_descale=descale,
+            k_descale=descale,
+            v_descale=descale,
+            num_splits=self._splits,
         )

@@ -92,7 +92,8 @@ def setup(run: Run) -> str:
         f"tensors of their own, and before each one {sizes.flush_bytes / 2**20:.0f} MiB of something else are read, so "
         "that caches are cold. TB/s are counted bytes, each once as it is read and once as it is written, over the "
         "time. What is timed was compared with its torch reference before. vLLM's rotation is its rotary_embedding; "
-        "FlashAttention's store is reshape_and_cache_flash, Triton's triton_reshape_and_cache_flash."
+        "FlashAttention's store is reshape_and_cache_flash, Triton's triton_reshape_and_cache_flash. FlashAttention 3 "
+        "takes the schedule that a step makes once for all layers, which is not timed."
     )
 
 

@@ -113,6 +113,8 @@ class Sizes:
         cope_context, cope_batches: context of CoPE while decoding, and requests.
         prefill: tokens of a prompt for attention.
         npos: positions of CoPE.
+        far_trained: trained length of a model that reads positions when it attends, tokens.
+        far_past: tokens past it, at which a lone request decodes.
         logits: tokens whose logits are compared with exact ones.
         positions: where they begin.
     """
@@ -133,6 +135,8 @@ class Sizes:
     cope_batches: tuple[int, ...]
     prefill: int
     npos: int
+    far_trained: int
+    far_past: tuple[int, ...]
     logits: int
     positions: tuple[int, int, int] = (4_000, 131_000, 1_048_000)
 
@@ -154,6 +158,8 @@ FULL = Sizes(
     cope_batches=(1, 8),
     prefill=8192,
     npos=64,
+    far_trained=32_768,
+    far_past=(32_768, 131_072),
     logits=1024,
 )
 
@@ -175,5 +181,7 @@ TINY = Sizes(
     cope_batches=(1, 2),
     prefill=22,
     npos=8,
+    far_trained=64,
+    far_past=(16, 40),
     logits=32,
 )

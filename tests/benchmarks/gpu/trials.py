@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.benchmarks.gpu import bias, cope, copying, numerics, rerotate, rotary_store
+from tests.benchmarks.gpu import bias, cope, copying, numerics, read_time, rerotate, rotary_store
 from tests.benchmarks.gpu.sizes import Sizes
 from tests.benchmarks.gpu.trial import Trial
 
-_FILES = (copying, rotary_store, rerotate, bias, cope, numerics)
+_FILES = (copying, rotary_store, rerotate, bias, cope, read_time, numerics)
 SUBJECTS = tuple(file.SUBJECT for file in _FILES)
 
 

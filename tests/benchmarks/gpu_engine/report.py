@@ -58,10 +58,12 @@ def setup(sizes: Sizes, *, is_rehearsal: bool) -> str:
         f"A Llama of {model['num_hidden_layers']} layers, {model['hidden_size']:,} wide, {heads}, weights made up by "
         f"vLLM, in {sizes.dtype}; compiled, in CUDA graphs, {sizes.step_tokens:,} tokens a step. YaRN at scales "
         f"{' and '.join(f'{scale:g}' for scale in SCALES)} of {sizes.trained:,} trained tokens, for throughput of "
-        f"{sizes.throughput_trained:,}, where stock vLLM has the larger one for everybody. Crossings and reuse: "
+        f"{sizes.throughput_trained:,}, where stock vLLM has the larger one for everybody; ReRoPE of as many trained "
+        "tokens beside stock vLLM that scales nothing, both of which take longer requests, too. Crossings and reuse: "
         f"{sizes.repetitions} repetitions. Throughput: {sizes.pairs} pairs, both engines alive, one after the other, "
         f"in changing order, for {sizes.sample_seconds:g} s each or longer; decoding of {sizes.decode_tokens} tokens "
-        f"from prompts of 8, prompts of {sizes.prefill_tokens:,}, none of them cached."
+        f"from prompts of 8, prompts of {sizes.prefill_tokens:,}, if the row says nothing else, none of them cached; "
+        "the time of decoding has that of the prompts in it."
     )
 
 

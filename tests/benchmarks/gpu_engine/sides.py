@@ -1,4 +1,7 @@
-"""Throughput of two engines that are alive and take turns: ours over stock vLLM's, and over ours in another way."""
+"""Throughput of two engines that are alive and take turns: ours over stock vLLM's, and over ours in another way.
+
+With ReRoPE, requests within the trained length are to cost what they cost in stock vLLM.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from tests.benchmarks.gpu_engine.sizes import SCALES, Sizes
 from tests.benchmarks.intervals import median_and_quartiles
 from tests.benchmarks.throughput import Invalid, Measured
 from tests.benchmarks.throughput import measure as measure_case
-from tests.benchmarks.two_engines import Case
+from tests.benchmarks.two_engines import Case, Side
 
 _IDLE_SECONDS = 3.0  # that are waited for the other engine to be idle: beside a GPU there are cores for both
 
@@ -32,26 +35,36 @@ class Match:
         name: of the part, and of its logs.
         how: what all rows have in common.
         quantity: one engine over the other.
-        engines: engine arguments and plugins of each, by whether this is a rehearsal.
+        engines: by whether this is a rehearsal.
         target: of the ratio.
+        besides: further cases, which have no target. Their rows say how long their prompts are.
     """
 
     name: str
     how: str
     quantity: str
-    engines: Callable[[Sizes, bool], tuple[tuple[dict[str, Any], str], tuple[dict[str, Any], str]]]
+    engines: Callable[[Sizes, bool], tuple[Side, Side]]
     target: Target | None
+    besides: Callable[[Sizes], list[Case]] = lambda sizes: []
 
     @property
     def part(self) -> Part:
         return Part(self.name, self.rows, self.measure)
 
     def rows(self, sizes: Sizes) -> list[Row]:
-        return [Row(f"{case.name}, {self.how}", self.quantity, self.target) for case in sizes.cases]
+        return [row for row, _ in self._asked(sizes)]
+
+    def _asked(self, sizes: Sizes) -> list[tuple[Row, Case]]:
+        """What it measures, in the order in which it does."""
+        found = [(Row(f"{case.name}, {self.how}", self.quantity, self.target), case) for case in sizes.cases]
+        for case in self.besides(sizes):
+            name = f"{case.name}, prompts of {case.prompt_tokens:,}, {self.how}"
+            found.append((Row(name, self.quantity), case))
+        return found
 
     def measure(self, stage: Stage) -> Found:
         """Case by case. One that costs an engine its life fails alone: both are started again for what is left."""
-        left = list(zip(self.rows(stage.sizes), stage.sizes.cases, strict=True))
+        left = self._asked(stage.sizes)
         while left:
             with self._started(stage, num_left=len(left)) as engines:
                 is_alive = True
@@ -75,15 +88,15 @@ class Match:
         engines = [
             EngineProcess(
                 stage.model,
-                arguments,
+                side.arguments,
                 worker_cores=stage.cores,
-                plugins=plugins,
+                plugins=side.plugins,
                 log=stage.folder / f"{self.name}-{num_left}-left-{number}.log",
                 in_one_process=stage.in_one_process,
                 patience=stage.patience,
                 idle_patience=_IDLE_SECONDS,
             )
-            for number, (arguments, plugins) in enumerate(self.engines(stage.sizes, stage.is_rehearsal))
+            for number, side in enumerate(self.engines(stage.sizes, stage.is_rehearsal))
         ]
         with contextlib.ExitStack() as stack:
             with ThreadPoolExecutor() as pool:  # they start side by side
@@ -97,10 +110,10 @@ class Match:
         sizes, (one, other) = stage.sizes, engines
         if one.runs != other.runs:
             raise Invalid(f"vLLM must run both engines alike, got {one.runs} and {other.runs}")
-        (_, first_plugins), (_, second_plugins) = self.engines(sizes, stage.is_rehearsal)
+        first, second = self.engines(sizes, stage.is_rehearsal)
         measured = measure_case(
             *(case, *engines),
-            name_scales=(first_plugins != "", second_plugins != ""),
+            name_scales=(first.names_scales, second.names_scales),
             pairs=sizes.pairs,
             warm_ups=1,
             seed=0,
@@ -111,7 +124,7 @@ class Match:
         if not measured.ours:
             return [], {}
         return [row.measured(measured.ratio, remark=_remark(measured, sizes))], {
-            case.name: measured.to_json() | {"runs": one.runs}
+            row.name: measured.to_json() | {"runs": one.runs}
         }
 
 
@@ -120,7 +133,7 @@ def our_arguments(sizes: Sizes, on_crossing: OnCrossing, attention: AttentionCho
         rope_type="yarn",
         scales=SCALES,
         original_max_position_embeddings=sizes.throughput_trained,
-        max_model_len=int(SCALES[-1] * sizes.throughput_trained),
+        max_model_len=sizes.throughput_longest,
         on_crossing=on_crossing,
     )
     return engine_arguments(deployment, sizes.throughput_arguments, attention)
@@ -128,11 +141,10 @@ def our_arguments(sizes: Sizes, on_crossing: OnCrossing, attention: AttentionCho
 
 def stock_arguments(sizes: Sizes) -> dict[str, Any]:
     """Every request at the largest scale, as vLLM's documentation configures YaRN."""
-    longest = int(SCALES[-1] * sizes.throughput_trained)
     return sizes.throughput_arguments | {
-        "max_model_len": longest,
+        "max_model_len": sizes.throughput_longest,
         "hf_overrides": {
-            "max_position_embeddings": longest,
+            "max_position_embeddings": sizes.throughput_longest,
             "rope_parameters": {
                 "rope_type": "yarn",
                 "rope_theta": sizes.model["rope_parameters"]["rope_theta"],
@@ -143,20 +155,49 @@ def stock_arguments(sizes: Sizes) -> dict[str, Any]:
     }
 
 
+def read_time_arguments(sizes: Sizes) -> dict[str, Any]:
+    """ReRoPE with its own defaults, as a flag on vLLM, for requests as long as those that YaRN's scales are for."""
+    section = {"rope_type": "rerope", "original_max_position_embeddings": sizes.throughput_trained}
+    return sizes.throughput_arguments | {
+        "max_model_len": sizes.throughput_longest,
+        "additional_config": {"posenc": section},
+    }
+
+
+def unscaled_arguments(sizes: Sizes) -> dict[str, Any]:
+    """Stock vLLM as it is, which takes longer requests as well."""
+    longest = sizes.throughput_longest
+    overrides = {"max_position_embeddings": longest}
+    return sizes.throughput_arguments | {"max_model_len": longest, "hf_overrides": overrides}
+
+
 def _remark(one: Measured, sizes: Sizes) -> str:
     ours, stock = median_and_quartiles(one.ours).value, median_and_quartiles(one.stock).value
     return f"{ours:,.0f} and {stock:,.0f} tokens/s{fewer(len(one.ours), sizes.pairs, 'pairs')}"
 
 
-def _over_stock(on_crossing: OnCrossing) -> Callable[[Sizes, bool], Any]:
-    return lambda sizes, _: ((our_arguments(sizes, on_crossing), "posenc"), (stock_arguments(sizes), ""))
+def _over_stock(on_crossing: OnCrossing) -> Callable[[Sizes, bool], tuple[Side, Side]]:
+    return lambda sizes, _: (
+        Side("ours", our_arguments(sizes, on_crossing), is_ours=True, names_scales=True),
+        Side("stock", stock_arguments(sizes), is_ours=False, names_scales=False),
+    )
 
 
-def _over_tables(sizes: Sizes, is_rehearsal: bool) -> Any:
+def _over_tables(sizes: Sizes, is_rehearsal: bool) -> tuple[Side, Side]:
     """Where there is no GPU to rotate on, auto is off."""
-    fused = AttentionChoice(fused_rotary="auto" if is_rehearsal else "on")
-    choices = fused, AttentionChoice(fused_rotary="off")
-    return tuple((our_arguments(sizes, "pin", choice), "posenc") for choice in choices)
+    fused = our_arguments(sizes, "pin", AttentionChoice(fused_rotary="auto" if is_rehearsal else "on"))
+    tables = our_arguments(sizes, "pin", AttentionChoice(fused_rotary="off"))
+    return (
+        Side("attention that rotates", fused, is_ours=True, names_scales=True),
+        Side("tables", tables, is_ours=True, names_scales=True),
+    )
+
+
+def _turning_over_stock(sizes: Sizes, _: bool) -> tuple[Side, Side]:
+    return (
+        Side("ours, ReRoPE", read_time_arguments(sizes), is_ours=True, names_scales=False),
+        Side("stock, unscaled", unscaled_arguments(sizes), is_ours=False, names_scales=False),
+    )
 
 
 _OVER_STOCK = "tokens/s, ours over stock"
@@ -165,3 +206,12 @@ PINNED = Match("throughput", "pinned", _OVER_STOCK, _over_stock("pin"), at_least
 MAY_CROSS = Match("throughput-crossing", "may cross", _OVER_STOCK, _over_stock("rerotate"), None).part
 # Where all rows are reached, attention.fused_rotary: auto may be on (fused_rotary.MEASURED_FASTER).
 FUSED = Match("fused", "pinned", "tokens/s, attention that rotates over tables", _over_tables, at_least(1.0)).part
+# Requests within the trained length are to be as fast as stock vLLM's, 1.00. What longer ones cost is for information.
+READ_TIME = Match(
+    "throughput-read-time",
+    "ReRoPE",
+    _OVER_STOCK,
+    _turning_over_stock,
+    at_least(0.99),
+    besides=lambda sizes: sizes.long_cases,
+).part

@@ -29,7 +29,7 @@ class Sizes:
         pairs: of throughput, besides one that warms up.
         sample_seconds: that a side of a pair takes at least.
         batches, decode_tokens, prefill_tokens: of throughput.
-        throughput_trained: tokens; its requests are all shorter.
+        throughput_trained: tokens; its requests are all shorter, but for ``long_cases``.
         step_tokens: at most in one step.
         engine: further arguments of every engine.
         crossing_engine: and of those whose requests cross.
@@ -86,6 +86,17 @@ class Sizes:
         return cases(list(self.batches), decode_tokens=self.decode_tokens, prefill_tokens=self.prefill_tokens)
 
     @property
+    def throughput_longest(self) -> int:
+        """Tokens of the longest request that the engines of throughput take."""
+        return int(SCALES[-1] * self.throughput_trained)
+
+    @property
+    def long_cases(self) -> list[Case]:
+        """Of throughput: one request that begins with as many tokens as leave room for its answer."""
+        prompt = self.throughput_longest - self.decode_tokens
+        return [Case("decode", 1, prompt, self.decode_tokens), Case("prefill", 1, prompt, 1)]
+
+    @property
     def crossing_arguments(self) -> dict[str, Any]:
         """Engine arguments with room for a long request twice, for the others, and for what stays cached."""
         tokens = 3 * self.longest + self.others * (self.others_tokens + self.others_new)
@@ -96,7 +107,7 @@ class Sizes:
         """Engine arguments with room for the largest case."""
         blocks = max(case.kv_blocks for case in self.cases)  # of two_engines' own size, which is ours
         # At least one longest request, beside a block that vLLM keeps empty: it does not start with less.
-        longest = int(SCALES[-1] * self.throughput_trained) + self.block_size
+        longest = self.throughput_longest + self.block_size
         return self._arguments(max(self.batches), max(5 * blocks * self.block_size // 4, longest))
 
     def _arguments(self, requests: int, tokens: int) -> dict[str, Any]:
