@@ -160,12 +160,18 @@ def test_longrope_keeps_its_long_factors_and_its_attention_factor(prompts: Promp
 
 
 @pytest.mark.parametrize(
-    ("dtype", "is_eager"),
-    [("float32", True), ("bfloat16", True), ("float32", False), ("bfloat16", False)],
-    ids=["float32", "bfloat16", "compiled", "bfloat16, compiled"],
+    ("rope_type", "dtype", "is_eager"),
+    [
+        ("rerope", "float32", True),
+        ("rerope", "bfloat16", True),
+        ("rerope", "float32", False),
+        ("rerope", "bfloat16", False),
+        ("dual_chunk", "bfloat16", True),
+    ],
+    ids=["float32", "bfloat16", "compiled", "bfloat16, compiled", "dual chunk, bfloat16"],
 )
 def test_requests_within_the_trained_length_are_stock_vllms_to_the_bit(
-    dtype: str, is_eager: bool, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
+    rope_type: str, dtype: str, is_eager: bool, tiny: pathlib.Path, prompts: PromptMaker, tmp_path: pathlib.Path
 ) -> None:
     short = [(prompts(length), 24) for length in (1, 7, 63, 64, 65, 150, 232)]
     batch = [*short, (prompts(600), 24)]
@@ -173,7 +179,7 @@ def test_requests_within_the_trained_length_are_stock_vllms_to_the_bit(
     both = {"dtype": dtype, "max_model_len": longest, "enforce_eager": is_eager}
     stock = ENGINE | both | {"hf_overrides": {"max_position_embeddings": longest}}
     theirs = run_engine(tiny, stock, [short, batch], plugins="", folder=tmp_path)
-    answers = run_engine(tiny, posenc({"rope_type": "rerope"}) | both, [short, batch], folder=tmp_path)
+    answers = run_engine(tiny, posenc({"rope_type": rope_type}) | both, [short, batch], folder=tmp_path)
     assert_same_to_the_bit(answers[0], theirs[0])
     assert_same_to_the_bit(answers[1][:-1], theirs[1][:-1])
     assert answers[1][-1].logprobs != theirs[1][-1].logprobs

@@ -108,7 +108,7 @@ def test_a_chat_keeps_its_turns_and_says_what_ran_and_where_it_was_cut(chromium:
         page.get_by_label("Message").press("Enter")
         last = page.locator("#talk li").last
         expect(last.locator(".length")).to_have_text(
-            re.compile(r"^scale 1; 4 tokens, 3 of them new; [\d.]+ tokens a second; cut at 3 tokens$")
+            re.compile(r"^scale 1; 4 tokens, 3 of them new; [\d.,]+ tokens a second; cut at 3 tokens$")
         )
         expect(last.locator(".said")).to_have_text(" and and and")
         page.get_by_label("Message").fill("Two")
