@@ -31,8 +31,7 @@ _RUN = 64
 def default_page(most: int, block_size: int | None) -> int:
     """The page of a method whose parameters do not say it, tokens; 0 if not even one block fits.
 
-    It is whole blocks of the cache and, where one is so long, whole runs of keys that a GPU reads at a time. So a
-    deployment has the same page on every device.
+    It is whole blocks of the cache and, where there is room for one, whole runs of keys that a GPU reads at a time.
 
     Args:
         most: tokens that the page may have.
