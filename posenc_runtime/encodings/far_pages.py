@@ -24,8 +24,8 @@ _MEANING = 2
 
 # Tokens. Kernels have lengths of requests in 32 bits.
 _LONGEST = 2**31 - 1
-# Keys that the kernels on GPUs read at a time.
-_RUN = 64
+# That a program on a GPU takes for a lone query. All of them lie in one page.
+KEYS_AT_A_TIME = 64
 
 
 def default_page(most: int, block_size: int | None) -> int:
@@ -38,7 +38,7 @@ def default_page(most: int, block_size: int | None) -> int:
         block_size: tokens; None where it is not known.
     """
     block = block_size or 1
-    step = math.lcm(block, _RUN)
+    step = math.lcm(block, KEYS_AT_A_TIME)
     return most // step * step or most // block * block
 
 

@@ -14,7 +14,7 @@ import openai
 import typer
 
 _ROOM = 0.75  # of the window; a client compacts once a conversation is longer
-_RESULT = "The quick brown fox jumps over the lazy dog while seven wizards boil a cauldron of green soup. "
+RESULT = "The quick brown fox jumps over the lazy dog while seven wizards boil a cauldron of green soup. "
 _TASK, _SUMMARISE = "Read what the tool says.", "Summarise our conversation."
 
 
@@ -77,7 +77,7 @@ class Agent:
 def play(
     window: Annotated[int, typer.Option(min=1, help="Tokens of the model's window, as its card says it.")],
     url: Annotated[str, typer.Option(help="Where the server is.")] = "http://127.0.0.1:8000",
-    result: Annotated[str, typer.Option(help="What the tool answers each time.")] = _RESULT,
+    result: Annotated[str, typer.Option(help="What the tool answers each time.")] = RESULT,
 ) -> None:
     """Talk to a server until the conversation was compacted once."""
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)

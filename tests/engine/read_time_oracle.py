@@ -64,7 +64,7 @@ class ReadTimeOracle:
                 [[float(j + self._method.distance(i, j) - i) for j in range(len(ids))] for i in range(len(ids))],
                 dtype=torch.float64,
             )
-        # transformers takes angles in float32, whatever the model's data type is, and loses 2e-5 rad at 400 tokens.
+        # transformers takes angles in float32, whatever the model's data type is: at 400 tokens, up to 2^-16 rad off.
         with mock.patch.object(Tensor, "float", Tensor.double):
             logits = self._model(torch.tensor([ids]), use_cache=False).logits[0].double()
         return greedy(logits.log_softmax(-1)[len(prompt) - 1 : -1], token_ids)

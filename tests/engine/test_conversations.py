@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from posenc_runtime.zoo import evaluate
-from tests.engine.compacting_agent import Agent
+from tests.engine.compacting_agent import RESULT, Agent
 from tests.engine.device import on_the_cpu
 from tests.engine.running_server import running_server
 
@@ -29,7 +29,6 @@ SETTINGS: dict[str, Any] = {
         **{"kv_cache_memory_bytes": 2**28, "enable_prompt_tokens_details": True},
     },
 }
-TEXT = "The quick brown fox jumps over the lazy dog while seven wizards boil a cauldron of green soup. "
 
 
 def stock(longest: int) -> dict[str, Any]:
@@ -54,7 +53,9 @@ def prefilled_in_each_turn(address: str) -> list[int]:
     """How many tokens each turn of a conversation has prefilled; each prompt has all turns before it."""
     prefilled = []
     with httpx.Client(base_url=address, timeout=300) as client:
-        ids = client.post("/tokenize", json={"model": "demo", "prompt": TEXT * 80}).raise_for_status().json()["tokens"]
+        ids = (
+            client.post("/tokenize", json={"model": "demo", "prompt": RESULT * 80}).raise_for_status().json()["tokens"]
+        )
         history = ids[:BEGIN]
         for turn in range(TURNS):
             prompt = history + ids[BEGIN + turn * HEARD : BEGIN + (turn + 1) * HEARD]
@@ -94,8 +95,8 @@ def test_an_agent_that_compacts_at_the_trained_length_has_room_to_do_it(turning:
     with running_server(tmp_path, stock(TRAINED), server="vllm", imported=True) as address:
         agent = Agent(openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0), "demo", window=TRAINED)
         with pytest.raises(openai.BadRequestError, match="maximum context length is 512 tokens"):
-            agent.work(TEXT)
+            agent.work(RESULT)
     agent = Agent(openai.OpenAI(base_url=f"{turning}/v1", api_key="none", max_retries=0), "demo", window=TRAINED)
-    longest = agent.work(TEXT)
+    longest = agent.work(RESULT)
     assert longest > TRAINED
     assert agent.compacted == 1 and agent.used < TRAINED

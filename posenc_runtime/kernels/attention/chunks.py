@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from posenc_runtime.kernels.attention.paged import KEYS_AT_A_TIME, PagedBatch
+from posenc_runtime.encodings.far_pages import KEYS_AT_A_TIME
+from posenc_runtime.kernels.attention.paged import PagedBatch
 from posenc_runtime.kernels.attention.paged_tiles import load_rows, store_rows
 
 MAX_CHUNKS = 32  # the most chunks of a query and KV head: with eight KV heads, one request fills an H100 twice

@@ -6,8 +6,6 @@ import dataclasses
 
 from torch import Tensor
 
-KEYS_AT_A_TIME = 64  # that a program on a GPU takes for a lone query
-
 
 @dataclasses.dataclass(frozen=True)
 class PagedBatch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from posenc_runtime.kernels.attention.paged import KEYS_AT_A_TIME
+from posenc_runtime.encodings.far_pages import KEYS_AT_A_TIME
 from posenc_runtime.vllm_adapter.contract.errors import Unsupported
 
 if TYPE_CHECKING:
